@@ -46,42 +46,42 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-Secret secret() {
-  return checked(Secret::from(std::as_bytes(std::span(std::string_view("of this benchmark's two processes")))));
+rpc::Secret secret() {
+  return checked(rpc::Secret::from(std::as_bytes(std::span(std::string_view("of this benchmark's two processes")))));
 }
 
 // Messages to one peer that nobody answers, of which one or two are on their way.
 class Teller {
  public:
-  void tell(Connection& peer, std::string_view function, ConstBuffer data) {
-    Call& call = *rested();
+  void tell(rpc::Connection& peer, std::string_view function, ConstBuffer data) {
+    rpc::Call& call = *rested();
     call.reset();
-    call.answer = Call::Answer::kNone;
+    call.answer = rpc::Call::Answer::kNone;
     put(call.request, function, data);
     peer.start(call);
   }
 
  private:
-  CallPointer& rested() {
-    for (CallPointer& call : calls_) {
+  rpc::CallPointer& rested() {
+    for (rpc::CallPointer& call : calls_) {
       if (call->released()) return call;
     }
-    calls_.push_back(CallPointer::adopt(*new Call));
+    calls_.push_back(rpc::CallPointer::adopt(*new rpc::Call));
     return calls_.back();
   }
 
-  std::vector<CallPointer> calls_;
+  std::vector<rpc::CallPointer> calls_;
 };
 
 void serve(const std::string& host) {
-  std::unique_ptr<Runtime> runtime = checked(Runtime::open({.name = "server"}));
-  check(runtime->core().add("echo", [](Invocation& invocation) {
+  std::unique_ptr<rpc::Runtime> runtime = checked(rpc::Runtime::open({.name = "server"}));
+  check(runtime->core().add("echo", [](rpc::Invocation& invocation) {
     const Buffer data = invocation.arguments().tensors()[0].data;
     put(invocation.answer, {}, {data.data, data.num_bytes});
     invocation.reply();
   }));
   Teller teller;
-  check(runtime->core().add("return", [&teller](Invocation& invocation) {
+  check(runtime->core().add("return", [&teller](rpc::Invocation& invocation) {
     const Buffer data = invocation.arguments().tensors()[0].data;
     teller.tell(*invocation.connection(), "returned", {data.data, data.num_bytes});
     invocation.reply();
@@ -102,10 +102,10 @@ void serve(const std::string& host) {
 // So many calls in flight, always the oldest waited for. Calls are used again: nothing is allocated after the first.
 class Caller {
  public:
-  explicit Caller(const SocketAddress& socket_address)
-      : runtime_(checked(Runtime::open({.name = "client"}))),
+  explicit Caller(const rpc::SocketAddress& socket_address)
+      : runtime_(checked(rpc::Runtime::open({.name = "client"}))),
         server_(checked(runtime_->connect(socket_address, secret(), Clock::now() + 30s))) {
-    check(runtime_->core().add("returned", [this](Invocation& invocation) {
+    check(runtime_->core().add("returned", [this](rpc::Invocation& invocation) {
       has_returned_.store(true);
       invocation.reply();
     }));
@@ -113,7 +113,7 @@ class Caller {
 
   void prepare(size_t num_bytes, size_t in_flight) {
     payload_.assign(num_bytes, std::byte{0x5A});
-    while (calls_.size() < in_flight) calls_.push_back(CallPointer::adopt(*new Call));
+    while (calls_.size() < in_flight) calls_.push_back(rpc::CallPointer::adopt(*new rpc::Call));
     in_flight_ = in_flight;
     deadline_ = Clock::now() + 60s;
     if (in_flight == 0) return;
@@ -145,7 +145,7 @@ class Caller {
 
  private:
   void start(size_t slot) {
-    Call& call = *calls_[slot];
+    rpc::Call& call = *calls_[slot];
     while (call.finished() && !call.released()) std::this_thread::yield();
     call.reset();
     put(call.request, "echo", {payload_.data(), payload_.size()});
@@ -166,15 +166,15 @@ class Caller {
   }
 
   void finish(size_t slot) {
-    Call& call = *calls_[slot];
+    rpc::Call& call = *calls_[slot];
     if (!server_->wait(call, deadline_)) fail("no answer in time");
     check(call.status().clone());
   }
 
-  std::unique_ptr<Runtime> runtime_;
-  std::shared_ptr<Connection> server_;  // shared with the runtime
+  std::unique_ptr<rpc::Runtime> runtime_;
+  std::shared_ptr<rpc::Connection> server_;  // shared with the runtime
   std::vector<std::byte> payload_;
-  std::vector<CallPointer> calls_;
+  std::vector<rpc::CallPointer> calls_;
   size_t in_flight_ = 1;
   Clock::time_point deadline_{};  // of a run
   Teller teller_;
@@ -200,7 +200,7 @@ void measure(Caller& caller, size_t num_bytes, size_t in_flight, double seconds)
       ", \"p99_us\": " + at(0.99) + "}");
 }
 
-void call(const SocketAddress& socket_address) {
+void call(const rpc::SocketAddress& socket_address) {
   Caller caller(socket_address);
   say("{\"connected\": true}");
   for (std::string line; std::getline(std::cin, line);) {

@@ -9,10 +9,10 @@
 
 namespace axon {
 
-inline void put(Outbound& outbound, std::string_view function, ConstBuffer data) {
+inline void put(rpc::Outbound& outbound, std::string_view function, ConstBuffer data) {
   const auto length = static_cast<int64_t>(data.num_bytes);
   outbound.open(function);
-  ValueWriter writer(outbound.bytes());
+  rpc::ValueWriter writer(outbound.bytes());
   writer.array(1);
   writer.tensor(outbound.add({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = {&length, 1}, .data = data}));
   outbound.seal();

@@ -14,10 +14,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class AllReduce final : public Operation {
+class AllReduce final : public engine::Operation {
  public:
   AllReduce() {
-    arguments.kind = OperationKind::kAllReduce;
+    arguments.kind = transport::OperationKind::kAllReduce;
     arguments.dtype = DataType::kFloat32;
     arguments.reduction = Reduction::kSum;
     arguments.outputs = {&buffer_, 1};
@@ -35,22 +35,23 @@ class AllReduce final : public Operation {
 }  // namespace
 
 // By this name callgrind knows what to count.
-extern "C" __attribute__((noinline)) void counted_call(Communicator& communicator, Operation& operation) {
+extern "C" __attribute__((noinline)) void counted_call(engine::Communicator& communicator,
+                                                       engine::Operation& operation) {
   communicator.start(operation);
   communicator.wait(operation, Clock::now() + 60s);
 }
 
-static void require_path(Communicator& communicator, RingUse use) {
-  const std::vector<Lane> lanes = communicator.path_to(1 - communicator.rank()).value().lanes;
+static void require_path(engine::Communicator& communicator, transport::RingUse use) {
+  const std::vector<transport::Lane> lanes = communicator.path_to(1 - communicator.rank()).value().lanes;
   const bool is_ring = !lanes.empty() && lanes.front().name == "ring";
-  require(is_ring == (use == RingUse::kAlways), "messages take another path than the one to count");
+  require(is_ring == (use == transport::RingUse::kAlways), "messages take another path than the one to count");
 }
 
-static void run(RingUse use, int num_calls) {
+static void run(transport::RingUse use, int num_calls) {
   const std::array engines{make_engine(use), make_engine(use)};
   const std::array own{engines[0]->make_address(), engines[1]->make_address()};
-  const std::vector<PeerAddress> addresses{own[0].address(), own[1].address()};
-  std::array<std::unique_ptr<Communicator>, 2> ranks;
+  const std::vector<engine::PeerAddress> addresses{own[0].address(), own[1].address()};
+  std::array<std::unique_ptr<engine::Communicator>, 2> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks[rank] = std::move(engines[rank]->form({.name = "path", .rank = rank, .addresses = addresses})).value();
   }
@@ -80,5 +81,6 @@ static void run(RingUse use, int num_calls) {
 int main(int argc, char** argv) {
   const std::string_view path = argc > 1 ? argv[1] : "";
   axon::require(path == "rings" || path == "ucx", "all_reduce_path rings|ucx [num_calls]");
-  axon::run(path == "rings" ? axon::RingUse::kAlways : axon::RingUse::kNever, argc > 2 ? std::atoi(argv[2]) : 1000);
+  axon::run(path == "rings" ? axon::transport::RingUse::kAlways : axon::transport::RingUse::kNever,
+            argc > 2 ? std::atoi(argv[2]) : 1000);
 }

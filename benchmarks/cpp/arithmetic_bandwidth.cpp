@@ -80,7 +80,7 @@ void measure(const arithmetic::KernelTable& table, DataType dtype, Memory& memor
   const ConstBuffer operands[]{{memory.left.data(), num_bytes}, {memory.right.data(), num_bytes}};
   const char* separator = "";
   for (int reduction = 0; reduction < 256; ++reduction) {
-    const ReductionPlan plan{dtype, static_cast<Reduction>(reduction), kNumRanks, 0.5};
+    const collectives::ReductionPlan plan{dtype, static_cast<Reduction>(reduction), kNumRanks, 0.5};
     if (!check(plan).ok()) continue;
     if (*separator == '\0') {
       std::printf("{\"kernels\": \"%s\", \"dtype\": \"%s\", \"num_bytes\": %zu, \"copy\": %.2f, \"add\": %.2f, ",

@@ -20,39 +20,41 @@ constexpr int kNumWarm = 20;  // not counted by calls; connections are made mean
 
 struct End {
   explicit End(const char* name)
-      : engine(make_engine(RingUse::kAlways)),
+      : engine(make_engine(transport::RingUse::kAlways)),
         own_address(engine->make_address()),
-        core(std::make_shared<RuntimeCore>(*engine, RuntimeOptions{.name = name})) {
+        core(std::make_shared<rpc::RuntimeCore>(*engine, rpc::RuntimeOptions{.name = name})) {
     require(core->open().ok(), "the runtime cannot be opened");
   }
   void meet(const End& other) {
-    Identity identity{.name = "other",
-                      .incarnation = 1,
-                      .address = other.own_address.address(),
-                      .peer_key = other.own_address.address().key,
-                      .own_key = own_address.address().key};
+    rpc::Identity identity{.name = "other",
+                           .incarnation = 1,
+                           .address = other.own_address.address(),
+                           .peer_key = other.own_address.address().key,
+                           .own_key = own_address.address().key};
     connection = core->admit(std::move(identity)).value();
   }
 
-  std::unique_ptr<Engine> engine;
-  OwnAddress own_address;
-  std::shared_ptr<RuntimeCore> core;
-  std::shared_ptr<Connection> connection;
+  std::unique_ptr<engine::Engine> engine;
+  engine::OwnAddress own_address;
+  std::shared_ptr<rpc::RuntimeCore> core;
+  std::shared_ptr<rpc::Connection> connection;
 };
 
 }  // namespace
 
-extern "C" __attribute__((noinline)) void counted_call(Connection& server, Call& call, ConstBuffer data) {
+extern "C" __attribute__((noinline)) void counted_call(rpc::Connection& server, rpc::Call& call, ConstBuffer data) {
   call.reset();
   put(call.request, "echo", data);
   server.start(call);
 }
 
-extern "C" __attribute__((noinline)) void counted_answer(Engine& engine, const sync::atomic<bool>& has_answered) {
+extern "C" __attribute__((noinline)) void counted_answer(engine::Engine& engine,
+                                                         const sync::atomic<bool>& has_answered) {
   engine.wait(has_answered, Clock::now() + 60s);
 }
 
-extern "C" __attribute__((noinline)) void counted_end(Connection& server, Call& call, Clock::time_point deadline) {
+extern "C" __attribute__((noinline)) void counted_end(rpc::Connection& server, rpc::Call& call,
+                                                      Clock::time_point deadline) {
   server.wait(call, deadline);
 }
 
@@ -61,7 +63,7 @@ static void run(int num_calls) {
   client.meet(server);
   server.meet(client);
   sync::atomic<bool> has_answered{false};
-  const auto echo = [&](Invocation& invocation) {
+  const auto echo = [&](rpc::Invocation& invocation) {
     const Buffer data = invocation.arguments().tensors()[0].data;
     put(invocation.answer, {}, {data.data, data.num_bytes});
     invocation.reply();
@@ -70,7 +72,7 @@ static void run(int num_calls) {
   require(server.core->add("echo", echo).ok(), "there is a function 'echo' already");
   const std::array<std::byte, 8> payload{};
   const ConstBuffer data{.data = payload.data(), .num_bytes = payload.size()};
-  CallPointer call = CallPointer::adopt(*new Call);
+  rpc::CallPointer call = rpc::CallPointer::adopt(*new rpc::Call);
   for (int i = 0; i < num_calls; ++i) {
     has_answered.store(false);
     counted_call(*client.connection, *call, data);

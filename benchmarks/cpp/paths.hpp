@@ -19,11 +19,12 @@ inline void require(bool condition, const char* what) {
 }
 
 // Of UCX what is between processes of a host, so that the count is not one of the devices it has beside.
-inline std::unique_ptr<Engine> make_engine(RingUse use) {
-  Result<std::unique_ptr<Transport>> network =
-      open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
+inline std::unique_ptr<engine::Engine> make_engine(transport::RingUse use) {
+  Result<std::unique_ptr<transport::Transport>> network =
+      transport::open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});
   require(network.ok(), "UCX cannot be opened");
-  return std::make_unique<Engine>(with_rings(std::move(network).value(), use), this_host(), AlgorithmOverrides());
+  return std::make_unique<engine::Engine>(with_rings(std::move(network).value(), use), this_host(),
+                                          collectives::AlgorithmOverrides());
 }
 
 }  // namespace axon

@@ -28,20 +28,20 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kNumUnderWay = 32;
 
-struct Counter : Completion {
+struct Counter : transport::Completion {
   size_t num_pending = 0;
 
   Counter() noexcept { done = &Counter::count; }
-  static void count(Completion& self, Status) noexcept { --static_cast<Counter&>(self).num_pending; }
+  static void count(transport::Completion& self, Status) noexcept { --static_cast<Counter&>(self).num_pending; }
 };
 
 struct Free {
   void operator()(std::byte* memory) const noexcept { std::free(memory); }
 };
 
-class Endpoint final : public Receiver {
+class Endpoint final : public transport::Receiver {
  public:
-  explicit Endpoint(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {
+  explicit Endpoint(std::unique_ptr<transport::Transport> transport) : transport_(std::move(transport)) {
     transport_->set_receiver(*this);
   }
 
@@ -74,7 +74,7 @@ class Endpoint final : public Receiver {
     while (sends_.num_pending > num_left) transport_->progress();
   }
 
-  void on_message(const MessageHeader&, const Payload& payload) noexcept override {
+  void on_message(const transport::MessageHeader&, const transport::Payload& payload) noexcept override {
     ++num_received_;
     if (payload.rendezvous == nullptr) {
       std::copy_n(payload.bytes, payload.num_bytes, incoming_.data());
@@ -83,12 +83,12 @@ class Endpoint final : public Receiver {
     const Buffer into{incoming_.data(), payload.num_bytes};
     if (!transport_->fetch(payload.rendezvous, into, fetches_)) ++fetches_.num_pending;
   }
-  void on_peer_lost(PeerId, Status) noexcept override {}
+  void on_peer_lost(transport::PeerId, Status) noexcept override {}
 
  private:
-  std::unique_ptr<Transport> transport_;
-  PeerId peer_ = 0;
-  MessageHeader header_;
+  std::unique_ptr<transport::Transport> transport_;
+  transport::PeerId peer_ = 0;
+  transport::MessageHeader header_;
   std::unique_ptr<std::byte, Free> outgoing_;
   std::vector<std::byte> incoming_;
   Counter sends_;
@@ -159,8 +159,8 @@ void run(Endpoint& endpoint, bool first, size_t num_bytes) {
 enum class Where : uint8_t { kSameHost, kOtherHost };
 
 int run_all(int socket, bool first, Where peer, const std::vector<size_t>& sizes) {
-  auto transport = open_ucx_transport();
-  if (transport.ok()) transport = with_rings(std::move(transport).value());
+  auto transport = transport::open_ucx_transport();
+  if (transport.ok()) transport = transport::with_rings(std::move(transport).value());
   if (!transport.ok()) {
     std::fprintf(stderr, "%s\n", transport.status().message().c_str());
     return 1;

@@ -33,7 +33,7 @@ struct Shape {
 };
 
 struct Options {
-  int num_ranks = num_devices();
+  int num_ranks = cuda::num_devices();
   bool in_graph = true;
   std::string works;
   size_t from = 1 << 10;
@@ -45,21 +45,21 @@ struct Options {
 
 // One operation of one rank.
 struct Call {
-  const DeviceTeam& team;
-  StreamView stream;
+  const cuda::DeviceTeam& team;
+  cuda::StreamView stream;
   std::byte* input;
   std::byte* output;
   size_t num_bytes;
   Shape shape;
-  IpcLocation input_location, output_location;
+  cuda::IpcLocation input_location, output_location;
 
   int rank() const { return team.rank; }
   int num_ranks() const { return team.num_ranks; }
   size_t shard() const { return num_bytes / num_ranks(); }
-  Ll128Shape ll128_shape() const { return {.num_channels = shape.first, .warps_per_block = shape.second}; }
+  kernels::Ll128Shape ll128_shape() const { return {.num_channels = shape.first, .warps_per_block = shape.second}; }
 };
 
-LlCollective packets(const Call& call, size_t num_bytes) {
+kernels::ll::LlCollective packets(const Call& call, size_t num_bytes) {
   return {.input = call.input,
           .output = call.output,
           .num_elements = num_bytes / 2,
@@ -69,16 +69,16 @@ LlCollective packets(const Call& call, size_t num_bytes) {
 }
 
 Status one_shot(const Call& call) {
-  return ll_all_reduce_one_shot(call.team, packets(call, call.num_bytes), call.stream);
+  return kernels::ll::all_reduce_one_shot(call.team, packets(call, call.num_bytes), call.stream);
 }
 Status two_shot(const Call& call) {
-  return ll_all_reduce_two_shot(call.team, packets(call, call.num_bytes), call.stream);
+  return kernels::ll::all_reduce_two_shot(call.team, packets(call, call.num_bytes), call.stream);
 }
 Status gather_by_ll(const Call& call) {
-  return ll_all_gather(call.team, packets(call, call.shard()), call.stream);
+  return kernels::ll::all_gather(call.team, packets(call, call.shard()), call.stream);
 }
 
-ReduceCall reduction(const Call& call) {
+kernels::ReduceCall reduction(const Call& call) {
   return {.input = call.input,
           .output = call.output,
           .num_elements = call.num_bytes / 2,
@@ -87,22 +87,22 @@ ReduceCall reduction(const Call& call) {
 }
 
 Status reduce_by_ll128(const Call& call) {
-  ReduceCall what = reduction(call);
+  kernels::ReduceCall what = reduction(call);
   what.shape = call.ll128_shape();
-  return ll128_all_reduce(call.team, what, call.stream);
+  return kernels::ll128::all_reduce(call.team, what, call.stream);
 }
 
 Status reduce_by_zero_copy(const Call& call) {
-  ReduceCall what = reduction(call);
-  const ReduceLocations locations{
+  kernels::ReduceCall what = reduction(call);
+  const kernels::zero_copy::ReduceLocations locations{
       .input = call.input_location, .output = call.output_location, .num_blocks = call.shape.first};
-  AXON_TRY(zero_copy_all_reduce(call.team, what, locations, call.stream));
-  what.when = When::kIfFallback;
-  return ll128_all_reduce(call.team, what, call.stream);
+  AXON_TRY(kernels::zero_copy::all_reduce(call.team, what, locations, call.stream));
+  what.when = kernels::When::kIfFallback;
+  return kernels::ll128::all_reduce(call.team, what, call.stream);
 }
 
-ReduceScatterCall sums_of_shards(const Call& call) {
-  ReduceScatterCall what{.output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum};
+kernels::ReduceScatterCall sums_of_shards(const Call& call) {
+  kernels::ReduceScatterCall what{.output = call.output, .dtype = DataType::kBFloat16, .reduction = Reduction::kSum};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.inputs[rank] = {call.input + rank * call.shard(), call.shard()};
   }
@@ -110,24 +110,24 @@ ReduceScatterCall sums_of_shards(const Call& call) {
 }
 
 Status scatter_sums(const Call& call) {
-  ReduceScatterCall what = sums_of_shards(call);
+  kernels::ReduceScatterCall what = sums_of_shards(call);
   what.shape = call.ll128_shape();
-  return ll128_reduce_scatter(call.team, what, call.stream);
+  return kernels::ll128::reduce_scatter(call.team, what, call.stream);
 }
 
 Status scatter_sums_by_zero_copy(const Call& call) {
-  ReduceScatterCall what = sums_of_shards(call);
-  ReduceScatterLocations locations{.num_blocks = call.shape.first};
+  kernels::ReduceScatterCall what = sums_of_shards(call);
+  kernels::zero_copy::ReduceScatterLocations locations{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
-    locations.inputs[rank] = device::behind(call.input_location, rank * call.shard());
+    locations.inputs[rank] = kernels::zero_copy::behind(call.input_location, rank * call.shard());
   }
-  AXON_TRY(zero_copy_reduce_scatter(call.team, what, locations, call.stream));
-  what.when = When::kIfFallback;
-  return ll128_reduce_scatter(call.team, what, call.stream);
+  AXON_TRY(kernels::zero_copy::reduce_scatter(call.team, what, locations, call.stream));
+  what.when = kernels::When::kIfFallback;
+  return kernels::ll128::reduce_scatter(call.team, what, call.stream);
 }
 
-ExchangeCall all_gather(const Call& call) {
-  ExchangeCall what{.operation = DeviceOperation::kAllGather};
+kernels::ExchangeCall all_gather(const Call& call) {
+  kernels::ExchangeCall what{.operation = cuda::DeviceOperation::kAllGather};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.sends[rank] = {call.input, call.shard()};
     what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
@@ -135,8 +135,8 @@ ExchangeCall all_gather(const Call& call) {
   return what;
 }
 
-ExchangeCall all_to_all(const Call& call) {
-  ExchangeCall what{.operation = DeviceOperation::kAllToAll};
+kernels::ExchangeCall all_to_all(const Call& call) {
+  kernels::ExchangeCall what{.operation = cuda::DeviceOperation::kAllToAll};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
     what.sends[rank] = {call.input + rank * call.shard(), call.shard()};
     what.receives[rank] = {call.output + rank * call.shard(), call.shard()};
@@ -144,49 +144,50 @@ ExchangeCall all_to_all(const Call& call) {
   return what;
 }
 
-template <ExchangeCall (*kOperation)(const Call&)>
+template <kernels::ExchangeCall (*kOperation)(const Call&)>
 Status by_ll128(const Call& call) {
-  ExchangeCall what = kOperation(call);
+  kernels::ExchangeCall what = kOperation(call);
   what.shape = call.ll128_shape();
-  return ll128_exchange(call.team, what, call.stream);
+  return kernels::ll128::exchange(call.team, what, call.stream);
 }
 
-template <ExchangeCall (*kOperation)(const Call&)>
+template <kernels::ExchangeCall (*kOperation)(const Call&)>
 Status by_zero_copy(const Call& call) {
-  ExchangeCall what = kOperation(call);
-  ExchangeLocations locations{.num_blocks = call.shape.first};
+  kernels::ExchangeCall what = kOperation(call);
+  kernels::zero_copy::ExchangeLocations locations{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
-    locations.receives[rank] = device::behind(call.output_location, rank * call.shard());
+    locations.receives[rank] = kernels::zero_copy::behind(call.output_location, rank * call.shard());
   }
-  AXON_TRY(zero_copy_exchange(call.team, what, locations, call.stream));
-  what.when = When::kIfFallback;
-  return ll128_exchange(call.team, what, call.stream);
+  AXON_TRY(kernels::zero_copy::exchange(call.team, what, locations, call.stream));
+  what.when = kernels::When::kIfFallback;
+  return kernels::ll128::exchange(call.team, what, call.stream);
 }
 
 Status broadcast(const Call& call) {
   std::byte* data = call.rank() == 0 ? call.input : call.output;
-  return ll128_broadcast(call.team, {.data = data, .num_bytes = call.num_bytes, .root = 0, .shape = call.ll128_shape()},
-                         call.stream);
+  return kernels::ll128::broadcast(
+      call.team, {.data = data, .num_bytes = call.num_bytes, .root = 0, .shape = call.ll128_shape()}, call.stream);
 }
 
 Status broadcast_in_one_flight(const Call& call) {
-  ExchangeCall what{.operation = DeviceOperation::kBroadcast, .root = 0, .shape = call.ll128_shape()};
+  kernels::ExchangeCall what{.operation = cuda::DeviceOperation::kBroadcast, .root = 0, .shape = call.ll128_shape()};
   if (call.rank() == 0) {
     for (int rank = 1; rank < call.num_ranks(); ++rank) what.sends[rank] = {call.input, call.num_bytes};
   } else {
     what.receives[0] = {call.output, call.num_bytes};
   }
-  return ll128_exchange(call.team, what, call.stream);
+  return kernels::ll128::exchange(call.team, what, call.stream);
 }
 
 // Shapes are blocks x spans that a block writes before it tells.
 Status hand_on(const Call& call) {
-  BroadcastCall what{.data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
-  const BroadcastLocations locations{
+  kernels::BroadcastCall what{
+      .data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
+  const kernels::zero_copy::BroadcastLocations locations{
       .data = call.output_location, .num_blocks = call.shape.first, .num_spans = call.shape.second};
-  AXON_TRY(zero_copy_broadcast(call.team, what, locations, call.stream));
-  what.when = When::kIfFallback;
-  return ll128_broadcast(call.team, what, call.stream);
+  AXON_TRY(kernels::zero_copy::broadcast(call.team, what, locations, call.stream));
+  what.when = kernels::When::kIfFallback;
+  return kernels::ll128::broadcast(call.team, what, call.stream);
 }
 
 int next_of(const Call& call) {
@@ -196,22 +197,23 @@ int previous_of(const Call& call) {
   return (call.rank() + call.num_ranks() - 1) % call.num_ranks();
 }
 
-ExchangeCall around(const Call& call) {
+kernels::ExchangeCall around(const Call& call) {
   const int next = next_of(call), previous = previous_of(call);
-  ExchangeCall what{.traffic = TrafficClass::kPointToPoint,
-                    .operation = DeviceOperation::kPointToPoint,
-                    .sends_to = 1u << next,
-                    .receives_from = 1u << previous,
-                    .shape = call.ll128_shape()};
+  kernels::ExchangeCall what{.traffic = cuda::TrafficClass::kPointToPoint,
+                             .operation = cuda::DeviceOperation::kPointToPoint,
+                             .sends_to = 1u << next,
+                             .receives_from = 1u << previous,
+                             .shape = call.ll128_shape()};
   what.sends[next] = {call.input, call.num_bytes};
   what.receives[previous] = {call.output, call.num_bytes};
   return what;
 }
 
 Status send_around_by_zero_copy(const Call& call) {
-  MessageLocations zero_copy{.sends_to = 1u << next_of(call), .receives_from = 1u << previous_of(call)};
+  kernels::zero_copy::MessageLocations zero_copy{.sends_to = 1u << next_of(call),
+                                                 .receives_from = 1u << previous_of(call)};
   zero_copy.receives[previous_of(call)] = call.output_location;
-  return zero_copy_exchange_messages(call.team, around(call), zero_copy, call.stream);
+  return kernels::zero_copy::exchange_messages(call.team, around(call), zero_copy, call.stream);
 }
 
 // What every rank must find in element `index` of its output; inputs are (index % 7) + rank.
@@ -225,7 +227,7 @@ struct Work {
     if (result == Result16::kSum) return 2.0 * (n - 1) / n;
     return result == Result16::kFromRoot || result == Result16::kFromPrevious ? 1 : 1.0 * (n - 1) / n;
   }
-  size_t most_bytes(const DeviceTeam& team) const {
+  size_t most_bytes(const cuda::DeviceTeam& team) const {
     const size_t packets = team.layout.region_packets - team.num_ranks;
     if (enqueue == one_shot) return packets / team.num_ranks * 8;
     if (enqueue == two_shot) return packets / 2 * 8 - 8 * team.num_ranks;
@@ -287,12 +289,12 @@ class Bench {
       : options_(options), ranks_(devices(options), {.slice_bytes = options.slice_bytes}) {
     std::vector<uint16_t> elements(options.to / 2);
     ranks_.for_each([&](int rank) {
-      require(load_kernels(ranks_.size()));
+      require(kernels::load_kernels(ranks_.size()));
       const size_t num_bytes = options.to + options.misalignment;
-      buffers_.push_back({require(DeviceMemory::allocate(num_bytes)),
-                          require(DeviceMemory::allocate(num_bytes)),
-                          require(Event::create()),
-                          require(Event::create()),
+      buffers_.push_back({require(cuda::DeviceMemory::allocate(num_bytes)),
+                          require(cuda::DeviceMemory::allocate(num_bytes)),
+                          require(cuda::Event::create()),
+                          require(cuda::Event::create()),
                           {},
                           {}});
       buffers_[rank].input_location = ranks_.publish(rank, input(rank));
@@ -341,9 +343,9 @@ class Bench {
 
  private:
   struct Buffers {
-    DeviceMemory input, output;
-    Event start, end;
-    IpcLocation input_location, output_location;
+    cuda::DeviceMemory input, output;
+    cuda::Event start, end;
+    cuda::IpcLocation input_location, output_location;
   };
 
   std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }
@@ -351,7 +353,7 @@ class Bench {
 
   // By rank 0; a message that it sends and one that it receives count one each.
   uint32_t num_zero_copy() const {
-    const TeamState state = ranks_.state(0);
+    const cuda::TeamState state = ranks_.state(0);
     return state.num_zero_copy + state.num_zero_copy_messages;
   }
 
@@ -363,8 +365,8 @@ class Bench {
 
   void check_faults() {
     for (int rank = 0; rank < ranks_.size(); ++rank) {
-      const FaultReport& fault = ranks_.control(rank).report;
-      if (fault.code != FaultCode::kNone)
+      const cuda::FaultReport& fault = ranks_.control(rank).report;
+      if (fault.code != cuda::FaultCode::kNone)
         throw std::runtime_error("rank " + std::to_string(rank) + ": " + axon::testing::describe(fault));
     }
   }
@@ -384,14 +386,14 @@ class Bench {
   float measure(const Work& work, size_t num_bytes, Shape shape) {
     const int num_kernels = static_cast<int>(std::clamp<size_t>((size_t{1} << 30) / num_bytes, 4, 50));
     const int num_samples = num_bytes < (size_t{16} << 20) ? 21 : 7;
-    std::vector<std::unique_ptr<Graph>> graphs;
+    std::vector<std::unique_ptr<axon::testing::Graph>> graphs;
     bool is_served = true;
     const auto enqueue_all = [&](int rank) {
       for (int kernel = 0; kernel < num_kernels; ++kernel) is_served &= enqueue(work, num_bytes, shape, rank).ok();
     };
     if (options_.in_graph) {
       ranks_.for_each([&](int rank) {
-        graphs.push_back(std::make_unique<Graph>(ranks_.stream(rank), [&] { enqueue_all(rank); }));
+        graphs.push_back(std::make_unique<axon::testing::Graph>(ranks_.stream(rank), [&] { enqueue_all(rank); }));
       });
     }
     std::vector<float> samples;
@@ -437,7 +439,7 @@ class Bench {
   }
 
   Options options_;
-  DeviceRanks ranks_;
+  axon::testing::DeviceRanks ranks_;
   std::vector<Buffers> buffers_;
 };
 

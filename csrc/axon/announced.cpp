@@ -6,8 +6,8 @@
 
 namespace axon::library {
 
-ValueReader Announced::values() const noexcept {
-  return ValueReader(destinations_.announced().values());
+rpc::ValueReader Announced::values() const noexcept {
+  return rpc::ValueReader(destinations_.announced().values());
 }
 
 size_t Announced::num_tensors() const noexcept {
@@ -16,7 +16,7 @@ size_t Announced::num_tensors() const noexcept {
 
 Incoming Announced::tensor(size_t index) const noexcept {
   if (index >= num_tensors()) return {};
-  const Inbound::Tensor& tensor = destinations_.announced().tensors()[index];
+  const rpc::Inbound::Tensor& tensor = destinations_.announced().tensors()[index];
   return {.type = static_cast<DataType>(tensor.dtype), .shape = tensor.shape, .num_bytes = tensor.data.num_bytes};
 }
 

@@ -35,7 +35,7 @@ class Announced {
   explicit Announced(Destinations& destinations) noexcept : destinations_(destinations) {}
 
   // From the first on.
-  ValueReader values() const noexcept;
+  rpc::ValueReader values() const noexcept;
   size_t num_tensors() const noexcept;
   // Empty where there is none.
   Incoming tensor(size_t index) const noexcept;

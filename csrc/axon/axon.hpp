@@ -36,7 +36,7 @@
 #include "axon/stream.hpp"
 
 // They stand in a namespace of their own beside what they are made of, which has the same names.
-namespace axon {
+namespace axon::library {
 
 using library::Announced;
 using library::Ask;
@@ -62,4 +62,4 @@ using library::StreamOptions;
 using library::Tensor;
 using library::TensorView;
 
-}  // namespace axon
+}  // namespace axon::library

@@ -18,8 +18,8 @@ static const Status& moved_from() noexcept {
   return status;
 }
 
-struct Call::State final : axon::Call {
-  std::shared_ptr<Connection> connection;  // owned with the runtime, which may be closed before
+struct Call::State final : axon::rpc::Call {
+  std::shared_ptr<rpc::Connection> connection;  // owned with the runtime, which may be closed before
   std::function<void()> callback;
   Ask ask;
 
@@ -82,7 +82,7 @@ void Call::open(const Peer& peer, std::string_view function) {
   state_->reset();
   state_->is_mail = false;
   state_->connection = peer.connection();
-  state_->request.open(function.size() <= kLongestName ? function : std::string_view());
+  state_->request.open(function.size() <= rpc::kLongestName ? function : std::string_view());
   is_started_ = false;
 }
 
@@ -93,7 +93,7 @@ Call::Call(const Outbox& outbox) {
 void Call::open(const Outbox& outbox) {
   open(outbox.peer_, outbox.function_);
   state_->is_mail = true;
-  MailSender::write_header(state_->request.bytes());
+  rpc::MailSender::write_header(state_->request.bytes());
 }
 
 Message Call::request() noexcept {
@@ -118,26 +118,26 @@ void Call::on_announced(Ask ask) {
 void Call::take_ask() {
   if (!std::exchange(has_new_ask_, false)) return;
   state_->ask = ask_;
-  state_->destinations = ask_ ? TensorDestinations::kAsked : TensorDestinations::kBlocks;
+  state_->destinations = ask_ ? rpc::TensorDestinations::kAsked : rpc::TensorDestinations::kBlocks;
 }
 
 void Call::start() noexcept {
-  if (state().is_mail) ValueWriter(state_->request.bytes()).nothing();
+  if (state().is_mail) rpc::ValueWriter(state_->request.bytes()).nothing();
   state_->request.seal();
-  state_->answer = axon::Call::Answer::kAwaited;
+  state_->answer = axon::rpc::Call::Answer::kAwaited;
   launch();
 }
 
 void Call::tell() noexcept {
   if (state().is_mail) return start();
   state_->request.seal();
-  state_->answer = axon::Call::Answer::kNone;
+  state_->answer = axon::rpc::Call::Answer::kNone;
   launch();
 }
 
-void Call::tell(const Outbound& sealed, Owner owner) {
+void Call::tell(const rpc::Outbound& sealed, Owner owner) {
   state_->request.copy(sealed, std::move(owner));
-  state_->answer = axon::Call::Answer::kNone;
+  state_->answer = axon::rpc::Call::Answer::kNone;
   launch();
 }
 
@@ -170,15 +170,15 @@ const Status& Call::status() const noexcept {
 
 Received Call::reply() noexcept {
   if (state_ != nullptr && state_->has_status()) return Received(state_->reply());
-  static Inbound nothing;
+  static rpc::Inbound nothing;
   return Received(nothing);
 }
 
 // [message, traceback, …], see Invocation::fail.
-ValueReader Call::failure_values() const noexcept {
-  if (status().code() != ErrorCode::kRemote) return ValueReader({});
-  ValueReader values(state_->reply().values());
-  return values.next().kind == Value::Kind::kArray ? values : ValueReader({});
+rpc::ValueReader Call::failure_values() const noexcept {
+  if (status().code() != ErrorCode::kRemote) return rpc::ValueReader({});
+  rpc::ValueReader values(state_->reply().values());
+  return values.next().kind == rpc::Value::Kind::kArray ? values : rpc::ValueReader({});
 }
 
 std::string_view Call::failure() noexcept {
@@ -186,7 +186,7 @@ std::string_view Call::failure() noexcept {
 }
 
 std::string_view Call::traceback() noexcept {
-  ValueReader values = failure_values();
+  rpc::ValueReader values = failure_values();
   values.next();
   return values.next().text();
 }

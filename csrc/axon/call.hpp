@@ -84,8 +84,8 @@ class Call {
 
   struct State;
   // What has been written and sealed already, and is kept by its owner.
-  void tell(const Outbound& sealed, Owner owner);
-  ValueReader failure_values() const noexcept;
+  void tell(const rpc::Outbound& sealed, Owner owner);
+  rpc::ValueReader failure_values() const noexcept;
   void take_ask();
   void launch() noexcept;
   void let_go() noexcept;

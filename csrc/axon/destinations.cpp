@@ -6,7 +6,7 @@
 
 namespace axon::library {
 
-Destinations::Destinations(Inbound& announced)
+Destinations::Destinations(rpc::Inbound& announced)
     : announced_(announced),
       buffers_(announced.tensors().size(), &memory_),
       owners_(announced.tensors().size(), &memory_) {}

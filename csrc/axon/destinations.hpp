@@ -23,7 +23,7 @@ namespace axon::library {
 
 class Destinations {
  public:
-  explicit Destinations(Inbound& announced);
+  explicit Destinations(rpc::Inbound& announced);
 
   // What has been given is fit for Inbound::accept, or the first of what is wrong with it.
   Status ask(const Ask& where) noexcept;
@@ -31,7 +31,7 @@ class Destinations {
   std::span<Owner> owners() noexcept { return owners_; }
 
   // For Announced.
-  Inbound& announced() const noexcept { return announced_; }
+  rpc::Inbound& announced() const noexcept { return announced_; }
   bool has(size_t index);
   void give(size_t index, std::span<std::byte> memory, Owner owner);
   void fail(ErrorCode code, std::string why);
@@ -39,7 +39,7 @@ class Destinations {
  private:
   bool overlap();
 
-  Inbound& announced_;
+  rpc::Inbound& announced_;
   std::array<std::byte, 2048> bytes_;
   std::pmr::monotonic_buffer_resource memory_{bytes_.data(), bytes_.size()};
   std::pmr::vector<Buffer> buffers_;

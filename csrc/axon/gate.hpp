@@ -56,7 +56,7 @@ class Gate {
 
   sync::atomic<bool> is_closed_{false};
   sync::atomic<uint32_t> num_inside_{0};
-  Sleepers leaving_;
+  engine::Sleepers leaving_;
 };
 
 }  // namespace axon::library

@@ -71,12 +71,12 @@ bool Generators::Caller::has_stopped(int64_t number) const noexcept {
 }
 
 void Generators::open(Invocation& invocation, const GeneratorFunction& function) {
-  const Value number = invocation.arguments().argument(kNumber).next();
-  if (number.kind != Value::Kind::kInteger) {
+  const rpc::Value number = invocation.arguments().argument(kNumber).next();
+  if (number.kind != rpc::Value::Kind::kInteger) {
     return invocation.fail("TypeError", "'" + std::string(invocation.function()) +
                                             "' is a generator function: allowed: to iterate over it");
   }
-  const std::shared_ptr<Connection> caller = invocation.caller().connection();
+  const std::shared_ptr<rpc::Connection> caller = invocation.caller().connection();
   auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
   const std::string fault = add(caller, number.integer, std::move(opened));
   if (!fault.empty()) return invocation.fail("BufferError", fault);
@@ -85,7 +85,7 @@ void Generators::open(Invocation& invocation, const GeneratorFunction& function)
   invocation.reply();
 }
 
-std::string Generators::add(const std::shared_ptr<Connection>& caller, int64_t number,
+std::string Generators::add(const std::shared_ptr<rpc::Connection>& caller, int64_t number,
                             std::shared_ptr<OpenGenerator> generator) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return "the runtime is closed";
@@ -120,7 +120,7 @@ void Generators::next(Invocation& invocation) {
 
 void Generators::stop(Invocation& invocation) {
   const int64_t number = number_of(invocation);
-  const std::shared_ptr<Connection> connection = invocation.caller().connection();
+  const std::shared_ptr<rpc::Connection> connection = invocation.caller().connection();
   std::shared_ptr<OpenGenerator> stopped;
   {
     const std::lock_guard lock(mutex_);
@@ -139,7 +139,7 @@ void Generators::stop(Invocation& invocation) {
   invocation.reply();
 }
 
-void Generators::drop(const std::shared_ptr<Connection>& connection) {
+void Generators::drop(const std::shared_ptr<rpc::Connection>& connection) {
   Caller gone;
   {
     const std::lock_guard lock(mutex_);
@@ -153,7 +153,7 @@ void Generators::drop(const std::shared_ptr<Connection>& connection) {
 }
 
 void Generators::close() noexcept {
-  std::unordered_map<std::shared_ptr<Connection>, Caller> gone;
+  std::unordered_map<std::shared_ptr<rpc::Connection>, Caller> gone;
   {
     const std::lock_guard lock(mutex_);
     is_closed_ = true;

@@ -24,9 +24,9 @@ inline constexpr std::string_view kNumber = "axon.number";  // the named argumen
 
 // One that has been called and not stopped. Whoever finds it running leaves what it wants to those that run it, and
 // these, after a while, to whoever drives next: they have other things to wait for.
-class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private Submission {
+class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private engine::Submission {
  public:
-  OpenGenerator(Engine& engine, std::shared_ptr<Gate> gate, Generator generator)
+  OpenGenerator(engine::Engine& engine, std::shared_ptr<Gate> gate, Generator generator)
       : engine_(engine), gate_(std::move(gate)), generator_(std::move(generator)) {}
 
   void next(Invocation invocation);
@@ -49,7 +49,7 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, privat
   void begin() noexcept override { engine_.post(*this); }
   void complete() noexcept override;
 
-  Engine& engine_;
+  engine::Engine& engine_;
   const std::shared_ptr<Gate> gate_;  // owned with the runtime
   Generator generator_;               // of whoever runs it
   int64_t num_asked_ = 0;
@@ -71,7 +71,7 @@ class Generators {
   void next(Invocation& invocation);
   void stop(Invocation& invocation);
   // Its caller is gone.
-  void drop(const std::shared_ptr<Connection>& connection);
+  void drop(const std::shared_ptr<rpc::Connection>& connection);
   void close() noexcept;
 
  private:
@@ -84,11 +84,12 @@ class Generators {
   };
 
   // Why it cannot be; empty if it can.
-  std::string add(const std::shared_ptr<Connection>& caller, int64_t number, std::shared_ptr<OpenGenerator> generator);
+  std::string add(const std::shared_ptr<rpc::Connection>& caller, int64_t number,
+                  std::shared_ptr<OpenGenerator> generator);
 
   const std::shared_ptr<Gate> gate_;
-  std::mutex mutex_;                                                 // guards what follows
-  std::unordered_map<std::shared_ptr<Connection>, Caller> callers_;  // owned with the runtime
+  std::mutex mutex_;                                                      // guards what follows
+  std::unordered_map<std::shared_ptr<rpc::Connection>, Caller> callers_;  // owned with the runtime
   size_t num_open_ = 0;
   bool is_closed_ = false;
 };

@@ -9,8 +9,8 @@
 
 namespace axon::library {
 
-static axon::Invocation& inner(void* invocation) noexcept {
-  if (invocation != nullptr) return *static_cast<axon::Invocation*>(invocation);
+static axon::rpc::Invocation& inner(void* invocation) noexcept {
+  if (invocation != nullptr) return *static_cast<axon::rpc::Invocation*>(invocation);
   std::fprintf(stderr, "torch_axon: an answer was written to an Invocation that had been answered or moved from\n");
   std::abort();
 }
@@ -33,7 +33,7 @@ std::string_view Invocation::function() const noexcept {
 }
 
 Received Invocation::arguments() noexcept {
-  static Inbound nothing;
+  static rpc::Inbound nothing;
   return Received(is_answered() ? nothing : inner(invocation_).arguments());
 }
 
@@ -62,7 +62,7 @@ Message Invocation::answer_anew() {
 void Invocation::reply() noexcept {
   if (is_answered()) return;
   Message written = answer();
-  axon::Invocation& invocation = inner(std::exchange(invocation_, nullptr));
+  axon::rpc::Invocation& invocation = inner(std::exchange(invocation_, nullptr));
   if (!invocation.answer.has_values()) written.nothing();
   invocation.answer.seal();
   invocation.reply();

@@ -18,24 +18,24 @@ struct MailHeader {
   int64_t num_waiting = 0;
 };
 
-static MailHeader enter(ValueReader& values) noexcept {
-  if (values.next().kind != Value::Kind::kArray || values.next().count != 4) return {};
-  const Value number = values.next(), num_unsettled = values.next(), num_waiting = values.next();
-  for (const Value& value : {number, num_unsettled, num_waiting}) {
-    if (value.kind != Value::Kind::kInteger || value.integer < 0 || value.integer == INT64_MAX) return {};
+static MailHeader enter(rpc::ValueReader& values) noexcept {
+  if (values.next().kind != rpc::Value::Kind::kArray || values.next().count != 4) return {};
+  const rpc::Value number = values.next(), num_unsettled = values.next(), num_waiting = values.next();
+  for (const rpc::Value& value : {number, num_unsettled, num_waiting}) {
+    if (value.kind != rpc::Value::Kind::kInteger || value.integer < 0 || value.integer == INT64_MAX) return {};
   }
   return {number.integer, number.integer - num_unsettled.integer, num_waiting.integer};
 }
 
 Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
-  Inbound& inbound = invocation.arguments().inbound_;
+  rpc::Inbound& inbound = invocation.arguments().inbound_;
   values_.assign(inbound.values().begin(), inbound.values().end());
-  for (Inbound::Tensor& tensor : inbound.tensors()) {
+  for (rpc::Inbound::Tensor& tensor : inbound.tensors()) {
     Kept kept{static_cast<DataType>(tensor.dtype), {tensor.shape.begin(), tensor.shape.end()}, {}, {}, {}};
     kept.data = {tensor.data.data, tensor.data.num_bytes};
     kept.owner = std::move(tensor.owner);
     kept.host_buffer = std::move(tensor.host_buffer);
-    const bool is_copied = tensor.location == TensorLocation::kHeaderFrame && kept.owner.get() == nullptr;
+    const bool is_copied = tensor.location == rpc::TensorLocation::kHeaderFrame && kept.owner.get() == nullptr;
     if (is_copied && !kept.data.empty()) {
       kept.host_buffer = HostBuffer::take(kept.data.size());
       if (!kept.host_buffer) throw std::bad_alloc();
@@ -46,8 +46,8 @@ Mail::Mail(Invocation& invocation) : sender_(invocation.caller()) {
   }
 }
 
-ValueReader Mail::values() const noexcept {
-  ValueReader values(values_);
+rpc::ValueReader Mail::values() const noexcept {
+  rpc::ValueReader values(values_);
   enter(values);
   return values;
 }
@@ -108,12 +108,12 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds timeout) {
 }
 
 void Mailbox::State::arrive(Invocation& invocation) {
-  ValueReader values = invocation.arguments().values();
+  rpc::ValueReader values = invocation.arguments().values();
   const MailHeader header = enter(values);
   if (header.number < 0) {
     return invocation.fail("TypeError", "'" + std::string(invocation.function()) + "' is a mailbox's");
   }
-  const std::shared_ptr<Connection> sender = invocation.caller().connection();
+  const std::shared_ptr<rpc::Connection> sender = invocation.caller().connection();
   Mail mail(invocation);
   Answers accepted;
   bool is_new = false;
@@ -140,7 +140,7 @@ void Mailbox::State::arrive(Invocation& invocation) {
   if (is_new && sender->has_ended()) drop(sender);  // it may have been lost before
 }
 
-void Mailbox::State::settle(const std::shared_ptr<Connection>& sender, int64_t settled) {
+void Mailbox::State::settle(const std::shared_ptr<rpc::Connection>& sender, int64_t settled) {
   Answers accepted;
   bool is_new = false;
   {
@@ -216,7 +216,7 @@ void Mailbox::State::answer(Answers& accepted) {
   }
 }
 
-void Mailbox::State::drop(const std::shared_ptr<Connection>& sender) {
+void Mailbox::State::drop(const std::shared_ptr<rpc::Connection>& sender) {
   Order gone;
   const std::lock_guard lock(mutex_);
   if (const auto found = orders_.find(sender); found != orders_.end()) {
@@ -227,7 +227,7 @@ void Mailbox::State::drop(const std::shared_ptr<Connection>& sender) {
 }
 
 void Mailbox::State::close(Status reason) {
-  std::unordered_map<std::shared_ptr<Connection>, Order> gone;
+  std::unordered_map<std::shared_ptr<rpc::Connection>, Order> gone;
   Answers accepted;
   {
     const std::lock_guard lock(mutex_);

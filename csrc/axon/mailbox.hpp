@@ -1,7 +1,7 @@
 // Streams of messages. A sender addresses a tag at a peer; the receiver takes the messages in order. While the receiver
 // takes none, messages wait at their senders.
 //
-//   axon::Mailbox news = runtime.mailbox("news").value();             // before peers send
+//   axon::library::Mailbox news = runtime.mailbox("news").value();             // before peers send
 //   axon::Result<axon::Mail> mail = news.take(1s);
 //   if (mail.ok()) use(mail.value().values().next());
 //
@@ -48,7 +48,7 @@ class Mail {
 
   const Peer& sender() const noexcept { return sender_; }
   // Returns a reader of the message's value.
-  ValueReader values() const noexcept;
+  rpc::ValueReader values() const noexcept;
   size_t num_tensors() const noexcept { return tensors_.size(); }
   // Returns an empty tensor if there is none of this index.
   Tensor tensor(size_t index) const noexcept;

@@ -21,15 +21,15 @@ namespace axon::library {
 
 class Mailbox::State {
  public:
-  State(Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
+  State(engine::Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
 
   size_t probe() const noexcept;
   Result<Mail> take(std::chrono::milliseconds timeout);
   // What peers call.
   void arrive(Invocation& invocation);
   // None of a lower number will come from this peer that has not.
-  void settle(const std::shared_ptr<Connection>& sender, int64_t settled);
-  void drop(const std::shared_ptr<Connection>& sender);
+  void settle(const std::shared_ptr<rpc::Connection>& sender, int64_t settled);
+  void drop(const std::shared_ptr<rpc::Connection>& sender);
   // Nobody waits any more; what has come may still be taken.
   void close(Status reason);
 
@@ -64,14 +64,14 @@ class Mailbox::State {
   int64_t grant_for(Invocation& invocation, int64_t num_waiting) noexcept;
   static void answer(Answers& accepted);
 
-  Engine& engine_;
+  engine::Engine& engine_;
   const size_t capacity_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mail> here_;
   std::deque<Message> waiting_for_room_;  // one of each sender's, or those for whom others took the room
   size_t num_granted_ = 0;                // by all orders
   std::deque<Waiter*> waiting_;
-  std::unordered_map<std::shared_ptr<Connection>, Order> orders_;  // owned with the runtime
+  std::unordered_map<std::shared_ptr<rpc::Connection>, Order> orders_;  // owned with the runtime
   Status closed_;
 };
 

@@ -15,8 +15,8 @@ void Mailboxes::remove(const std::string& tag) {
 
 // [[tag, settled], nil]
 void Mailboxes::settle(Invocation& invocation) {
-  ValueReader values = invocation.arguments().values();
-  if (values.next().kind == Value::Kind::kArray && values.next().count == 2) {
+  rpc::ValueReader values = invocation.arguments().values();
+  if (values.next().kind == rpc::Value::Kind::kArray && values.next().count == 2) {
     const std::string_view tag = values.next().text();
     const int64_t settled = values.next().integer;
     State mailbox;
@@ -37,7 +37,7 @@ std::vector<Mailboxes::State> Mailboxes::all() {
   return mailboxes;
 }
 
-void Mailboxes::drop(const std::shared_ptr<Connection>& connection) {
+void Mailboxes::drop(const std::shared_ptr<rpc::Connection>& connection) {
   for (const State& mailbox : all()) mailbox->drop(connection);
 }
 

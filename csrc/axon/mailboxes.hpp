@@ -20,7 +20,7 @@ class Mailboxes {
   // What peers call.
   void settle(Invocation& invocation);
   // This peer is gone.
-  void drop(const std::shared_ptr<Connection>& connection);
+  void drop(const std::shared_ptr<rpc::Connection>& connection);
   void close(const Status& reason);
 
  private:

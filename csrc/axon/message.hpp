@@ -18,10 +18,10 @@
 #include "memory/owner.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc {
 class Inbound;
 class Outbound;
-}  // namespace axon
+}  // namespace axon::rpc
 
 namespace axon::library {
 
@@ -58,9 +58,9 @@ struct Tensor {
 
 // A message that is being written. A function of Python's takes array(2) of array(number of its arguments) with the
 // arguments, and then nothing() or a map of named ones; its answer is one value.
-class Message : public ValueWriter {
+class Message : public rpc::ValueWriter {
  public:
-  explicit Message(Outbound& outbound) noexcept;
+  explicit Message(rpc::Outbound& outbound) noexcept;
 
   // As the next value. Larger tensors (above 4 KiB) are not copied: their memory has to stay as it is until the message
   // has left, which the owner, if there is one, is destroyed after. Others may be gone once it is started or replied.
@@ -74,20 +74,20 @@ class Message : public ValueWriter {
   }
 
  private:
-  Outbound& outbound_;
+  rpc::Outbound& outbound_;
 };
 
 // A message that has come.
 class Received {
  public:
-  explicit Received(Inbound& inbound) noexcept : inbound_(inbound) {}
+  explicit Received(rpc::Inbound& inbound) noexcept : inbound_(inbound) {}
 
   // From the first on.
-  ValueReader values() const noexcept;
+  rpc::ValueReader values() const noexcept;
   // Of a call as Python makes it: from what stands in this place on, or under this name. Where there is none, all that
   // is read is kBroken.
-  ValueReader argument(size_t index) const noexcept;
-  ValueReader argument(std::string_view name) const noexcept;
+  rpc::ValueReader argument(size_t index) const noexcept;
+  rpc::ValueReader argument(std::string_view name) const noexcept;
   size_t num_tensors() const noexcept;
   // What a value of kind kTensor counts. Empty where there is none.
   Tensor tensor(size_t index) const noexcept;
@@ -101,7 +101,7 @@ class Received {
 
  private:
   friend class Mail;
-  Inbound& inbound_;
+  rpc::Inbound& inbound_;
 };
 
 }  // namespace axon::library

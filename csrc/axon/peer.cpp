@@ -25,7 +25,7 @@ bool Peer::drain(std::chrono::milliseconds at_most) noexcept {
   if (!connection_) return true;
   const sync::Clock::time_point deadline = deadline_in(at_most);
   connection_->close(deadline);
-  if (Engine::is_completing()) return false;
+  if (engine::Engine::is_completing()) return false;
   return connection_->await_end(deadline + kLongestEnd) && connection_->has_drained();
 }
 

@@ -10,15 +10,15 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::rpc {
 class Connection;
-}  // namespace axon
+}  // namespace axon::rpc
 
 namespace axon::library {
 
 class Peer {
  public:
-  explicit Peer(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {}
+  explicit Peer(std::shared_ptr<rpc::Connection> connection) noexcept : connection_(std::move(connection)) {}
 
   const std::string& name() const noexcept;
   // Another one after a restart.
@@ -33,10 +33,10 @@ class Peer {
   // a function of the runtime's. Idempotent. Whoever connects anew has another Peer.
   void close() noexcept;
 
-  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
 
  private:
-  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+  std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be closed before
 };
 
 }  // namespace axon::library

@@ -12,8 +12,8 @@
 namespace axon::library {
 
 // What has been written. It is let go of with the last of its copies.
-struct Publication::Original final : private Outbound::Listener {
-  Outbound message{*this};
+struct Publication::Original final : private rpc::Outbound::Listener {
+  rpc::Outbound message{*this};
   std::function<void()> callback;
 
   // Once all of these calls have found their end, and tell() has: until then it looks after all of them.
@@ -85,7 +85,7 @@ void Publication::open(std::string_view function) {
     if (original_ != nullptr) original_->release();
     original_ = fresh;
   }
-  original_->message.open(function.size() <= kLongestName ? function : std::string_view());
+  original_->message.open(function.size() <= rpc::kLongestName ? function : std::string_view());
   num_told_ = 0;
 }
 

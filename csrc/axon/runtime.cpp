@@ -23,14 +23,14 @@ static constexpr std::chrono::seconds kLongestEnd{10};
 static_assert(Runtime::kAwake == pace::kSpinBudget);
 
 struct Runtime::State {
-  std::unique_ptr<axon::Runtime> runtime;
+  std::unique_ptr<axon::rpc::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
   std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);  // likewise
   std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();         // likewise
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 
-  explicit State(std::unique_ptr<axon::Runtime> opened) : runtime(std::move(opened)) {}
+  explicit State(std::unique_ptr<axon::rpc::Runtime> opened) : runtime(std::move(opened)) {}
   Status add_own();
   Status add(std::string name, Handler handler, Ask ask);
   ~State() { close(); }
@@ -39,32 +39,32 @@ struct Runtime::State {
     runtime->close();
     generators->close();
     mailboxes->close(Status(ErrorCode::kAborted, "the runtime '" + runtime->name() + "' is closed"));
-    if (gate->close(Clock::now() + kLongestEnd)) return;
+    if (gate->close(sync::Clock::now() + kLongestEnd)) return;
     log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
   }
 };
 
-static Result<Secret> secret_of(std::string_view text) {
-  return Secret::from(std::as_bytes(std::span(text)));
+static Result<rpc::Secret> secret_of(std::string_view text) {
+  return rpc::Secret::from(std::as_bytes(std::span(text)));
 }
 
-static Result<Peer> peer_of(Result<std::shared_ptr<Connection>> connected) {
+static Result<Peer> peer_of(Result<std::shared_ptr<rpc::Connection>> connected) {
   if (!connected.ok()) return std::move(connected.status());
   return Peer(std::move(connected).value());
 }
 
 // The process's engine. Its thread ends before what the program has at namespace scope is destroyed. A child that is
 // forked while no runtime is open starts its own.
-static EngineHold engine() {
-  Engine::instance();  // what it has at namespace scope is destroyed later
-  [[maybe_unused]] static const int at_exit = std::atexit(&Engine::shut_down_instance);
-  [[maybe_unused]] static const int at_fork = pthread_atfork(&Engine::end_unused_instance, nullptr, nullptr);
-  return Engine::hold_instance();
+static engine::EngineHold engine() {
+  engine::Engine::instance();  // what it has at namespace scope is destroyed later
+  [[maybe_unused]] static const int at_exit = std::atexit(&engine::Engine::shut_down_instance);
+  [[maybe_unused]] static const int at_fork = pthread_atfork(&engine::Engine::end_unused_instance, nullptr, nullptr);
+  return engine::Engine::hold_instance();
 }
 
 // The gate is kept beyond the function's own end, which may come while it runs.
-static axon::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
-  return [gate = std::move(gate), handler = std::move(handler)](axon::Invocation& inner) {
+static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
+  return [gate = std::move(gate), handler = std::move(handler)](axon::rpc::Invocation& inner) {
     const std::shared_ptr<Gate> kept = gate;
     const Gate::Pass pass(*kept);
     Invocation invocation(&inner);
@@ -79,8 +79,8 @@ static std::string_view class_of(ErrorCode code) noexcept {
   return code == ErrorCode::kResourceExhausted ? "BufferError" : "RuntimeError";
 }
 
-static axon::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
-  return [gate = std::move(gate), ask = std::move(ask)](axon::Invocation& invocation) {
+static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
+  return [gate = std::move(gate), ask = std::move(ask)](axon::rpc::Invocation& invocation) {
     const std::shared_ptr<Gate> kept = gate;
     const Gate::Pass pass(*kept);
     if (!pass.is_open()) return invocation.fail("ConnectionError", "the runtime is closed");
@@ -92,9 +92,9 @@ static axon::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
 
 // The functions that those who iterate call.
 Status Runtime::State::add_own() {
-  RuntimeCore& core = runtime->core();
+  rpc::RuntimeCore& core = runtime->core();
   const auto forget = [gate = gate, generators = generators,
-                       mailboxes = mailboxes](const std::shared_ptr<Connection>& lost) {
+                       mailboxes = mailboxes](const std::shared_ptr<rpc::Connection>& lost) {
     const Gate::Pass pass(*gate);  // what is dropped refers to what is there until it is closed
     generators->drop(lost);
     mailboxes->drop(lost);
@@ -103,7 +103,7 @@ Status Runtime::State::add_own() {
   const auto next = [generators = generators](Invocation& invocation) { generators->next(invocation); };
   const auto stop = [generators = generators](Invocation& invocation) { generators->stop(invocation); };
   const auto settle = [mailboxes = mailboxes](Invocation& invocation) { mailboxes->settle(invocation); };
-  AXON_TRY(core.add(std::string(kSettled), guarded(gate, settle)));
+  AXON_TRY(core.add(std::string(rpc::kSettled), guarded(gate, settle)));
   AXON_TRY(core.add(std::string(kNext), guarded(gate, next)));
   return core.add(std::string(kStop), guarded(gate, stop));
 }
@@ -113,10 +113,10 @@ Runtime::Runtime(Runtime&&) noexcept = default;
 Runtime& Runtime::operator=(Runtime&&) noexcept = default;
 Runtime::~Runtime() = default;
 
-Result<Runtime> Runtime::open(RuntimeOptions options) {
+Result<Runtime> Runtime::open(rpc::RuntimeOptions options) {
   try {
-    const EngineHold hold = engine();
-    Result<std::unique_ptr<axon::Runtime>> opened = axon::Runtime::open(std::move(options), hold.engine());
+    const engine::EngineHold hold = engine();
+    Result<std::unique_ptr<axon::rpc::Runtime>> opened = axon::rpc::Runtime::open(std::move(options), hold.engine());
     if (!opened.ok()) return std::move(opened.status());
     auto state = std::make_unique<State>(std::move(opened).value());
     if (Status added = state->add_own(); !added.ok()) return added;
@@ -140,16 +140,17 @@ uint64_t Runtime::incarnation() const noexcept {
 }
 
 Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
-  axon::Handler asked;
+  axon::rpc::Handler asked;
   if (ask) asked = guarded(gate, std::move(ask));
   return runtime->core().add(std::move(name), guarded(gate, std::move(handler)), std::move(asked));
 }
 
 Status Runtime::add(std::string name, Handler handler, Ask ask) {
   if (!state_) return moved_from();
-  if (name.starts_with(kOwnNames)) {
+  if (name.starts_with(rpc::kOwnNames)) {
     return {ErrorCode::kInvalidArgument, "add: name is '" + name + "'; allowed: any that does not begin with '" +
-                                             std::string(kOwnNames) + "', as those of the runtime's own functions do"};
+                                             std::string(rpc::kOwnNames) +
+                                             "', as those of the runtime's own functions do"};
   }
   return state_->add(std::move(name), std::move(handler), std::move(ask));
 }
@@ -163,7 +164,7 @@ Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask 
 }
 
 static Status check_tag(const char* function, std::string_view tag) {
-  constexpr size_t kLongestTag = kLongestName - kMailboxes.size();
+  constexpr size_t kLongestTag = rpc::kLongestName - rpc::kMailboxes.size();
   if (tag.size() <= kLongestTag) return Status();
   return {ErrorCode::kInvalidArgument, std::string(function) + ": tag is " + std::to_string(tag.size()) +
                                            " bytes long; allowed: up to " + std::to_string(kLongestTag)};
@@ -176,7 +177,7 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   const auto mailbox = std::make_shared<Mailbox::State>(state_->runtime->core().engine(), options.capacity);
   const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
   const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer may speak of it
-  Status added = state_->add(std::string(kMailboxes).append(tag), arrive, std::move(options.ask));
+  Status added = state_->add(std::string(rpc::kMailboxes).append(tag), arrive, std::move(options.ask));
   if (!added.ok() && is_new) state_->mailboxes->remove(std::string(tag));
   return added.ok() ? Result<Mailbox>(Mailbox(mailbox)) : Result<Mailbox>(std::move(added));
 }
@@ -184,12 +185,12 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
 Result<Outbox> Runtime::outbox(const Peer& peer, std::string_view tag) {
   if (!state_) return moved_from();
   AXON_TRY(check_tag("outbox", tag));
-  return Outbox(peer, std::string(kMailboxes).append(tag));
+  return Outbox(peer, std::string(rpc::kMailboxes).append(tag));
 }
 
 Result<uint16_t> Runtime::listen(const std::string& host, uint16_t port, std::string_view secret) {
   if (!state_) return moved_from();
-  Result<Secret> known = secret_of(secret);
+  Result<rpc::Secret> known = secret_of(secret);
   if (!known.ok()) return std::move(known.status());
   return state_->runtime->listen({.host = host, .port = port}, known.value());
 }
@@ -211,7 +212,7 @@ static bool may_pass(const Status& failure) noexcept {
 template <typename Attempt>
 static Result<Peer> keep_trying(std::chrono::milliseconds timeout, std::chrono::milliseconds wait, Attempt attempt) {
   static constexpr std::chrono::milliseconds kLongestPause{500};
-  const Clock::time_point until = deadline_in(wait);
+  const sync::Clock::time_point until = deadline_in(wait);
   std::chrono::milliseconds pause{10}, limit{1000};
   for (int number = 1;; ++number) {
     const bool is_last = left_until(until).count() <= 0;
@@ -232,20 +233,20 @@ Result<Peer> Runtime::connect(std::span<const std::byte> address, std::chrono::m
                               std::chrono::milliseconds wait) {
   if (!state_) return moved_from();
   return keep_trying(timeout, wait,
-                     [&](Clock::time_point deadline) { return state_->runtime->connect(address, deadline); });
+                     [&](sync::Clock::time_point deadline) { return state_->runtime->connect(address, deadline); });
 }
 
 Result<Peer> Runtime::connect(const std::string& host, uint16_t port, std::string_view secret,
                               std::chrono::milliseconds timeout, std::chrono::milliseconds wait) {
   if (!state_) return moved_from();
-  Result<Secret> known = secret_of(secret);
+  Result<rpc::Secret> known = secret_of(secret);
   if (!known.ok()) return std::move(known.status());
-  return keep_trying(timeout, wait, [&](Clock::time_point deadline) {
+  return keep_trying(timeout, wait, [&](sync::Clock::time_point deadline) {
     return state_->runtime->connect({.host = host, .port = port}, known.value(), deadline);
   });
 }
 
-std::optional<ListenerCounts> Runtime::counts() const {
+std::optional<rpc::ListenerCounts> Runtime::counts() const {
   return state_ ? state_->runtime->counts() : std::nullopt;
 }
 

@@ -31,7 +31,7 @@ class Runtime {
   static constexpr std::chrono::milliseconds kAwake{4};
 
   // Fails where the transport cannot start, or for a name that is empty or longer than 255 bytes.
-  static Result<Runtime> open(RuntimeOptions options);
+  static Result<Runtime> open(rpc::RuntimeOptions options);
   Runtime(Runtime&&) noexcept;
   Runtime& operator=(Runtime&&) noexcept;
   ~Runtime();
@@ -56,7 +56,7 @@ class Runtime {
   // own, if it does not listen yet.
   Result<std::vector<std::byte>> address();
   // Of those who have come; none while it does not listen.
-  std::optional<ListenerCounts> counts() const;
+  std::optional<rpc::ListenerCounts> counts() const;
 
   // Blocks until the peer has answered, for `timeout` at most. While nobody answers there, as with a server that is
   // about to start, further attempts begin for as long as `wait`; the last one may take `timeout` more. 0: one attempt.

@@ -100,8 +100,8 @@ bool Stream::State::begin(sync::Clock::time_point deadline) {
     fail(opening);
     return false;
   }
-  const Value answer = opening.reply().values().next();
-  if (answer.kind != Value::Kind::kInteger || answer.integer != number) {
+  const rpc::Value answer = opening.reply().values().next();
+  if (answer.kind != rpc::Value::Kind::kInteger || answer.integer != number) {
     finish(Status(ErrorCode::kInvalidArgument,
                   "Stream: '" + function + "' of '" + peer.name() + "' is not a generator function"));
     return false;
@@ -152,9 +152,9 @@ bool Stream::State::take(size_t index) {
     fail(call);
     return false;
   }
-  ValueReader values = call.reply().values();
-  const Value answer = values.next();
-  const bool is_value = answer.kind == Value::Kind::kArray && answer.count == 2;
+  rpc::ValueReader values = call.reply().values();
+  const rpc::Value answer = values.next();
+  const bool is_value = answer.kind == rpc::Value::Kind::kArray && answer.count == 2;
   if (is_value) {
     come.push_back({values.next().integer, index});
     return true;
@@ -240,13 +240,13 @@ bool Stream::next(std::chrono::milliseconds timeout) {
 
 Received Stream::received() noexcept {
   if (state_ && state_->used) return state_->calls[*state_->used].reply();
-  static Inbound nothing;
+  static rpc::Inbound nothing;
   return Received(nothing);
 }
 
-ValueReader Stream::value() const noexcept {
-  if (!state_ || !state_->used) return ValueReader({});
-  ValueReader values = state_->calls[*state_->used].reply().values();
+rpc::ValueReader Stream::value() const noexcept {
+  if (!state_ || !state_->used) return rpc::ValueReader({});
+  rpc::ValueReader values = state_->calls[*state_->used].reply().values();
   values.next();
   values.next();
   return values;

@@ -50,7 +50,7 @@ class Stream {
   bool next(std::chrono::milliseconds timeout);
   // Once next() has been true, until it is called again: the value; its tensors (what else has come: [count, value]).
   // Otherwise all that is read is kBroken, and there are no tensors.
-  ValueReader value() const noexcept;
+  rpc::ValueReader value() const noexcept;
   Received received() noexcept;
 
   bool finished() const noexcept;

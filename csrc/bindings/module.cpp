@@ -50,21 +50,23 @@ py::list settings() {
   return rows;
 }
 
-c10::intrusive_ptr<AxonBackend> create(const c10d::DistributedBackendOptions& group,
-                                       const AxonBackend::Options& given) {
-  auto options = c10::make_intrusive<AxonBackend::Options>(given);  // its own: one object may be given to many groups
+c10::intrusive_ptr<axon::c10d_backend::AxonBackend> create(const c10d::DistributedBackendOptions& group,
+                                                           const axon::c10d_backend::AxonBackend::Options& given) {
+  auto options = c10::make_intrusive<axon::c10d_backend::AxonBackend::Options>(
+      given);  // its own: one object may be given to many groups
   options->group_name = group.group_id;
   options->global_ranks_in_group.assign(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end());
-  return c10::make_intrusive<AxonBackend>(group.store, group.group_rank, group.group_size, std::move(options));
+  return c10::make_intrusive<axon::c10d_backend::AxonBackend>(group.store, group.group_rank, group.group_size,
+                                                              std::move(options));
 }
 
-py::dict path_to(AxonBackend& backend, int rank) {
-  const AxonBackend::Path path = [&] {
-    const GilReleased no_gil;
+py::dict path_to(axon::c10d_backend::AxonBackend& backend, int rank) {
+  const axon::c10d_backend::AxonBackend::Path path = [&] {
+    const python::GilReleased no_gil;
     return backend.path_to(rank);
   }();
   py::list lanes;
-  for (const Lane& lane : path.host.lanes) lanes.append(py::make_tuple(lane.name, lane.device));
+  for (const transport::Lane& lane : path.host.lanes) lanes.append(py::make_tuple(lane.name, lane.device));
   py::dict row;
   row["same_host"] = path.host.same_host;
   row["lanes"] = lanes;
@@ -76,13 +78,13 @@ py::dict path_to(AxonBackend& backend, int rank) {
 
 // For exit: whoever waits for anything finds it ended.
 void shut_down() noexcept {
-  note_end_of_python();
-  CompletionHook::await_those_under_way();
-  Engine::shut_down_instance();
+  python::note_end_of_python();
+  axon::c10d_backend::CompletionHook::await_those_under_way();
+  engine::Engine::shut_down_instance();
 }
 
-py::object mem_allocator(AxonBackend&) {
-  check_registered_memory("mem_allocator", at::kCUDA);
+py::object mem_allocator(axon::c10d_backend::AxonBackend&) {
+  axon::c10d_backend::check_registered_memory("mem_allocator", at::kCUDA);
   return py::module_::import("torch_axon._memory").attr("allocator")();
 }
 
@@ -90,33 +92,42 @@ py::object mem_allocator(AxonBackend&) {
 }  // namespace axon
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
-  using axon::AxonBackend;
-  using Options = AxonBackend::Options;
+  using axon::c10d_backend::AxonBackend;
+  using Options = axon::c10d_backend::AxonBackend::Options;
   py::module_::import("torch._C._distributed_c10d");  // the base classes
 
-  auto backend = py::class_<AxonBackend, c10d::Backend, c10::intrusive_ptr<AxonBackend>>(module, "AxonBackend");
+  auto backend =
+      py::class_<axon::c10d_backend::AxonBackend, c10d::Backend, c10::intrusive_ptr<axon::c10d_backend::AxonBackend>>(
+          module, "AxonBackend");
   py::class_<Options, c10d::Backend::Options, c10::intrusive_ptr<Options>>(module, "Options")
       .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
       .def("__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); });
-  backend.def_property_readonly("options", [](AxonBackend& self) { return self.getBackendOptions(); })
-      .def_property_readonly("num_zero_copy",
-                             py::cpp_function(&AxonBackend::num_zero_copy, py::call_guard<axon::GilReleased>()))
+  backend
+      .def_property_readonly("options", [](axon::c10d_backend::AxonBackend& self) { return self.getBackendOptions(); })
+      .def_property_readonly("num_zero_copy", py::cpp_function(&axon::c10d_backend::AxonBackend::num_zero_copy,
+                                                               py::call_guard<axon::python::GilReleased>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("path_to", &axon::path_to, py::arg("rank"))
-      .def("get_error", &AxonBackend::getError, py::call_guard<axon::GilReleased>())
-      .def("suspend", &AxonBackend::suspend, py::call_guard<axon::GilReleased>())
-      .def("resume", &AxonBackend::resume, py::call_guard<axon::GilReleased>())
-      .def("_start_time_estimate", &AxonBackend::startTimeEstimate)
-      .def("_end_time_estimate", &AxonBackend::endTimeEstimate)
-      .def("memory_stats", &AxonBackend::getMemoryStats, py::call_guard<axon::GilReleased>())
-      .def("perform_nocolor_split", [](const AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
-      .def("_set_default_timeout", &AxonBackend::setTimeout, py::arg("timeout"), py::call_guard<axon::GilReleased>());
+      .def("get_error", &axon::c10d_backend::AxonBackend::getError, py::call_guard<axon::python::GilReleased>())
+      .def("suspend", &axon::c10d_backend::AxonBackend::suspend, py::call_guard<axon::python::GilReleased>())
+      .def("resume", &axon::c10d_backend::AxonBackend::resume, py::call_guard<axon::python::GilReleased>())
+      .def("_start_time_estimate", &axon::c10d_backend::AxonBackend::startTimeEstimate)
+      .def("_end_time_estimate", &axon::c10d_backend::AxonBackend::endTimeEstimate)
+      .def("memory_stats", &axon::c10d_backend::AxonBackend::getMemoryStats,
+           py::call_guard<axon::python::GilReleased>())
+      .def("perform_nocolor_split",
+           [](const axon::c10d_backend::AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
+      .def("_set_default_timeout", &axon::c10d_backend::AxonBackend::setTimeout, py::arg("timeout"),
+           py::call_guard<axon::python::GilReleased>());
 
-  module.def("create", &axon::create, py::arg("group"), py::arg("options"), py::call_guard<axon::GilReleased>());
-  module.def("shut_down", &axon::shut_down, py::call_guard<axon::GilReleased>());
-  module.def("end_unused_engine", &axon::Engine::end_unused_instance, py::call_guard<axon::GilReleased>());
+  module.def("create", &axon::create, py::arg("group"), py::arg("options"),
+             py::call_guard<axon::python::GilReleased>());
+  module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());
+  module.def("end_unused_engine", &axon::engine::Engine::end_unused_instance,
+             py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);
-  module.def("all_gather_matmul", &axon::all_gather_matmul_at_once, py::call_guard<axon::GilReleased>());
-  module.def("matmul_reduce_scatter", &axon::matmul_reduce_scatter_at_once, py::call_guard<axon::GilReleased>());
-  axon::bind_runtime(module);
+  module.def("all_gather_matmul", &axon::fused::all_gather_matmul_at_once, py::call_guard<axon::python::GilReleased>());
+  module.def("matmul_reduce_scatter", &axon::fused::matmul_reduce_scatter_at_once,
+             py::call_guard<axon::python::GilReleased>());
+  axon::rpc_python::bind_runtime(module);
 }

@@ -12,7 +12,7 @@
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 static void check_timeout(std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) return;
@@ -35,11 +35,11 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 // A Work::wait() under way keeps the communicator: it ends now, with an error, rather than wait for what never comes.
 // Others need Python's lock to get there; DDP's reducer, if it is the last owner, comes with it.
 AxonBackend::~AxonBackend() {
-  const GilReleasedIfHeld no_gil;
+  const python::GilReleasedIfHeld no_gil;
   owned_cuda_side_.reset();  // what is enqueued comes to its end first
   communicator_->close();
   owned_completion_hook_.reset();  // by now all is over
-  raise_soon_what_signals_raised();
+  python::raise_soon_what_signals_raised();
 }
 
 c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
@@ -49,7 +49,8 @@ c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const Tens
   return c10::make_intrusive<AxonWork>(communicator_, named, tensors);
 }
 
-WorkOperation& AxonBackend::add_operation(AxonWork& work, OperationKind kind, const at::Tensor& representative) const {
+WorkOperation& AxonBackend::add_operation(AxonWork& work, transport::OperationKind kind,
+                                          const at::Tensor& representative) const {
   WorkOperation& operation = work.add_operation();
   operation.arguments.kind = kind;
   operation.arguments.dtype = to_data_type(representative.scalar_type());
@@ -161,7 +162,7 @@ uint64_t AxonBackend::num_zero_copy() {
 
 AxonBackend::Path AxonBackend::path_to(int rank) {
   check_rank({"path_to", "rank"}, rank, size_);
-  Result<PeerPath> host = communicator_->path_to(rank);
+  Result<engine::PeerPath> host = communicator_->path_to(rank);
   if (!host.ok()) throw_failure(host.status());
   Path path{.host = std::move(host).value(), .gpu = std::nullopt};
   CudaSide* side = cuda_side_.load(std::memory_order_acquire);
@@ -191,7 +192,7 @@ void AxonBackend::abort() {
 void AxonBackend::shutdown() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   communicator_->close();
-  raise_what_signals_raised();
+  python::raise_what_signals_raised();
 }
 
 // May be called again where it has failed half-way: a rank came late, say.
@@ -228,4 +229,4 @@ std::unordered_map<std::string, uint64_t> AxonBackend::getMemoryStats() {
   return {{"arena", memory.arena}, {"block", memory.slice}, {"workspaces", memory.workspaces}};
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

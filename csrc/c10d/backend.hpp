@@ -25,7 +25,7 @@
 #include "c10d/work.hpp"
 #include "engine/communicator.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 class AxonBackend final : public c10d::Backend {
  public:
@@ -145,7 +145,7 @@ class AxonBackend final : public c10d::Backend {
 
   // How tensors get to another rank of the group: for people.
   struct Path {
-    PeerPath host;
+    engine::PeerPath host;
     std::optional<GpuPath> gpu;  // once this rank has used a CUDA tensor; then waits until the other has, too
   };
   Path path_to(int rank);
@@ -171,13 +171,13 @@ class AxonBackend final : public c10d::Backend {
   }
 
   c10::intrusive_ptr<AxonWork> make_work(const Call& call, const TensorList& tensors) const;
-  WorkOperation& add_operation(AxonWork& work, OperationKind kind, const at::Tensor& representative) const;
+  WorkOperation& add_operation(AxonWork& work, transport::OperationKind kind, const at::Tensor& representative) const;
   WorkPtr run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode);
   void start(AxonWork& work, const Mode& mode);
   void start_recorded(AxonWork& work, const Call& call, const Mode& mode);
   void note_times(AxonWork& work, const Call& call);
   WorkPtr estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode);
-  WorkPtr point_to_point(const Call& call, const TensorList& tensors, Direction direction, int peer, int tag);
+  WorkPtr point_to_point(const Call& call, const TensorList& tensors, engine::Direction direction, int peer, int tag);
 
   void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;
   void add_all_gather(AxonWork& work, const at::Tensor& input, const TensorList& outputs) const;
@@ -191,7 +191,7 @@ class AxonBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const c10::intrusive_ptr<c10d::Store> store_;  // where the group has met, and a smaller one will
   // Shared with calls of Work::wait() under way, which may outlast the backend.
-  std::shared_ptr<Communicator> communicator_;
+  std::shared_ptr<engine::Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
   std::atomic<bool> is_timed_{false};               // relaxed: a setting
@@ -211,4 +211,4 @@ class AxonBackend final : public c10d::Backend {
   std::atomic<uint64_t> num_launched_by_former_{0};  // relaxed: a statistic
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -7,13 +7,13 @@
 #include "c10d/cuda_side.hpp"
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:barrier"};
   auto work = make_work(kCall, {});
   WorkOperation& operation = work->add_operation();
-  operation.arguments.kind = OperationKind::kBarrier;
+  operation.arguments.kind = transport::OperationKind::kBarrier;
   // As with NCCL: behind all that the current stream has.
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->start_after_current_stream(operation);
   return run(std::move(work), kCall, mode_of(options));
@@ -45,7 +45,7 @@ void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
   }
   const auto work = make_work(kCall, {});
   WorkOperation& operation = work->add_operation();
-  operation.arguments.kind = OperationKind::kBarrier;
+  operation.arguments.kind = transport::OperationKind::kBarrier;
   try {
     run(work, kCall,
         {.asynchronous = false,
@@ -68,4 +68,4 @@ void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
   }
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -1,6 +1,6 @@
 #include "c10d/backend.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 AxonBackend::WorkPtr AxonBackend::broadcast(TensorList& tensors, const c10d::BroadcastOptions& options) {
   static constexpr Call kCall{c10d::OpType::BROADCAST, "axon:broadcast"};
@@ -8,7 +8,7 @@ AxonBackend::WorkPtr AxonBackend::broadcast(TensorList& tensors, const c10d::Bro
   const at::Tensor& tensor = single(kTensors, tensors);
   check_rank({kTensors.operation, "src"}, options.rootRank, size_);
   auto work = make_work(kCall, tensors);
-  WorkOperation& operation = add_operation(*work, OperationKind::kBroadcast, tensor);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kBroadcast, tensor);
   operation.arguments.root = static_cast<int>(options.rootRank);
   operation.num_elements = count_elements(tensor, operation.arguments.dtype);
   operation.add_output(tensor, options.rootRank == rank_ ? Access::kRead : Access::kWrite);
@@ -22,7 +22,7 @@ void AxonBackend::add_all_gather(AxonWork& work, const at::Tensor& input, const 
   check_length(kOutputs, outputs.size(), size_);
   check_tensors(kOutputs, outputs, input.scalar_type());
   check_num_elements(kOutputs, outputs[rank_], input.numel());
-  WorkOperation& operation = add_operation(work, OperationKind::kAllGather, input);
+  WorkOperation& operation = add_operation(work, transport::OperationKind::kAllGather, input);
   operation.add_input(input);
   for (const at::Tensor& output : outputs) {
     operation.num_elements += count_elements(output, operation.arguments.dtype);
@@ -62,7 +62,7 @@ void AxonBackend::add_all_gather(AxonWork& work, const at::Tensor& input, const 
   check_tensor(kOutput, output);
   check_type(kOutput, output, input.scalar_type());
   check_num_elements(kOutput, output, input.numel() * size_);
-  WorkOperation& operation = add_operation(work, OperationKind::kAllGather, input);
+  WorkOperation& operation = add_operation(work, transport::OperationKind::kAllGather, input);
   operation.num_elements = count_elements(output, operation.arguments.dtype);
   operation.add_input(input);
   operation.add_output_blocks(output, c10::SmallVector<size_t, 16>(size_, input.nbytes()));
@@ -99,7 +99,7 @@ AxonBackend::WorkPtr AxonBackend::gather(std::vector<TensorList>& outputs, Tenso
     for (const at::Tensor& output : outputs.front()) check_num_elements(kOutputs, output, input.numel());
   }
   auto work = make_work(kCall, inputs);
-  WorkOperation& operation = add_operation(*work, OperationKind::kGather, input);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kGather, input);
   operation.arguments.root = static_cast<int>(options.rootRank);
   operation.num_elements = count_elements(input, operation.arguments.dtype);
   operation.add_input(input);
@@ -123,7 +123,7 @@ AxonBackend::WorkPtr AxonBackend::gather_single(at::Tensor& output, at::Tensor& 
     check_num_elements(kOutput, output, input.numel() * size_);
   }
   auto work = make_work(kCall, {input});
-  WorkOperation& operation = add_operation(*work, OperationKind::kGather, input);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kGather, input);
   operation.arguments.root = static_cast<int>(options.rootRank);
   operation.num_elements = count_elements(input, operation.arguments.dtype);
   operation.add_input(input);
@@ -146,7 +146,7 @@ AxonBackend::WorkPtr AxonBackend::scatter(TensorList& outputs, std::vector<Tenso
     for (const at::Tensor& input : inputs.front()) check_num_elements(kInputs, input, output.numel());
   }
   auto work = make_work(kCall, is_root ? inputs.front() : outputs);
-  WorkOperation& operation = add_operation(*work, OperationKind::kScatter, output);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kScatter, output);
   operation.arguments.root = static_cast<int>(options.rootRank);
   operation.num_elements = count_elements(output, operation.arguments.dtype);
   if (is_root) {
@@ -168,7 +168,7 @@ AxonBackend::WorkPtr AxonBackend::alltoall(TensorList& outputs, TensorList& inpu
   check_tensors(kOutputs, outputs, inputs.front().scalar_type());
   check_num_elements(kOutputs, outputs[rank_], inputs[rank_].numel());
   auto work = make_work(kCall, inputs);
-  WorkOperation& operation = add_operation(*work, OperationKind::kAllToAll, inputs.front());
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kAllToAll, inputs.front());
   for (const at::Tensor& input : inputs) operation.add_input(input);
   for (const at::Tensor& output : outputs) operation.add_output(output);
   return run(std::move(work), kCall, mode_of(options));
@@ -196,10 +196,10 @@ AxonBackend::WorkPtr AxonBackend::alltoall_base(at::Tensor& output, at::Tensor& 
   const auto output_bytes = rows_to_bytes(output_rows, output);
   check_num_bytes({kCall.name(), "output_split_sizes"}, output_bytes[rank_], input_bytes[rank_]);
   auto work = make_work(kCall, {input});
-  WorkOperation& operation = add_operation(*work, OperationKind::kAllToAll, input);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kAllToAll, input);
   operation.add_input_blocks(input, input_bytes);
   operation.add_output_blocks(output, output_bytes);
   return run(std::move(work), kCall, mode_of(options));
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

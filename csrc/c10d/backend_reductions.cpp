@@ -1,6 +1,6 @@
 #include "c10d/backend.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 static void set_reduction(WorkOperation& operation, const ReductionSpecification& reduction) noexcept {
   operation.arguments.reduction = reduction.reduction;
@@ -9,7 +9,7 @@ static void set_reduction(WorkOperation& operation, const ReductionSpecification
 
 void AxonBackend::add_all_reduce(AxonWork& work, const at::Tensor& tensor,
                                  const ReductionSpecification& reduction) const {
-  WorkOperation& operation = add_operation(work, OperationKind::kAllReduce, tensor);
+  WorkOperation& operation = add_operation(work, transport::OperationKind::kAllReduce, tensor);
   set_reduction(operation, reduction);
   operation.num_elements = static_cast<uint64_t>(tensor.numel());
   operation.add_output(tensor, Access::kReadWrite);
@@ -49,7 +49,7 @@ AxonBackend::WorkPtr AxonBackend::reduce(TensorList& tensors, const c10d::Reduce
   check_reduction(kTensors, tensor, reduction, size_);
   check_rank({kTensors.operation, "dst"}, options.rootRank, size_);
   auto work = make_work(kCall, tensors);
-  WorkOperation& operation = add_operation(*work, OperationKind::kReduce, tensor);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kReduce, tensor);
   set_reduction(operation, reduction);
   operation.arguments.root = static_cast<int>(options.rootRank);
   operation.num_elements = static_cast<uint64_t>(tensor.numel());
@@ -70,7 +70,7 @@ AxonBackend::WorkPtr AxonBackend::reduce_scatter(TensorList& outputs, std::vecto
   check_num_elements(kOutput, output, blocks[rank_].numel());
   check_reduction(kOutput, output, reduction, size_);
   auto work = make_work(kCall, blocks);
-  WorkOperation& operation = add_operation(*work, OperationKind::kReduceScatter, output);
+  WorkOperation& operation = add_operation(*work, transport::OperationKind::kReduceScatter, output);
   set_reduction(operation, reduction);
   for (const at::Tensor& block : blocks) {
     operation.num_elements += static_cast<uint64_t>(block.numel());
@@ -88,7 +88,7 @@ void AxonBackend::add_reduce_scatter(AxonWork& work, const at::Tensor& input, co
   check_type(kInput, input, output.scalar_type());
   check_num_elements(kInput, input, output.numel() * size_);
   check_reduction(kInput, input, reduction, size_);
-  WorkOperation& operation = add_operation(work, OperationKind::kReduceScatter, input);
+  WorkOperation& operation = add_operation(work, transport::OperationKind::kReduceScatter, input);
   set_reduction(operation, reduction);
   operation.num_elements = static_cast<uint64_t>(input.numel());
   operation.add_input_blocks(input, c10::SmallVector<size_t, 16>(size_, output.nbytes()));
@@ -113,4 +113,4 @@ AxonBackend::WorkPtr AxonBackend::reduce_scatter_tensor_coalesced(TensorList& ou
   return run(std::move(work), kCall, mode_of(options));
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -7,7 +7,7 @@
 #include "c10d/backend.hpp"
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 at::Tensor AxonBackend::sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout) {
   const c10d::AllgatherOptions options{.timeout = timeout, .asyncOp = false};
@@ -58,4 +58,4 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
   return run(std::move(work), kCall, {.asynchronous = true, .timeout = options.timeout});
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

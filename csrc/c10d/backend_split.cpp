@@ -5,7 +5,7 @@
 #include "c10d/backend.hpp"
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // Of these ranks of a group, which itself may be of some of the job's.
 static std::vector<uint64_t> global_ranks(const std::vector<uint64_t>& parents, const std::vector<int>& ranks) {
@@ -81,4 +81,4 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::make_once(const c10::intrusive_pt
   return made;
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -6,7 +6,7 @@
 #include "c10d/backend.hpp"
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 void AxonBackend::enableCollectivesTiming() {
   is_timed_.store(true, std::memory_order_relaxed);
@@ -56,4 +56,4 @@ float AxonBackend::endTimeEstimate() {
   return std::isnan(microseconds) ? -1 : static_cast<float>(microseconds);
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

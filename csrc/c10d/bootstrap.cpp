@@ -5,23 +5,23 @@
 #include "c10d/errors.hpp"
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
-std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& membership) {
+std::shared_ptr<engine::Communicator> join(c10d::Store& store, const Membership& membership) {
   log::set_rank(membership.global_rank);
   if (Status opened = trace::open(membership.global_rank); !opened.ok()) throw_failure(opened);
-  const EngineHold hold = Engine::hold_instance();
-  Engine& engine = hold.engine();
+  const engine::EngineHold hold = engine::Engine::hold_instance();
+  engine::Engine& engine = hold.engine();
   const Status room = engine.check_room_for_group(static_cast<size_t>(membership.size));
   if (!room.ok()) {
     const std::string whose = "[rank " + std::to_string(membership.rank) + " of group '" + membership.group + "'] ";
     throw_failure(Status(room.code(), whose + room.message()));
   }
   Rendezvous rendezvous(store, membership, engine);
-  Result<std::unique_ptr<Communicator>> formed =
+  Result<std::unique_ptr<engine::Communicator>> formed =
       engine.form({.name = membership.group, .rank = membership.rank, .addresses = rendezvous.meet()});
   if (!formed.ok()) throw_failure(formed.status());
   return std::move(formed).value();
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

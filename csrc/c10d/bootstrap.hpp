@@ -8,9 +8,9 @@
 #include "c10d/rendezvous.hpp"
 #include "engine/communicator.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // Starts the process's engine if this is its first group. Throws DistBackendError, naming the ranks that did not come.
-std::shared_ptr<Communicator> join(c10d::Store& store, const Membership& membership);
+std::shared_ptr<engine::Communicator> join(c10d::Store& store, const Membership& membership);
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

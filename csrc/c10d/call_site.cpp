@@ -9,7 +9,7 @@
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 namespace py = pybind11;
 
@@ -36,8 +36,8 @@ static std::string innermost_foreign_frame() {
 }
 
 std::string call_site() {
-  if (!has_python()) return "";
-  const GilHeld gil;
+  if (!python::has_python()) return "";
+  const python::GilHeld gil;
   try {
     return innermost_foreign_frame();
   } catch (const py::error_already_set&) {
@@ -66,4 +66,4 @@ std::string_view interned_call_site() {
   return *call_sites.known.insert(std::move(found_site)).first;
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

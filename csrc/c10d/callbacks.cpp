@@ -14,7 +14,7 @@
 #include "base/forks.hpp"
 #include "base/log.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 namespace {
 
@@ -64,4 +64,4 @@ void run_beside_the_engine(std::function<void()> task) {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -4,10 +4,10 @@
 
 #include <functional>
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // Runs the task on a thread that has nothing to do, or on a new one; so no task waits for another. Threads without work
 // end after a while. Any thread.
 void run_beside_the_engine(std::function<void()> task);
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -11,7 +11,7 @@
 #include "python/shape_text.hpp"
 #include "python/tensor_memory.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // "all_reduce: argument 'tensor' is …; allowed: …"
 static std::string complaint(Argument argument, const std::string& found, const std::string& allowed) {
@@ -23,8 +23,8 @@ static std::string name_of(at::ScalarType type) {
 }
 
 void check_tensor(Argument argument, const at::Tensor& tensor) {
-  if (C10_LIKELY(has_memory(tensor))) return;
-  throw_type_error(complaint(argument, lack_of_memory(tensor).value_or(""), kAllowedTensors));
+  if (C10_LIKELY(python::has_memory(tensor))) return;
+  throw_type_error(complaint(argument, python::lack_of_memory(tensor).value_or(""), python::kAllowedTensors));
 }
 
 void check_type(Argument argument, const at::Tensor& tensor, at::ScalarType type) {
@@ -57,9 +57,9 @@ const TensorList& single(Argument argument, const std::vector<TensorList>& lists
 
 void check_num_elements(Argument argument, const at::Tensor& tensor, int64_t expected) {
   if (C10_LIKELY(tensor.numel() == expected)) return;
-  throw_value_error(
-      complaint(argument, "has shape " + text_of(tensor.sizes()) + ", " + std::to_string(tensor.numel()) + " elements",
-                std::to_string(expected) + " elements"));
+  throw_value_error(complaint(
+      argument, "has shape " + python::text_of(tensor.sizes()) + ", " + std::to_string(tensor.numel()) + " elements",
+      std::to_string(expected) + " elements"));
 }
 
 void check_num_bytes(Argument argument, size_t received, size_t sent) {
@@ -81,7 +81,8 @@ void check_tag(Argument argument, int64_t tag) {
 
 void check_reduction(Argument argument, const at::Tensor& tensor, const ReductionSpecification& reduction, int size) {
   const DataType dtype = to_data_type(tensor.scalar_type());
-  const Status defined = check(ReductionPlan{.dtype = dtype, .reduction = reduction.reduction, .num_ranks = size});
+  const Status defined =
+      check(collectives::ReductionPlan{.dtype = dtype, .reduction = reduction.reduction, .num_ranks = size});
   if (C10_LIKELY(defined.ok())) return;
   throw_value_error(complaint(argument, "has " + name_of(tensor.scalar_type()),
                               std::string("dtypes for which ") + name_of(reduction.reduction) + " is defined"));
@@ -114,4 +115,4 @@ std::vector<int64_t> check_splits(Argument argument, const at::Tensor& tensor, c
   return splits;
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

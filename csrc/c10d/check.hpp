@@ -9,7 +9,7 @@
 
 #include "c10d/convert.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // An argument of a call, for messages: "all_reduce", "tensor".
 struct Argument {
@@ -41,4 +41,4 @@ void check_reduction(Argument argument, const at::Tensor& tensor, const Reductio
 std::vector<int64_t> check_splits(Argument argument, const at::Tensor& tensor, const std::vector<int64_t>& splits,
                                   int size);
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

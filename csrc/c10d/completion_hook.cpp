@@ -20,13 +20,13 @@
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 struct CompletionHook::State {
   explicit State(Hook given) : hook(std::move(given)) {}
   // Its destruction takes Python's lock.
   ~State() {
-    if (has_python()) return;
+    if (python::has_python()) return;
     [[maybe_unused]] auto* const left_behind = new Hook(std::move(hook));
   }
 
@@ -54,7 +54,7 @@ static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& c
     num_in_hooks.fetch_add(1);
     const auto however_it_ends = c10::make_scope_exit([]() noexcept { num_in_hooks.fetch_sub(1); });
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (has_python()) {
+    if (python::has_python()) {
       hook(std::make_shared<c10d::WorkInfo>(call.type, call.sequence, call.times->called(), ended,
                                             call.times->active()));
     }
@@ -105,10 +105,10 @@ CompletionHook::~CompletionHook() {
     state_->ends = true;
   }
   state_->changed.notify_all();
-  if (is_own_thread() || !has_python()) return;
-  const GilReleasedIfHeld no_gil;  // hooks take it
+  if (is_own_thread() || !python::has_python()) return;
+  const python::GilReleasedIfHeld no_gil;  // hooks take it
   await_told();
-  raise_soon_what_signals_raised();
+  python::raise_soon_what_signals_raised();
 }
 
 void CompletionHook::note(Call call) {
@@ -128,9 +128,9 @@ void CompletionHook::drain() {
         "a completion hook waits for its own group's calls, as destroy_process_group() does; allowed: "
         "other groups");
   }
-  const GilReleasedIfHeld no_gil;  // hooks take it
+  const python::GilReleasedIfHeld no_gil;  // hooks take it
   await_told();
-  raise_what_signals_raised();
+  python::raise_what_signals_raised();
 }
 
 // A hook takes as long as it likes: Ctrl-C ends the wait for it.
@@ -144,4 +144,4 @@ void CompletionHook::await_told() noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -11,7 +11,7 @@
 #include "base/forks.hpp"
 #include "c10d/times.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 class CompletionHook {
  public:
@@ -52,4 +52,4 @@ class CompletionHook {
   std::thread::id thread_id_;
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -5,7 +5,7 @@
 
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 DataType to_data_type(at::ScalarType type) noexcept {
   switch (type) {
@@ -49,10 +49,10 @@ size_t count_elements(const at::Tensor& tensor, DataType type) {
   return type == DataType::kByte ? num_elements * tensor.element_size() : num_elements;
 }
 
-Shape to_shape(const at::Tensor& tensor) {
-  Shape shape;
+engine::Shape to_shape(const at::Tensor& tensor) {
+  engine::Shape shape;
   const at::IntArrayRef sizes = tensor.sizes();
-  shape.num_dimensions = static_cast<uint8_t>(std::min(sizes.size(), Shape::kMostDimensions));
+  shape.num_dimensions = static_cast<uint8_t>(std::min(sizes.size(), engine::Shape::kMostDimensions));
   std::copy_n(sizes.begin(), shape.num_dimensions, shape.sizes.begin());
   return shape;
 }
@@ -97,4 +97,4 @@ Buffer to_buffer(const at::Tensor& tensor) {
           .kind = tensor.is_cpu() ? MemoryKind::kHost : MemoryKind::kCuda};
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -9,7 +9,7 @@
 #include "base/data_type.hpp"
 #include "engine/operation.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // Types that the engine does not calculate with (float8, …) move as bytes.
 DataType to_data_type(at::ScalarType type) noexcept;
@@ -17,7 +17,7 @@ DataType to_data_type(at::ScalarType type) noexcept;
 // How many elements of `type` a tensor is to the engine: bytes, where it is moved as bytes.
 size_t count_elements(const at::Tensor& tensor, DataType type);
 
-Shape to_shape(const at::Tensor& tensor);
+engine::Shape to_shape(const at::Tensor& tensor);
 
 struct ReductionSpecification {
   Reduction reduction = Reduction::kNone;
@@ -30,4 +30,4 @@ ReductionSpecification to_reduction(const c10d::ReduceOp& op, const char* operat
 // The memory of a tensor that is laid out without gaps.
 Buffer to_buffer(const at::Tensor& tensor);
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -29,12 +29,16 @@
 #include "c10d/work.hpp"
 #include "engine/communicator.hpp"
 
-namespace axon {
-
-class DeviceGroup;
+namespace axon::cuda {
 class Event;
+}  // namespace axon::cuda
+namespace axon::gpu_comm {
+class DeviceGroup;
 class Workspace;
 struct StreamBarrier;
+}  // namespace axon::gpu_comm
+
+namespace axon::c10d_backend {
 
 struct GpuPath {
   bool by_kernels = false;     // else through host memory
@@ -46,7 +50,7 @@ class CudaSide {
  public:
   // At the group's first CUDA tensor. Throws when the device cannot be used. `round`: how many sides the group has had
   // before.
-  CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout,
+  CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device, std::chrono::milliseconds timeout,
            uint32_t round);
   // Drains first.
   ~CudaSide();
@@ -76,7 +80,7 @@ class CudaSide {
   // For schedules that move data themselves, beside what the current stream does (fused/):
   // Memory of all ranks for it, at least so large, or null where they are to do without: alike on all ranks, which call
   // it in the order of their collectives. Blocks the host when it is made, or made larger.
-  const Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
+  const gpu_comm::Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
   // Where asynchronous collectives run, and where what is told is sent.
   c10::Stream side_stream() const noexcept { return own_stream_; }
   // Where what peers tell is awaited.
@@ -84,10 +88,10 @@ class CudaSide {
   // Work of `later` from here on waits for all that `earlier` has now.
   void order(c10::Stream earlier, c10::Stream later);
   // A barrier of all ranks' streams. Throws if the group is broken.
-  void enqueue_barrier(const StreamBarrier& barrier, c10::Stream stream);
+  void enqueue_barrier(const gpu_comm::StreamBarrier& barrier, c10::Stream stream);
   // On the side stream and on the awaiting one, behind a barrier: Arrivals::tell(), await().
-  void tell(const Workspace& workspace, int peer, int tile);
-  void await(const Workspace& workspace, int tile);
+  void tell(const gpu_comm::Workspace& workspace, int peer, int tile);
+  void await(const gpu_comm::Workspace& workspace, int tile);
   // A schedule has failed with its communication half done.
   void give_up() noexcept;
 
@@ -112,7 +116,7 @@ class CudaSide {
 
  private:
   enum class Way : uint8_t { kKernel, kHost };
-  using Link = std::tuple<int, Direction, Way>;
+  using Link = std::tuple<int, engine::Direction, Way>;
 
   // The operations of a call by the way they take.
   struct Ways {
@@ -139,20 +143,21 @@ class CudaSide {
   void stage(WorkOperation& operation, c10::Stream stream);
   void enqueue_start_flag(WorkOperation& operation, c10::Stream stream);
 
-  const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
   const c10::Stream own_stream_;
-  InterruptibleMutex making_;            // held while a workspace is made; taken before mutex_
-  std::mutex mutex_;                     // calls of several threads are put in one order; no wait for peers holds it
-  std::unique_ptr<const Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
+  InterruptibleMutex making_;  // held while a workspace is made; taken before mutex_
+  std::mutex mutex_;           // calls of several threads are put in one order; no wait for peers holds it
+  std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
   std::map<Link, c10::Stream> link_streams_;
   std::vector<c10::Stream> used_streams_;       // each once
   std::optional<c10::Stream> awaiting_stream_;  // made at first use: torch has few
-  std::unique_ptr<DeviceGroup> group_;
-  std::vector<std::unique_ptr<Workspace>> workspaces_;  // the last one is used; the smaller ones may be, still
-  size_t most_workspace_bytes_;                         // larger ones are not to be had
+  std::unique_ptr<gpu_comm::DeviceGroup> group_;
+  std::vector<std::unique_ptr<gpu_comm::Workspace>>
+      workspaces_;               // the last one is used; the smaller ones may be, still
+  size_t most_workspace_bytes_;  // larger ones are not to be had
   const std::shared_ptr<LateFailure> late_failure_ = std::make_shared<LateFailure>();
   std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

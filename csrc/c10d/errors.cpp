@@ -5,7 +5,7 @@
 #include "c10d/call_site.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 void throw_value_error(const std::string& message) {
   C10_THROW_ERROR(ValueError, message);
@@ -16,7 +16,7 @@ void throw_type_error(const std::string& message) {
 }
 
 void throw_failure(const Status& failure) {
-  if (failure.code() == ErrorCode::kCancelled) raise_what_signals_raised();
+  if (failure.code() == ErrorCode::kCancelled) python::raise_what_signals_raised();
   if (failure.code() == ErrorCode::kInvalidArgument) throw_value_error(failure.message());
   C10_THROW_ERROR(DistBackendError, failure.message());
 }
@@ -43,4 +43,4 @@ std::exception_ptr to_exception(const Status& failure) {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

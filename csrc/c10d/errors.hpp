@@ -9,7 +9,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // For Work::exception() and futures. The status is a failure.
 std::exception_ptr to_exception(const Status& failure);
@@ -25,4 +25,4 @@ std::exception_ptr to_exception(const Status& failure);
 [[noreturn]] void throw_value_error(const std::string& message);
 [[noreturn]] void throw_type_error(const std::string& message);
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -3,7 +3,7 @@
 #include <bit>
 #include <utility>
 
-namespace axon {
+namespace axon::c10d_backend {
 
 void Estimator::note(const Call& call, std::shared_ptr<const Times> times) {
   const std::lock_guard lock(mutex_);
@@ -29,4 +29,4 @@ std::optional<Estimator::Microseconds> Estimator::estimate(const Call& call) con
   return below->second + share * (above->second - below->second);
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -13,14 +13,14 @@
 #include "c10d/times.hpp"
 #include "collectives/collective.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 class Estimator {
  public:
   using Microseconds = std::chrono::duration<double, std::micro>;
 
   struct Call {
-    OperationKind kind;
+    transport::OperationKind kind;
     c10::DeviceType device;
     uint64_t num_bytes;  // of its inputs or of its outputs, whichever are more
   };
@@ -39,7 +39,7 @@ class Estimator {
   using BySize = std::map<int, Timed>;  // by the bits of the size: the last call with as many
 
   mutable std::mutex mutex_;  // guards this
-  std::map<std::pair<OperationKind, c10::DeviceType>, BySize> timed_;
+  std::map<std::pair<transport::OperationKind, c10::DeviceType>, BySize> timed_;
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

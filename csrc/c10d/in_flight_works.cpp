@@ -2,7 +2,7 @@
 
 #include "c10d/work.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // Never destroyed: at exit CUDA may be gone before, and tensors need it.
 InFlightWorks& InFlightWorks::instance() {
@@ -44,4 +44,4 @@ void InFlightWorks::clear() {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace axon {
+namespace axon::c10d_backend {
 
 class AxonWork;
 
@@ -32,4 +32,4 @@ class InFlightWorks {
   Works discarded_;
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -7,7 +7,7 @@
 #include "c10d/errors.hpp"
 #include "python/gil.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 namespace py = pybind11;
 
@@ -19,9 +19,9 @@ void check_registered_memory(const char* operation, c10::Device device) {
 
 at::Tensor allocate_registered(int64_t num_elements, const at::TensorOptions& options) {
   check_registered_memory("allocate_tensor", options.device());
-  const GilHeld gil;
+  const python::GilHeld gil;
   const py::object allocate = py::module_::import("torch_axon._memory").attr("allocate");
   return allocate(num_elements, c10::typeMetaToScalarType(options.dtype()), options.device()).cast<at::Tensor>();
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -12,7 +12,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/TensorOptions.h>
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // Not in a build without CUDA.
 bool has_registered_memory(c10::DeviceIndex device) noexcept;
@@ -22,4 +22,4 @@ void check_registered_memory(const char* operation, c10::Device device);
 // One dimension. Any thread, with Python's lock or without.
 at::Tensor allocate_registered(int64_t num_elements, const at::TensorOptions& options);
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -8,7 +8,7 @@
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 using namespace std::chrono_literals;
 
@@ -26,7 +26,7 @@ static constexpr uint8_t kMove = 'm';
 // The largest value that a TCPStore accepts.
 static constexpr size_t kLargestValue = size_t{8} << 20;
 
-Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, Engine& engine)
+Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, engine::Engine& engine)
     : store_(store),
       membership_(membership),
       engine_(engine),
@@ -34,7 +34,7 @@ Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, Engine&
       deadline_(std::chrono::steady_clock::now() +
                 std::min<std::chrono::milliseconds>(membership.timeout, kLongestTimeout)) {}
 
-std::vector<PeerAddress> Rendezvous::meet() {
+std::vector<engine::PeerAddress> Rendezvous::meet() {
   const c10d::StoreTimeoutGuard timeout(store_, membership_.timeout);
   try {
     return membership_.rank == 0 ? lead() : follow();
@@ -49,7 +49,7 @@ std::vector<PeerAddress> Rendezvous::meet() {
   }
 }
 
-std::vector<PeerAddress> Rendezvous::lead() {
+std::vector<engine::PeerAddress> Rendezvous::lead() {
   own_.reset(new OwnAddress(engine_.make_address()));
   if (membership_.size == 1) return {own_->address()};
   open_next_round();
@@ -71,7 +71,7 @@ std::vector<PeerAddress> Rendezvous::lead() {
   return decode(end).addresses;
 }
 
-std::vector<PeerAddress> Rendezvous::follow() {
+std::vector<engine::PeerAddress> Rendezvous::follow() {
   round_ = get_number(prefix_ + "round");
   while (true) {
     own_.reset(new OwnAddress(engine_.make_address()));
@@ -170,8 +170,8 @@ Rendezvous::Blob Rendezvous::encode_group(const std::vector<Blob>& addresses) co
   return blob;
 }
 
-PeerAddress Rendezvous::decode_address(size_t rank, const Blob& blob) {
-  Result<PeerAddress> peer_address = PeerAddress::decode(blob);
+engine::PeerAddress Rendezvous::decode_address(size_t rank, const Blob& blob) {
+  Result<engine::PeerAddress> peer_address = engine::PeerAddress::decode(blob);
   if (peer_address.ok()) return std::move(peer_address).value();
   throw_failure(Status(ErrorCode::kTransport, "the address of rank " + std::to_string(rank) +
                                                   " cannot be read: " + peer_address.status().message()));
@@ -242,4 +242,4 @@ std::chrono::milliseconds Rendezvous::time_left() const {
   return std::max<std::chrono::milliseconds>(left, 1ms);
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

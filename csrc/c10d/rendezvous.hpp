@@ -29,7 +29,7 @@
 
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 struct Membership {
   std::string group;
@@ -42,24 +42,24 @@ struct Membership {
 // One rank's part in it. By one thread.
 class Rendezvous {
  public:
-  Rendezvous(c10d::Store& store, const Membership& membership, Engine& engine);
+  Rendezvous(c10d::Store& store, const Membership& membership, engine::Engine& engine);
 
   // The addresses of all ranks, by rank. This rank's own is good for forming a group as long as this object lives.
   // Throws DistBackendError, which names the ranks that did not come, once the membership's timeout has passed.
-  std::vector<PeerAddress> meet();
+  std::vector<engine::PeerAddress> meet();
 
  private:
   using Blob = std::vector<uint8_t>;
 
   // How a round has ended.
   struct End {
-    int64_t latest_group = 0;            // the latest round before that has ended with a group; 0: none
-    int64_t next_round = 0;              // its ranks are to go there; 0: it has ended with a group
-    std::vector<PeerAddress> addresses;  // the group's, by rank
+    int64_t latest_group = 0;                    // the latest round before that has ended with a group; 0: none
+    int64_t next_round = 0;                      // its ranks are to go there; 0: it has ended with a group
+    std::vector<engine::PeerAddress> addresses;  // the group's, by rank
   };
 
-  std::vector<PeerAddress> lead();
-  std::vector<PeerAddress> follow();
+  std::vector<engine::PeerAddress> lead();
+  std::vector<engine::PeerAddress> follow();
   void open_next_round();
   void end_unfinished_rounds();
   void move_all_from(int64_t first_round);
@@ -69,7 +69,7 @@ class Rendezvous {
   Blob encode_group(const std::vector<Blob>& addresses) const;
   Blob encode_move() const;
   static End decode(const Blob& blob);
-  static PeerAddress decode_address(size_t rank, const Blob& blob);
+  static engine::PeerAddress decode_address(size_t rank, const Blob& blob);
 
   std::string key(int64_t round, const std::string& name) const;
   std::string address_key(int64_t round, int rank) const { return key(round, std::to_string(rank)); }
@@ -85,13 +85,13 @@ class Rendezvous {
 
   c10d::Store& store_;
   const Membership& membership_;
-  Engine& engine_;
+  engine::Engine& engine_;
   const std::string prefix_;
   const std::chrono::steady_clock::time_point deadline_;
   int64_t round_ = 0;                                // that this rank takes part in; 0: none yet
   int64_t latest_group_ = 0;                         // rank 0 only; as in End
   std::chrono::steady_clock::time_point opened_at_;  // rank 0 only
-  std::unique_ptr<const OwnAddress> own_;            // for this round: what comes for an earlier one matches nothing
+  std::unique_ptr<const engine::OwnAddress> own_;    // for this round: what comes for an earlier one matches nothing
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -6,7 +6,7 @@
 
 #include "c10d/cuda_side.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // How often a thread that awaits a device looks at it.
 static constexpr std::chrono::microseconds kLookInterval{100};
@@ -52,4 +52,4 @@ std::chrono::duration<float> Times::active() const {
   return std::chrono::duration<float, std::milli>(on_device_->begun.elapsedTime(on_device_->ended));
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -13,7 +13,7 @@
 #include <chrono>
 #include <optional>
 
-namespace axon {
+namespace axon::c10d_backend {
 
 class Times {
  public:
@@ -45,4 +45,4 @@ class Times {
   std::optional<OnDevice> on_device_;
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -11,15 +11,16 @@
 #include "c10d/errors.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // As good as for ever, without overflowing when it is added to a clock.
 static constexpr std::chrono::hours kNever{24 * 365};
 
-AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call)
+AxonWork::AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call)
     : Work(call.rank, call.type), communicator_(communicator), first_(*this) {}
 
-AxonWork::AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs)
+AxonWork::AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call,
+                   std::vector<at::Tensor> inputs)
     : Work(call.rank, call.type, call.title, std::move(inputs)), communicator_(communicator), first_(*this) {}
 
 WorkOperation& AxonWork::add_operation() {
@@ -47,7 +48,7 @@ void AxonWork::set_call_site(std::string_view call_site) {
   for_each_operation([&](WorkOperation& operation) { operation.call_site = call_site; });
 }
 
-void AxonWork::start(Communicator& communicator) {
+void AxonWork::start(engine::Communicator& communicator) {
   for_each_operation([](WorkOperation& operation) { operation.seal(); });
   if (num_operations_ == 0) return complete();
   num_unfinished_.store(num_operations_, std::memory_order_relaxed);  // the submission publishes it
@@ -107,7 +108,7 @@ void AxonWork::complete() noexcept {
   }
   completed_.notify_all();
   if (!future) return;
-  if (!Progress::is_background()) return mark(*future);
+  if (!engine::Progress::is_background()) return mark(*future);
   // Keeps what it needs of the work, which need not live so long.
   run_beside_the_engine([future, failure = exception(), outputs = outputs()] { mark(*future, failure, outputs); });
 }
@@ -146,11 +147,11 @@ c10::intrusive_ptr<c10::ivalue::Future> AxonWork::getFuture() {
 }
 
 bool AxonWork::wait(std::chrono::milliseconds timeout) {
-  const auto however_it_ends = c10::make_scope_exit([]() noexcept { stay_behind_if_python_ends(); });
+  const auto however_it_ends = c10::make_scope_exit([]() noexcept { python::stay_behind_if_python_ends(); });
   if (enqueued_) return wait_on_device(timeout);
   if (!isCompleted()) {
     const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));
-    if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
+    if (const std::shared_ptr<engine::Communicator> communicator = communicator_.lock()) {
       for_each_operation([&](WorkOperation& operation) { await(*communicator, operation, deadline); });
     }
     completed_.wait(false, std::memory_order_acquire);  // another thread may be copying outputs back
@@ -159,9 +160,9 @@ bool AxonWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
-void AxonWork::await(Communicator& communicator, WorkOperation& operation, Clock::time_point deadline) {
+void AxonWork::await(engine::Communicator& communicator, WorkOperation& operation, Clock::time_point deadline) {
   while (!isCompleted() && !communicator.wait(operation, interrupts::next_look(deadline))) {
-    check_signals();
+    python::check_signals();
     if (Clock::now() < deadline) continue;
     const Status late = communicator.explain(operation);
     if (late.ok() || isCompleted()) return;  // they came after all
@@ -196,9 +197,9 @@ std::vector<at::Tensor> AxonWork::result() {
 }
 
 void AxonWork::abort() {
-  if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
+  if (const std::shared_ptr<engine::Communicator> communicator = communicator_.lock()) {
     communicator->abort("Work.abort() was called");
   }
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -32,10 +32,13 @@
 #include "engine/communicator.hpp"
 #include "engine/operation.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
+class Staging;
+}  // namespace axon::gpu_comm
+
+namespace axon::c10d_backend {
 
 class AxonWork;
-class Staging;
 
 // What went wrong after its call had returned, for the next one to tell. Any thread.
 class LateFailure {
@@ -59,7 +62,7 @@ class LateFailure {
 enum class Access : uint8_t { kRead, kWrite, kReadWrite };
 
 // One operation of a Work.
-class WorkOperation final : public Operation {
+class WorkOperation final : public engine::Operation {
  public:
   explicit WorkOperation(AxonWork& work) noexcept : work_(work) {}
   ~WorkOperation() override = default;
@@ -75,7 +78,7 @@ class WorkOperation final : public Operation {
 
   // Once all blocks are there.
   void seal();
-  void start(Communicator& communicator);
+  void start(engine::Communicator& communicator);
   // To tensors with gaps, whose elements are in staging memory.
   void copy_back();
   // Of its inputs or of its outputs, whichever are more.
@@ -83,7 +86,7 @@ class WorkOperation final : public Operation {
   // Tensors that the caller knows nothing of.
   bool has_temporaries() const noexcept { return !temporaries_.empty() || !copies_back_.empty(); }
 
-  std::shared_ptr<Staging> staging;  // of CUDA blocks that go through the host
+  std::shared_ptr<gpu_comm::Staging> staging;  // of CUDA blocks that go through the host
 
  private:
   friend class AxonWork;
@@ -119,9 +122,9 @@ class AxonWork final : public c10d::Work {
     const char* title;
     int rank;
   };
-  AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call);
+  AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call);
   // While a profiler listens: records the call from here to its completion.
-  AxonWork(const std::shared_ptr<Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
+  AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
   WorkOperation& add_operation();
   OperationList operations();
@@ -129,7 +132,7 @@ class AxonWork final : public c10d::Work {
   at::Device device() const noexcept { return device_; }
   // For calls that need no operation: what result() shows.
   void add_result(const at::Tensor& tensor);
-  void start(Communicator& communicator);
+  void start(engine::Communicator& communicator);
   // Instead: it is complete, and nothing has been done.
   void skip() { complete(); }
   void set_timeout(std::chrono::milliseconds timeout);
@@ -176,7 +179,7 @@ class AxonWork final : public c10d::Work {
 
   template <typename Visitor>
   void for_each_operation(Visitor visit);
-  void await(Communicator& communicator, WorkOperation& operation, Clock::time_point deadline);
+  void await(engine::Communicator& communicator, WorkOperation& operation, Clock::time_point deadline);
   void claim_device(at::Device device, const char* operation);
   void on_operation_finished(WorkOperation& operation) noexcept;
   void note_failure(std::exception_ptr failure) noexcept;
@@ -192,7 +195,7 @@ class AxonWork final : public c10d::Work {
                    const std::vector<at::Tensor>& outputs);
 
   // Not the owner: a Work that outlives its group must not keep it. Waiting takes a reference for as long as it lasts.
-  const std::weak_ptr<Communicator> communicator_;
+  const std::weak_ptr<engine::Communicator> communicator_;
   WorkOperation first_;
   std::vector<std::unique_ptr<WorkOperation>> others_;
   size_t num_operations_ = 0;
@@ -216,4 +219,4 @@ class AxonWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;  // made when somebody asks
 };
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

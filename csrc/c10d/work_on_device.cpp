@@ -11,7 +11,7 @@
 #include "c10d/work.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 // How often a host thread that waits with a timeout looks at the device.
 static constexpr std::chrono::microseconds kLookInterval{100};
@@ -87,11 +87,11 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
                                                     std::to_string(timeout.count()) +
                                                     " ms; the operation goes on until its own timeout"));
     }
-    check_signals();
+    python::check_signals();
     std::this_thread::sleep_for(kLookInterval);
   }
   throw_failure_if_known();
-  if (const std::shared_ptr<Communicator> communicator = communicator_.lock()) {
+  if (const std::shared_ptr<engine::Communicator> communicator = communicator_.lock()) {
     // A kernel that gave up has passed as well.
     if (const Status failure = communicator->failure(); !failure.ok()) rethrow_here(failure);
   }
@@ -118,4 +118,4 @@ void AxonWork::mark_on_device(c10::ivalue::Future& future) {
   mark(future);
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -12,7 +12,7 @@
 #include "python/shape_text.hpp"
 #include "python/tensor_memory.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 static bool needs_staging(const at::Tensor& tensor) {
   return !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg();
@@ -21,8 +21,8 @@ static bool needs_staging(const at::Tensor& tensor) {
 // Elements that lie in one place would overwrite each other; torch refuses such outputs, too, but at the copy back.
 static void check_apart(const char* operation, const at::Tensor& tensor) {
   if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
-  throw_value_error(std::string(operation) + ": an output of shape " + text_of(tensor.sizes()) + " has strides " +
-                    text_of(tensor.strides()) +
+  throw_value_error(std::string(operation) + ": an output of shape " + python::text_of(tensor.sizes()) +
+                    " has strides " + python::text_of(tensor.strides()) +
                     ", so that several of its elements share their memory; allowed: a contiguous() copy");
 }
 
@@ -32,7 +32,7 @@ Buffer WorkOperation::claim(const at::Tensor& tensor, Access access) {
   if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
   if (access != Access::kRead) check_apart(name_of(arguments.kind), tensor);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const BelowPython no_subclass;
+  const python::BelowPython no_subclass;
   at::Tensor staged = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (access != Access::kWrite) staged.copy_(tensor);
   if (access == Access::kRead) {
@@ -45,9 +45,9 @@ Buffer WorkOperation::claim(const at::Tensor& tensor, Access access) {
 
 void WorkOperation::copy_back() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const BelowPython no_subclass;
+  const python::BelowPython no_subclass;
   for (const CopyBack& copy : copies_back_) {
-    if (const auto lack = lack_of_memory(copy.target)) {
+    if (const auto lack = python::lack_of_memory(copy.target)) {
       throw_value_error(describe() + ": its output " + *lack + " now; allowed: to keep it as it is until wait()");
     }
     copy.target.copy_(copy.staged);
@@ -110,8 +110,9 @@ static ConstBuffer hull(const Blocks& blocks) noexcept {
 bool WorkOperation::may_alias(size_t input, size_t output) const noexcept {
   const bool identical =
       inputs_[input].data == outputs_[output].data && inputs_[input].num_bytes == outputs_[output].num_bytes;
-  const bool own_block = arguments.kind == OperationKind::kAllGather && output == static_cast<size_t>(work_.rank_);
-  return identical && (own_block || arguments.kind == OperationKind::kReduce);
+  const bool own_block =
+      arguments.kind == transport::OperationKind::kAllGather && output == static_cast<size_t>(work_.rank_);
+  return identical && (own_block || arguments.kind == transport::OperationKind::kReduce);
 }
 
 bool WorkOperation::is_disturbed(size_t input) const noexcept {
@@ -126,7 +127,7 @@ void WorkOperation::separate_inputs() {
   if (inputs_.empty() || outputs_.empty() || !overlap(hull(inputs_), hull(outputs_))) return;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     if (!is_disturbed(i)) continue;
-    const BelowPython no_modes;
+    const python::BelowPython no_modes;
     const at::Tensor copy =
         at::from_blob(const_cast<std::byte*>(inputs_[i].data), {static_cast<int64_t>(inputs_[i].num_bytes)},
                       at::device(work_.device()).dtype(at::kByte))
@@ -148,12 +149,12 @@ uint64_t WorkOperation::num_bytes() const noexcept {
 }
 
 void WorkOperation::seal() {
-  if (direction == Direction::kCollective) separate_inputs();
+  if (direction == engine::Direction::kCollective) separate_inputs();
   arguments.inputs = {inputs_.data(), inputs_.size()};
   arguments.outputs = {outputs_.data(), outputs_.size()};
 }
 
-void WorkOperation::start(Communicator& communicator) {
+void WorkOperation::start(engine::Communicator& communicator) {
   engines_reference_ = c10::intrusive_ptr<AxonWork>::unsafe_reclaim_from_nonowning(&work_);
   communicator.start(*this);
 }
@@ -167,4 +168,4 @@ void WorkOperation::on_released() noexcept {
   if (!work_.device().is_cpu()) InFlightWorks::instance().discard(std::move(last_touch));
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -8,23 +8,23 @@
 
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 template <size_t kMostDepth>
 class BatchRing {
  public:
-  explicit BatchRing(Exchange& exchange, size_t depth = kMostDepth) noexcept
+  explicit BatchRing(messaging::Exchange& exchange, size_t depth = kMostDepth) noexcept
       : BatchRing(exchange, depth, std::make_index_sequence<kMostDepth>()) {}
 
-  Batch& operator[](size_t chunk) noexcept { return batches_[chunk % depth_]; }
+  messaging::Batch& operator[](size_t chunk) noexcept { return batches_[chunk % depth_]; }
 
  private:
   template <size_t... kIndex>
-  BatchRing(Exchange& exchange, size_t depth, std::index_sequence<kIndex...>) noexcept
-      : depth_(depth), batches_{((void)kIndex, Batch(exchange))...} {}
+  BatchRing(messaging::Exchange& exchange, size_t depth, std::index_sequence<kIndex...>) noexcept
+      : depth_(depth), batches_{((void)kIndex, messaging::Batch(exchange))...} {}
 
   const size_t depth_;
-  std::array<Batch, kMostDepth> batches_;
+  std::array<messaging::Batch, kMostDepth> batches_;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

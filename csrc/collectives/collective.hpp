@@ -8,7 +8,7 @@
 #include "memory/buffer.hpp"
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 // `inputs` and `outputs` hold one shard, or one a rank (index = rank), as the operation has it:
 //
@@ -27,7 +27,7 @@ namespace axon {
 //
 // Shards may be empty. Memory stays valid until the operation has come to rest.
 struct CollectiveArguments {
-  OperationKind kind{};
+  transport::OperationKind kind{};
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1.0;
@@ -38,6 +38,6 @@ struct CollectiveArguments {
 
 // Runs on every rank of the exchange with matching arguments. Each algorithm has a file of its own in the operation's
 // folder, and a row in the registry (selector).
-using Algorithm = Task<Status> (*)(Exchange& exchange, const CollectiveArguments& arguments);
+using Algorithm = Task<Status> (*)(messaging::Exchange& exchange, const CollectiveArguments& arguments);
 
-}  // namespace axon
+}  // namespace axon::collectives

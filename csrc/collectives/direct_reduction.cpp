@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace axon {
+namespace axon::collectives {
 
 // Short shards go in eager pieces, which spare the hand-shake of a rendezvous; long ones in pieces whose single copy by
 // CMA outweighs it. The pieces of one chunk, one a rank, are to fit into the second-level cache together. Two ranks on
@@ -15,7 +15,7 @@ static constexpr size_t kLargestBetweenHosts = size_t{60} << 10;
 static constexpr size_t kStagedBytes = size_t{1} << 20;
 static constexpr size_t kChunksInShard = 8;
 
-static size_t chunk_bytes_for(const Exchange& exchange, size_t longest_shard) noexcept {
+static size_t chunk_bytes_for(const messaging::Exchange& exchange, size_t longest_shard) noexcept {
   const auto rounded = [](size_t num_bytes) {
     return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
   };
@@ -29,7 +29,7 @@ static size_t chunk_bytes_for(const Exchange& exchange, size_t longest_shard) no
   return std::min(chunk, rounded(longest_shard));
 }
 
-DirectReduction::DirectReduction(Exchange& exchange, const CollectiveArguments& arguments,
+DirectReduction::DirectReduction(messaging::Exchange& exchange, const CollectiveArguments& arguments,
                                  std::span<const ConstBuffer> shards)
     : exchange_(exchange),
       window_(exchange.on_one_host() ? kWithinHost : kBetweenHosts),
@@ -79,4 +79,4 @@ void DirectReduction::reduce(size_t chunk, Buffer output) noexcept {
   combine(plan_, output, operands_, range.length / size_of(plan_.dtype));
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -26,12 +26,13 @@
 #include "collectives/patterns.hpp"
 #include "collectives/pool_array.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 class DirectReduction {
  public:
   // `shards`: this rank's contribution to each rank's shard. They outlive this.
-  DirectReduction(Exchange& exchange, const CollectiveArguments& arguments, std::span<const ConstBuffer> shards);
+  DirectReduction(messaging::Exchange& exchange, const CollectiveArguments& arguments,
+                  std::span<const ConstBuffer> shards);
 
   size_t ahead() const noexcept { return window_.ahead; }
   size_t depth() const noexcept { return window_.depth; }
@@ -39,8 +40,8 @@ class DirectReduction {
   bool posts(size_t step) const noexcept { return step < num_chunks_; }
   bool reduces(size_t step) const noexcept { return step >= window_.ahead; }
 
-  Batch& arrivals(size_t chunk) noexcept { return arrivals_[chunk]; }
-  Batch& departures(size_t chunk) noexcept { return departures_[chunk]; }
+  messaging::Batch& arrivals(size_t chunk) noexcept { return arrivals_[chunk]; }
+  messaging::Batch& departures(size_t chunk) noexcept { return departures_[chunk]; }
 
   // The chunk of a shard of `num_bytes`; possibly empty.
   Chunks chunks_of(size_t num_bytes) const noexcept { return {num_bytes, chunk_bytes_}; }
@@ -67,7 +68,7 @@ class DirectReduction {
 
   Buffer staging_slot(size_t chunk, int source) const noexcept;
 
-  Exchange& exchange_;
+  messaging::Exchange& exchange_;
   const Window window_;
   const ReductionPlan plan_;
   const std::span<const ConstBuffer> shards_;
@@ -79,4 +80,4 @@ class DirectReduction {
   BatchRing<kBetweenHosts.depth> departures_;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -6,7 +6,7 @@
 #include "collectives/arithmetic/arithmetic.hpp"
 #include "collectives/collective.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 // A rank's own shard: nothing to do where the output is the input.
 inline void copy_shard(Buffer output, ConstBuffer input) noexcept {
@@ -25,4 +25,4 @@ inline size_t partial_bytes(DataType dtype, size_t num_bytes) noexcept {
   return num_bytes / size_of(dtype) * size_of(partial_type(dtype));
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

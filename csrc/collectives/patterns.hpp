@@ -8,7 +8,7 @@
 
 #include "memory/buffer.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 struct Range {
   size_t begin = 0;
@@ -137,4 +137,4 @@ struct PowerOfTwoFold {
   int num_pairs() const noexcept { return num_ranks - num_active(); }
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

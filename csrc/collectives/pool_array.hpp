@@ -10,7 +10,7 @@
 
 #include "base/size_class_pool.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 template <typename T>
 class PoolArray {
@@ -34,4 +34,4 @@ class PoolArray {
   std::span<T> values_;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

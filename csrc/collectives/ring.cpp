@@ -7,7 +7,7 @@
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 static constexpr size_t kGroup = 2;
 static constexpr size_t kDepth = 2 * kGroup;
@@ -26,7 +26,7 @@ namespace {
 // received with the slot of the left neighbour's item i − kGroup, one step earlier there.
 class ReductionLane {
  public:
-  ReductionLane(Exchange& exchange, const ReductionPlan& plan, const RingReduction& ring)
+  ReductionLane(messaging::Exchange& exchange, const ReductionPlan& plan, const RingReduction& ring)
       : schedule(schedule_of(exchange.size(), longest_of(ring.shards))),
         exchange_(exchange),
         plan_(plan),
@@ -42,11 +42,11 @@ class ReductionLane {
   bool is_first(size_t item) const noexcept { return schedule[item].step == 0; }
   bool is_last(size_t item) const noexcept { return schedule[item].step == exchange_.size() - 1; }
 
-  void receive(Batch& batch, size_t item) const noexcept {
+  void receive(messaging::Batch& batch, size_t item) const noexcept {
     batch.receive({.peer = ring_neighbour(exchange_.rank(), -1, exchange_.size()), .slot = slot_of(item - kGroup)},
                   partial(item));
   }
-  void send(Batch& batch, size_t item) const noexcept {
+  void send(messaging::Batch& batch, size_t item) const noexcept {
     batch.send({.peer = ring_neighbour(exchange_.rank(), 1, exchange_.size()), .slot = slot_of(item)}, partial(item));
   }
   void begin(size_t item) const noexcept { begin_partial(plan_, partial(item), own(item), num_elements(item)); }
@@ -70,7 +70,7 @@ class ReductionLane {
     return staging_.slice(stride_ * (item % kDepth), partial_bytes(plan_.dtype, range_of(item).length));
   }
 
-  Exchange& exchange_;
+  messaging::Exchange& exchange_;
   const ReductionPlan plan_;
   const RingReduction ring_;
   const size_t stride_;
@@ -79,7 +79,8 @@ class ReductionLane {
 
 }  // namespace
 
-Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& arguments, RingReduction ring) {
+Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const CollectiveArguments& arguments,
+                                 RingReduction ring) {
   const ReductionLane lane(exchange, reduction_plan(arguments, exchange.size()), ring);
   BatchRing<kDepth> arrivals(exchange);
   BatchRing<kDepth> departures(exchange);
@@ -110,7 +111,7 @@ Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& 
 
 // In step s, item i brings the shard of the rank 1 + s places down the ring, and passes on the one s places down, which
 // item i − kGroup has brought.
-Task<Status> ring_all_gather(Exchange& exchange, RingGather ring) {
+Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring) {
   const int size = exchange.size();
   const int left = ring_neighbour(exchange.rank(), -1, size);
   const int right = ring_neighbour(exchange.rank(), 1, size);
@@ -141,4 +142,4 @@ Task<Status> ring_all_gather(Exchange& exchange, RingGather ring) {
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

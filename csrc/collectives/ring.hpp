@@ -15,7 +15,7 @@
 
 #include "collectives/collective.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 // Reduces everybody's shards[r] into rank r's `output`. Partial results travel in partial_type() and are rounded once;
 // they start at the rank after the owner and end at the owner, so the order of operands differs by shard only.
@@ -24,7 +24,8 @@ struct RingReduction {
   std::span<const ConstBuffer> shards;
   Buffer output;
 };
-Task<Status> ring_reduce_scatter(Exchange& exchange, const CollectiveArguments& arguments, RingReduction ring);
+Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const CollectiveArguments& arguments,
+                                 RingReduction ring);
 
 // Brings shards[r], which rank r has in place, to all ranks. `complete_rank` (if any) has all shards already and is
 // sent none.
@@ -32,6 +33,6 @@ struct RingGather {
   std::span<const Buffer> shards;
   int complete_rank = -1;
 };
-Task<Status> ring_all_gather(Exchange& exchange, RingGather ring);
+Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring);
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -6,33 +6,33 @@
 
 #include "collectives/algorithms.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 static constexpr AlgorithmRow kAlgorithms[] = {
-    {OperationKind::kBroadcast, "binomial", 1, broadcast::binomial},
-    {OperationKind::kBroadcast, "scatter_ring", 2, broadcast::scatter_ring},
-    {OperationKind::kAllReduce, "one_shot", 1, all_reduce::one_shot},
-    {OperationKind::kAllReduce, "recursive_doubling", 2, all_reduce::recursive_doubling},
-    {OperationKind::kAllReduce, "two_shot", 3, all_reduce::two_shot},
-    {OperationKind::kAllReduce, "ring", 4, all_reduce::ring},
-    {OperationKind::kReduce, "binomial", 1, reduce::binomial},
-    {OperationKind::kReduce, "two_shot", 2, reduce::two_shot},
-    {OperationKind::kAllGather, "direct", 1, all_gather::direct},
-    {OperationKind::kAllGather, "bruck", 2, all_gather::bruck},
-    {OperationKind::kAllGather, "ring", 3, all_gather::ring},
-    {OperationKind::kGather, "direct", 1, gather::direct},
-    {OperationKind::kScatter, "direct", 1, scatter::direct},
-    {OperationKind::kReduceScatter, "direct", 1, reduce_scatter::direct},
-    {OperationKind::kReduceScatter, "ring", 2, reduce_scatter::ring},
-    {OperationKind::kAllToAll, "pairwise", 1, all_to_all::pairwise},
-    {OperationKind::kBarrier, "dissemination", 1, barrier::dissemination},
+    {transport::OperationKind::kBroadcast, "binomial", 1, broadcast::binomial},
+    {transport::OperationKind::kBroadcast, "scatter_ring", 2, broadcast::scatter_ring},
+    {transport::OperationKind::kAllReduce, "one_shot", 1, all_reduce::one_shot},
+    {transport::OperationKind::kAllReduce, "recursive_doubling", 2, all_reduce::recursive_doubling},
+    {transport::OperationKind::kAllReduce, "two_shot", 3, all_reduce::two_shot},
+    {transport::OperationKind::kAllReduce, "ring", 4, all_reduce::ring},
+    {transport::OperationKind::kReduce, "binomial", 1, reduce::binomial},
+    {transport::OperationKind::kReduce, "two_shot", 2, reduce::two_shot},
+    {transport::OperationKind::kAllGather, "direct", 1, all_gather::direct},
+    {transport::OperationKind::kAllGather, "bruck", 2, all_gather::bruck},
+    {transport::OperationKind::kAllGather, "ring", 3, all_gather::ring},
+    {transport::OperationKind::kGather, "direct", 1, gather::direct},
+    {transport::OperationKind::kScatter, "direct", 1, scatter::direct},
+    {transport::OperationKind::kReduceScatter, "direct", 1, reduce_scatter::direct},
+    {transport::OperationKind::kReduceScatter, "ring", 2, reduce_scatter::ring},
+    {transport::OperationKind::kAllToAll, "pairwise", 1, all_to_all::pairwise},
+    {transport::OperationKind::kBarrier, "dissemination", 1, barrier::dissemination},
 };
 
 enum class Hosts : uint8_t { kOne, kAny };
 
 // The first row that fits is taken; each operation ends with a row that always does.
 struct TuningRow {
-  OperationKind kind;
+  transport::OperationKind kind;
   int most_ranks;
   size_t most_bytes;
   std::string_view name;
@@ -48,33 +48,33 @@ static constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 static constexpr size_t kKiB = 1024;
 
 static constexpr TuningRow kTuning[] = {
-    {OperationKind::kBroadcast, 2, kAnyBytes, "binomial"},
+    {transport::OperationKind::kBroadcast, 2, kAnyBytes, "binomial"},
     // 16 MiB, 4 and 8 ranks on 2 busy cores: 5.0, 14 ms; scatter_ring 61, 232 (broadcast_*_2_core_busy.jsonl).
-    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "binomial", Hosts::kOne},
-    {OperationKind::kBroadcast, kAnyRanks, 64 * kKiB, "binomial"},
-    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "scatter_ring"},
-    {OperationKind::kAllReduce, 2, 64 * kKiB, "one_shot"},
-    {OperationKind::kAllReduce, 4, 8 * kKiB, "one_shot"},
-    {OperationKind::kAllReduce, 8, 2 * kKiB, "one_shot"},
-    {OperationKind::kAllReduce, kAnyRanks, 16 * kKiB, "recursive_doubling"},
-    {OperationKind::kAllReduce, 32, kAnyBytes, "two_shot"},
-    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, "ring"},
-    {OperationKind::kReduce, kAnyRanks, 32 * kKiB, "binomial"},
-    {OperationKind::kReduce, kAnyRanks, kAnyBytes, "two_shot"},
-    {OperationKind::kAllGather, 8, kAnyBytes, "direct"},
-    {OperationKind::kAllGather, kAnyRanks, 64 * kKiB, "bruck"},
-    {OperationKind::kAllGather, 32, kAnyBytes, "direct"},
-    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, "ring"},
-    {OperationKind::kGather, kAnyRanks, kAnyBytes, "direct"},
-    {OperationKind::kScatter, kAnyRanks, kAnyBytes, "direct"},
-    {OperationKind::kReduceScatter, 32, kAnyBytes, "direct"},
-    {OperationKind::kReduceScatter, kAnyRanks, 1024 * kKiB, "direct"},
-    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, "ring"},
-    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, "pairwise"},
-    {OperationKind::kBarrier, kAnyRanks, kAnyBytes, "dissemination"},
+    {transport::OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "binomial", Hosts::kOne},
+    {transport::OperationKind::kBroadcast, kAnyRanks, 64 * kKiB, "binomial"},
+    {transport::OperationKind::kBroadcast, kAnyRanks, kAnyBytes, "scatter_ring"},
+    {transport::OperationKind::kAllReduce, 2, 64 * kKiB, "one_shot"},
+    {transport::OperationKind::kAllReduce, 4, 8 * kKiB, "one_shot"},
+    {transport::OperationKind::kAllReduce, 8, 2 * kKiB, "one_shot"},
+    {transport::OperationKind::kAllReduce, kAnyRanks, 16 * kKiB, "recursive_doubling"},
+    {transport::OperationKind::kAllReduce, 32, kAnyBytes, "two_shot"},
+    {transport::OperationKind::kAllReduce, kAnyRanks, kAnyBytes, "ring"},
+    {transport::OperationKind::kReduce, kAnyRanks, 32 * kKiB, "binomial"},
+    {transport::OperationKind::kReduce, kAnyRanks, kAnyBytes, "two_shot"},
+    {transport::OperationKind::kAllGather, 8, kAnyBytes, "direct"},
+    {transport::OperationKind::kAllGather, kAnyRanks, 64 * kKiB, "bruck"},
+    {transport::OperationKind::kAllGather, 32, kAnyBytes, "direct"},
+    {transport::OperationKind::kAllGather, kAnyRanks, kAnyBytes, "ring"},
+    {transport::OperationKind::kGather, kAnyRanks, kAnyBytes, "direct"},
+    {transport::OperationKind::kScatter, kAnyRanks, kAnyBytes, "direct"},
+    {transport::OperationKind::kReduceScatter, 32, kAnyBytes, "direct"},
+    {transport::OperationKind::kReduceScatter, kAnyRanks, 1024 * kKiB, "direct"},
+    {transport::OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, "ring"},
+    {transport::OperationKind::kAllToAll, kAnyRanks, kAnyBytes, "pairwise"},
+    {transport::OperationKind::kBarrier, kAnyRanks, kAnyBytes, "dissemination"},
 };
 
-static constexpr const AlgorithmRow* find_algorithm(OperationKind kind, std::string_view name) noexcept {
+static constexpr const AlgorithmRow* find_algorithm(transport::OperationKind kind, std::string_view name) noexcept {
   for (const AlgorithmRow& row : kAlgorithms) {
     if (row.kind == kind && row.name == name) return &row;
   }
@@ -93,7 +93,7 @@ std::span<const AlgorithmRow> registered_algorithms() noexcept {
   return kAlgorithms;
 }
 
-const AlgorithmRow& select(OperationKind kind, GroupShape group, size_t num_bytes,
+const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept {
   if (const AlgorithmRow* wanted = overrides.of(kind)) return *wanted;
   const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
@@ -107,7 +107,7 @@ static void append_word(std::string& list, std::string_view word) {
   list += word;
 }
 
-static std::string names_of_algorithms(OperationKind kind) {
+static std::string names_of_algorithms(transport::OperationKind kind) {
   std::string names;
   for (const AlgorithmRow& row : kAlgorithms) {
     if (row.kind == kind) append_word(names, row.name);
@@ -117,7 +117,7 @@ static std::string names_of_algorithms(OperationKind kind) {
 
 static std::string names_of_operations() {
   std::string names;
-  OperationKind latest{};
+  transport::OperationKind latest{};
   for (const AlgorithmRow& row : kAlgorithms) {
     if (row.kind != std::exchange(latest, row.kind)) append_word(names, name_of(row.kind));
   }
@@ -181,4 +181,4 @@ std::string describe_table() {
   return table;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

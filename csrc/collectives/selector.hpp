@@ -17,11 +17,11 @@
 #include "base/status.hpp"
 #include "collectives/collective.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 // An algorithm by its name. The id goes on the wire: append, never renumber.
 struct AlgorithmRow {
-  OperationKind kind;
+  transport::OperationKind kind;
   std::string_view name;
   uint8_t id;
   Algorithm algorithm;
@@ -33,10 +33,10 @@ class AlgorithmOverrides {
   // "operation=algorithm", any number of them, separated by semicolons; nothing is overridden by an empty text.
   static Result<AlgorithmOverrides> parse(std::string_view text);
 
-  const AlgorithmRow* of(OperationKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
+  const AlgorithmRow* of(transport::OperationKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
 
  private:
-  std::array<const AlgorithmRow*, static_cast<size_t>(OperationKind::kPointToPoint)> by_kind_{};
+  std::array<const AlgorithmRow*, static_cast<size_t>(transport::OperationKind::kPointToPoint)> by_kind_{};
 };
 
 std::span<const AlgorithmRow> registered_algorithms() noexcept;
@@ -49,10 +49,10 @@ struct GroupShape {
 
 // `num_bytes` is what all ranks know alike: the tensor's (broadcast, all_reduce, reduce), that of all shards together
 // (all_gather, reduce_scatter), 0 where sizes may differ (gather, scatter, all_to_all) and for barrier.
-const AlgorithmRow& select(OperationKind kind, GroupShape group, size_t num_bytes,
+const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept;
 
 // The tuning table for people: operation, ranks, hosts, bytes, algorithm, a line a row.
 std::string describe_table();
 
-}  // namespace axon
+}  // namespace axon::collectives

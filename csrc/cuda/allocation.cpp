@@ -9,7 +9,7 @@
 #include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 Result<Allocation> allocation_at(uint64_t address) {
   Result<const CudaDriver*> driver = load_driver();
@@ -83,4 +83,4 @@ LegacyMemory::~LegacyMemory() {
   (void)cudaIpcCloseMemHandle(data_);
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -12,7 +12,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 // One cudaMalloc, or one mapping of memory that cuMemCreate made.
 struct Allocation {
@@ -52,4 +52,4 @@ class LegacyMemory {
   std::byte* data_;  // null: moved away
 };
 
-}  // namespace axon
+}  // namespace axon::cuda

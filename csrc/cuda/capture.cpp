@@ -7,7 +7,7 @@
 #include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 Result<uint64_t> capture_of(StreamView stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -51,4 +51,4 @@ RelaxedCapture::~RelaxedCapture() {
   if (is_relaxed_) (void)exchange_mode(mode_);
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

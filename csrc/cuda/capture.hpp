@@ -9,7 +9,7 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 // Which capture the stream takes part in, a number unique in the process; 0: none. Fails for the legacy default stream
 // while a blocking stream captures.
@@ -35,4 +35,4 @@ class RelaxedCapture {
   const bool is_relaxed_;
 };
 
-}  // namespace axon
+}  // namespace axon::cuda

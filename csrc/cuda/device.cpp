@@ -7,7 +7,7 @@
 #include "cuda/driver.hpp"
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 int num_devices() noexcept {
   int count = 0;
@@ -75,4 +75,4 @@ DeviceGuard::~DeviceGuard() {
   if (changed_ && has_context(former_)) (void)cudaSetDevice(former_);
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -10,7 +10,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 int num_devices() noexcept;
 // Of this thread; 0 where there is none.
@@ -41,4 +41,4 @@ class DeviceGuard {
   const bool changed_;
 };
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -28,7 +28,7 @@
 
 #include "base/data_type.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 inline constexpr int kMaxTeamRanks = 16;
 inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
@@ -184,4 +184,4 @@ static_assert(sizeof(IpcLocation) == 8 && sizeof(RegistrationEntry) == 16);
 static_assert(sizeof(DeviceDescriptor) == 8 && std::is_trivially_copyable_v<DeviceDescriptor>);
 static_assert(std::is_trivially_copyable_v<DeviceTeam> && std::is_trivially_copyable_v<TeamControl>);
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -6,7 +6,7 @@
 
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 // A name stands for the version of the function that this CUDA had: all of ours, and their structures, exist
 // since 12.0.
@@ -63,4 +63,4 @@ Status driver_failure(const CudaDriver& driver, CUresult error, const char* call
   return Status(code, "CUDA driver, " + std::string(call) + ": " + text + " (" + std::to_string(error) + ")");
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -12,7 +12,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 struct CudaDriver {
   PFN_cuGetErrorString_v6000 error_string;
@@ -41,10 +41,10 @@ Result<const CudaDriver*> load_driver();
 
 Status driver_failure(const CudaDriver& driver, CUresult error, const char* call);
 
-}  // namespace axon
+}  // namespace axon::cuda
 
 #define AXON_DRIVER_TRY(driver, call)                                                   \
   do {                                                                                  \
     if (CUresult axon_driver_error = (driver)->call; axon_driver_error != CUDA_SUCCESS) \
-      return ::axon::driver_failure(*(driver), axon_driver_error, #call);               \
+      return ::axon::cuda::driver_failure(*(driver), axon_driver_error, #call);         \
   } while (false)

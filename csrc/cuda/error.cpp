@@ -2,7 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
-namespace axon {
+namespace axon::cuda {
 
 Status cuda_failure(cudaError_t error, const char* call) {
   (void)cudaGetLastError();
@@ -10,4 +10,4 @@ Status cuda_failure(cudaError_t error, const char* call) {
   return Status(code, std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -7,15 +7,15 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 // `call` is the text of the failed call. Clears the thread's last error, so that nobody else trips over it.
 Status cuda_failure(cudaError_t error, const char* call);
 
-}  // namespace axon
+}  // namespace axon::cuda
 
 #define AXON_CUDA_TRY(call)                                                   \
   do {                                                                        \
     if (cudaError_t axon_cuda_error = (call); axon_cuda_error != cudaSuccess) \
-      return ::axon::cuda_failure(axon_cuda_error, #call);                    \
+      return ::axon::cuda::cuda_failure(axon_cuda_error, #call);              \
   } while (false)

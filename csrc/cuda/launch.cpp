@@ -4,7 +4,7 @@
 
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamView stream) {
   cudaLaunchAttribute early{};
@@ -29,4 +29,4 @@ Status load(const void* kernel, size_t num_shared_bytes) {
   return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

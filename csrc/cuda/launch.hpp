@@ -4,7 +4,7 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 struct LaunchShape {
   int num_blocks = 0;
@@ -12,7 +12,7 @@ struct LaunchShape {
   size_t num_shared_bytes = 0;  // of dynamic shared memory, a block
 };
 
-// The kernel begins with device::await_stream(), and may be put in place while what is ahead of it on the stream ends
+// The kernel begins with await_stream(), and may be put in place while what is ahead of it on the stream ends
 // (programmatic dependent launch), which spares part of a launch's latency, in graphs too.
 //
 // `arguments` points to one pointer a kernel parameter, as cudaLaunchKernel wants them.
@@ -23,4 +23,4 @@ Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamVie
 // dynamic shared memory.
 Status load(const void* kernel, size_t num_shared_bytes = 0);
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -5,7 +5,7 @@
 
 #include "cuda/driver.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 static CUdeviceptr address_of(const std::atomic<uint32_t>* word) noexcept {
   static_assert(sizeof *word == sizeof(uint32_t));
@@ -56,4 +56,4 @@ Status take_words(StreamView stream, std::span<uint32_t* const> words) {
   return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -10,7 +10,7 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 // Once the stream's earlier work is done and its results are visible, it stores `value`; pairs with an acquire load.
 Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value);
@@ -27,4 +27,4 @@ Status set_word(StreamView stream, uint32_t* word);
 // The stream's later work begins once all of them are positive; then they are 0 again.
 Status take_words(StreamView stream, std::span<uint32_t* const> words);
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -6,7 +6,7 @@
 
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 void DeviceMemoryDeleter::operator()(std::byte* data) const noexcept {
   (void)cudaFree(data);
@@ -60,4 +60,4 @@ Status copy_async(void* target, const void* source, size_t num_bytes, StreamView
   return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -9,7 +9,7 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 struct DeviceMemoryDeleter {
   void operator()(std::byte* data) const noexcept;
@@ -73,4 +73,4 @@ class StreamMemory {
 // Between any two of host and devices, in the order of the stream. Of host memory only pinned one does not block.
 Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream);
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -5,7 +5,7 @@
 #include "cuda/device.hpp"
 #include "cuda/driver.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 static CUmemAccessDesc access_from(int device) noexcept {
   return {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -157,4 +157,4 @@ SharedRun::~SharedRun() {
   (void)driver.mem_address_free(address_, num_bytes_);
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

@@ -15,7 +15,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 class SharedMemory {
  public:
@@ -73,4 +73,4 @@ class SharedRun {
   std::vector<size_t> pieces_;  // bytes
 };
 
-}  // namespace axon
+}  // namespace axon::cuda

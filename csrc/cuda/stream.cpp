@@ -4,7 +4,7 @@
 
 #include "cuda/error.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 Status EventView::synchronize() const {
   AXON_CUDA_TRY(cudaEventSynchronize(event_));
@@ -69,4 +69,4 @@ Result<Event> Event::create_untimed() {
   return Event(event);
 }
 
-}  // namespace axon
+}  // namespace axon::cuda

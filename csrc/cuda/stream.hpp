@@ -11,7 +11,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::cuda {
 
 class EventView {
  public:
@@ -78,4 +78,4 @@ class Event {
   std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, EventDeleter> event_;
 };
 
-}  // namespace axon
+}  // namespace axon::cuda

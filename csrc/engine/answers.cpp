@@ -3,17 +3,17 @@
 #include <algorithm>
 #include <functional>
 
-namespace axon {
+namespace axon::engine {
 
 // More would not fit into the notice that tells the other ranks.
 static constexpr size_t kMostNamed = 16;
 
-bool Answers::all_since(Clock::time_point asked_at) const noexcept {
+bool Answers::all_since(sync::Clock::time_point asked_at) const noexcept {
   return std::ranges::all_of(latest_, [=](const Answer& answer) { return answer.has_come(asked_at); });
 }
 
 template <typename Predicate>
-std::string Answers::list(const char* title, Clock::time_point asked_at, Predicate takes) const {
+std::string Answers::list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const {
   std::string text;
   size_t num_taken = 0;
   for (size_t rank = 0; rank < latest_.size(); ++rank) {
@@ -26,7 +26,7 @@ std::string Answers::list(const char* title, Clock::time_point asked_at, Predica
   return text.empty() ? text : text + ".";
 }
 
-std::vector<int> Answers::missing(uint32_t sequence, Clock::time_point asked_at) const {
+std::vector<int> Answers::missing(uint32_t sequence, sync::Clock::time_point asked_at) const {
   std::vector<int> ranks;
   for (size_t rank = 0; rank < latest_.size(); ++rank) {
     if (!latest_[rank].has_entered(sequence, asked_at)) ranks.push_back(static_cast<int>(rank));
@@ -34,7 +34,7 @@ std::vector<int> Answers::missing(uint32_t sequence, Clock::time_point asked_at)
   return ranks;
 }
 
-std::string Answers::findings(uint32_t sequence, Clock::time_point asked_at) const {
+std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_at) const {
   const auto has_entered = [=](const Answer& answer) { return answer.has_entered(sequence, asked_at); };
   const std::string missing = list("Not entered by", asked_at, std::not_fn(has_entered));
   const std::string entered = list("Entered by", asked_at, has_entered);
@@ -42,8 +42,8 @@ std::string Answers::findings(uint32_t sequence, Clock::time_point asked_at) con
   return missing + (entered.empty() ? "" : " " + entered);
 }
 
-std::string Answers::all(Clock::time_point asked_at) const {
+std::string Answers::all(sync::Clock::time_point asked_at) const {
   return list("Last entered", asked_at, [](const Answer&) { return true; });
 }
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -14,7 +14,7 @@
 
 #include "engine/progress.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class Answers {
  public:
@@ -23,37 +23,37 @@ class Answers {
   // Rank `rank` says, now, that the collective at `sequence` is the latest it has entered (0: none yet), and describes
   // its latest calls.
   void record(int rank, uint32_t sequence, std::string calls) {
-    latest_[static_cast<size_t>(rank)] = {Clock::now(), sequence, std::move(calls)};
+    latest_[static_cast<size_t>(rank)] = {sync::Clock::now(), sequence, std::move(calls)};
   }
 
-  bool all_since(Clock::time_point asked_at) const noexcept;
+  bool all_since(sync::Clock::time_point asked_at) const noexcept;
 
   // Those that have not entered it, as far as the answers tell.
-  std::vector<int> missing(uint32_t sequence, Clock::time_point asked_at) const;
+  std::vector<int> missing(uint32_t sequence, sync::Clock::time_point asked_at) const;
 
   // "Not entered by: rank 1 (does not answer), rank 3 (last entered barrier #6, 2.1 s ago). Entered by: rank 0 (…)."
-  std::string findings(uint32_t sequence, Clock::time_point asked_at) const;
+  std::string findings(uint32_t sequence, sync::Clock::time_point asked_at) const;
 
   // "Last entered: rank 0 (barrier #6, 2.1 s ago), rank 1 (does not answer)."
-  std::string all(Clock::time_point asked_at) const;
+  std::string all(sync::Clock::time_point asked_at) const;
 
  private:
   struct Answer {
-    Clock::time_point at{};
+    sync::Clock::time_point at{};
     uint32_t sequence = 0;
     std::string calls;
 
-    bool has_come(Clock::time_point asked_at) const noexcept { return at >= asked_at; }
-    bool has_entered(uint32_t of, Clock::time_point asked_at) const noexcept {
+    bool has_come(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
+    bool has_entered(uint32_t of, sync::Clock::time_point asked_at) const noexcept {
       return has_come(asked_at) && static_cast<int32_t>(sequence - of) >= 0;  // sequence numbers wrap
     }
   };
 
   // "Title: rank 0 (…), rank 4 (…), and 12 more.", of those that the predicate takes; empty if it takes none.
   template <typename Predicate>
-  std::string list(const char* title, Clock::time_point asked_at, Predicate takes) const;
+  std::string list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const;
 
   std::vector<Answer> latest_;  // by rank
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -2,7 +2,7 @@
 
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 static std::string to_text(const Shape& shape) {
   std::string text = "[";
@@ -21,9 +21,9 @@ std::string CallRecord::describe() const {
   } else if (direction == Direction::kSend) {
     text = "send to rank " + std::to_string(peer);
   } else {
-    text = "receive from " + (peer == kAnyRank ? "any rank" : "rank " + std::to_string(peer));
+    text = "receive from " + (peer == messaging::kAnyRank ? "any rank" : "rank " + std::to_string(peer));
   }
-  if (kind == OperationKind::kBarrier) return text;
+  if (kind == transport::OperationKind::kBarrier) return text;
   text += std::string(" (") + name_of(dtype) + to_text(shape);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
   if (root >= 0) text += ", root " + std::to_string(root);
@@ -32,9 +32,9 @@ std::string CallRecord::describe() const {
 }
 
 std::string CallRecord::describe_with_age() const {
-  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - called_at).count();
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(sync::Clock::now() - called_at).count();
   return describe() + ", " + std::to_string(age / 1000) + "." + std::to_string(age % 1000 / 100) + " s ago" +
          (call_site.empty() ? "" : ", at " + std::string(call_site));
 }
 
-}  // namespace axon
+}  // namespace axon::engine

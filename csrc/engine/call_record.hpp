@@ -15,7 +15,7 @@
 #include "engine/progress.hpp"
 #include "transport/message.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // The user's tensor, for messages only.
 struct Shape {
@@ -28,7 +28,7 @@ enum class Direction : uint8_t { kCollective, kSend, kReceive };
 
 // Copied with every call, so it owns nothing.
 struct CallRecord {
-  OperationKind kind{};
+  transport::OperationKind kind{};
   Direction direction = Direction::kCollective;
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
@@ -37,11 +37,11 @@ struct CallRecord {
   uint32_t tag = 0;       // point to point
   uint32_t sequence = 0;  // of collectives, from 1; 0: it has not begun
   Shape shape;
-  Clock::time_point called_at{};
+  sync::Clock::time_point called_at{};
   std::string_view call_site;  // the line of the program, where somebody asked for it; never goes away
 
   std::string describe() const;
   std::string describe_with_age() const;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -17,7 +17,7 @@
 #include "engine/submissions.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // One of a client's things on its way to the progress owner, or back. In one of both queues at a time.
 class Submission : public QueueNode {
@@ -50,12 +50,12 @@ class FlagWaiter : public ListNode<FlagWaiter> {
 class Client {
  public:
   // Looks after deadlines; every few milliseconds at the most. False: the client leaves, and may be gone by then.
-  virtual bool tick(Clock::time_point now) noexcept = 0;
+  virtual bool tick(sync::Clock::time_point now) noexcept = 0;
   // Whether it waits for anything from the network.
   virtual bool has_running() const noexcept = 0;
   // Whether its user has closed it. What it still looks after need not come to a good end.
   virtual bool is_closed() const noexcept = 0;
-  virtual void on_peer_lost(PeerId peer, const std::string& reason) noexcept = 0;
+  virtual void on_peer_lost(transport::PeerId peer, const std::string& reason) noexcept = 0;
   // Nothing can be sent or received any more; what moves still moves until the transport is gone.
   virtual void on_shut_down() noexcept = 0;
   // And nothing moves: the client has left, and may be gone by its return.
@@ -65,4 +65,4 @@ class Client {
   ~Client() = default;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

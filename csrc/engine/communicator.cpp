@@ -6,12 +6,12 @@
 #include "collectives/selector.hpp"
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // Longer ones would overflow the clock.
 static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-Communicator::Communicator(Engine& engine, std::string name, Team team)
+Communicator::Communicator(Engine& engine, std::string name, messaging::Team team)
     : engine_(engine),
       name_(std::move(name)),
       team_(std::move(team)),
@@ -36,7 +36,7 @@ void Communicator::leave() noexcept {
 
 void Communicator::start(Operation& operation) noexcept {
   operation.communicator_ = this;
-  operation.called_at_ = Clock::now();
+  operation.called_at_ = sync::Clock::now();
   operation.deadline_ = operation.called_at_ + std::min<std::chrono::milliseconds>(operation.timeout, kLongestTimeout);
   if (operation.direction == Direction::kCollective) num_started_.fetch_add(1, std::memory_order_relaxed);
   if (engine_.is_forked()) [[unlikely]] {
@@ -47,7 +47,7 @@ void Communicator::start(Operation& operation) noexcept {
   if (!operation.finished()) engine_.wake();
 }
 
-bool Communicator::wait(Operation& operation, Clock::time_point deadline) noexcept {
+bool Communicator::wait(Operation& operation, sync::Clock::time_point deadline) noexcept {
   if (operation.finished()) return true;
   if (engine_.is_forked()) [[unlikely]]
     fail_in_fork(operation);
@@ -69,7 +69,7 @@ void Communicator::set_device_hook(DeviceHook* device_hook) noexcept {
     if (device_hook == nullptr) return;
     if (const Status& reason = aborted_.ok() ? failure_ : aborted_; !reason.ok()) device_hook->on_failed(reason);
     for (int rank = 0; rank < size(); ++rank) {
-      const PeerId peer = team_.peers[static_cast<size_t>(rank)];
+      const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
       if (engine_.messenger_.is_lost(peer)) device_hook->on_rank_lost(rank, loss_of(rank));
     }
   });
@@ -79,8 +79,8 @@ Result<PeerPath> Communicator::path_to(int rank) {
   if (engine_.is_forked()) return Engine::forked();
   return engine_.progress_->exclusively([&]() -> Result<PeerPath> {
     if (!inbox_) return aborted_.clone();
-    const PeerId peer = team_.peers[static_cast<size_t>(rank)];
-    Result<std::vector<Lane>> lanes = engine_.transport_->lanes(peer);
+    const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
+    Result<std::vector<transport::Lane>> lanes = engine_.transport_->lanes(peer);
     if (!lanes.ok()) return std::move(lanes.status());
     return PeerPath{.same_host = engine_.shares_host(peer), .lanes = std::move(lanes).value()};
   });
@@ -97,12 +97,13 @@ void Communicator::begin(Operation& operation) noexcept {
     engine_.finished_.push_back(operation);
     return;
   }
-  Fingerprint fingerprint = operation.fingerprint(0);
+  transport::Fingerprint fingerprint = operation.fingerprint(0);
   std::string_view algorithm;
   if (operation.direction == Direction::kCollective) {
-    const CollectiveArguments& arguments = operation.arguments;
-    const AlgorithmRow& row = select(arguments.kind, {size(), team_.on_one_host},
-                                     operation.num_elements * size_of(arguments.dtype), engine_.overrides_);
+    const collectives::CollectiveArguments& arguments = operation.arguments;
+    const collectives::AlgorithmRow& row =
+        select(arguments.kind, {size(), team_.on_one_host}, operation.num_elements * size_of(arguments.dtype),
+               engine_.overrides_);
     operation.algorithm_ = row.algorithm;
     operation.sequence_ = latest_.sequence + 1;
     fingerprint.algorithm = row.id;
@@ -143,4 +144,4 @@ std::string Communicator::signed_text(const std::string& text) const {
   return "[rank " + std::to_string(rank()) + " of group '" + name_ + "'] " + text;
 }
 
-}  // namespace axon
+}  // namespace axon::engine

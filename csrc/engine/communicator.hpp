@@ -24,19 +24,19 @@
 #include "messaging/inbox.hpp"
 #include "messaging/team.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class Engine;
 
 // How this process's messages reach a peer.
 struct PeerPath {
   bool same_host = false;  // may share memory with it
-  std::vector<Lane> lanes;
+  std::vector<transport::Lane> lanes;
 };
 
-class Communicator final : public InboxListener {
+class Communicator final : public messaging::InboxListener {
  public:
-  Communicator(Engine& engine, std::string name, Team team);
+  Communicator(Engine& engine, std::string name, messaging::Team team);
   // Aborts what is still in flight.
   ~Communicator();
 
@@ -51,7 +51,7 @@ class Communicator final : public InboxListener {
   void start(Operation& operation) noexcept;
 
   // Returns once the operation is finished (true) or the deadline has passed (false), driving the engine meanwhile.
-  bool wait(Operation& operation, Clock::time_point deadline) noexcept;
+  bool wait(Operation& operation, sync::Clock::time_point deadline) noexcept;
 
   // For a waiter that gives up before the operation does: why it has not finished, as a timeout that names the ranks
   // that are missing, which it asks for at most 300 ms. The operation goes on; ok if it has ended meanwhile.
@@ -95,7 +95,7 @@ class Communicator final : public InboxListener {
   friend class Operation;
 
   // InboxListener
-  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override;
+  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override;
   void on_overflow(Status reason) noexcept override;
   bool has_ended(uint32_t sequence) noexcept override;
 
@@ -110,9 +110,9 @@ class Communicator final : public InboxListener {
   void fail_quietly(Status reason) noexcept;
   void abort_quietly(const std::string& reason) noexcept;
   void end(Status reason) noexcept;
-  void notify_others(OperationKind kind, const Status& reason) noexcept;
+  void notify_others(transport::OperationKind kind, const Status& reason) noexcept;
   void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
-  void on_peer_lost(PeerId peer) noexcept;
+  void on_peer_lost(transport::PeerId peer) noexcept;
   Status loss_of(int rank) const;
   enum class DeviceCheck : uint8_t { kNothing, kFailed, kAsking };
   // Whether the device hook has brought the group down just now, or will once the others have told how far they are.
@@ -125,28 +125,29 @@ class Communicator final : public InboxListener {
   void leave() noexcept;
 
   // Deadlines: the first look at an overdue collective asks all ranks how far they are; the answers name the culprit.
-  void tick(Clock::time_point now) noexcept;
-  Clock::time_point inquire() noexcept;
+  void tick(sync::Clock::time_point now) noexcept;
+  sync::Clock::time_point inquire() noexcept;
   std::string latest_calls();
   std::string last_messages() const;
   static bool is_running(const Operation& operation) noexcept { return operation.task_.has_value(); }
-  bool heard_enough(const Operation& operation, Clock::time_point asked_at) const noexcept;
-  void time_out(Operation& operation, Clock::time_point asked_at) noexcept;
-  Status give_up_waiting(Operation& operation, Clock::time_point asked_at);
-  std::string findings(Operation& operation, Clock::time_point asked_at);
-  std::string held_back(Exchange& exchange);
+  bool heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept;
+  void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
+  Status give_up_waiting(Operation& operation, sync::Clock::time_point asked_at);
+  std::string findings(Operation& operation, sync::Clock::time_point asked_at);
+  std::string held_back(messaging::Exchange& exchange);
 
   void trace_begin(const Operation& operation, std::string_view algorithm) const;
   void trace_end(const Operation& operation, const Status& status) const;
-  void trace_launch(const CallRecord& call, const CollectiveArguments& arguments, std::string_view kernel) const;
+  void trace_launch(const CallRecord& call, const collectives::CollectiveArguments& arguments,
+                    std::string_view kernel) const;
 
-  void on_control(const MessageHeader& header, const Payload& payload) noexcept;
-  void send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
+  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void send_control(transport::OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
 
   Engine& engine_;
   const std::string name_;
-  const Team team_;
-  std::optional<Inbox> inbox_;  // none once the engine has shut down
+  const messaging::Team team_;
+  std::optional<messaging::Inbox> inbox_;  // none once the engine has shut down
   std::atomic<uint32_t> num_started_{0};
   const uint32_t track_;            // in traces
   CallRecord latest_;               // collective that has begun; what an inquiry is answered with
@@ -157,9 +158,9 @@ class Communicator final : public InboxListener {
   std::atomic<bool> broken_{false};  // one of the two is not ok
   DeviceHook* device_hook_ = nullptr;
 
-  std::optional<Clock::time_point> asked_at_;            // while a collective is overdue
-  std::optional<Clock::time_point> asked_for_fault_at_;  // once the device hook has timed out
+  std::optional<sync::Clock::time_point> asked_at_;            // while a collective is overdue
+  std::optional<sync::Clock::time_point> asked_for_fault_at_;  // once the device hook has timed out
   Answers answers_;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -4,14 +4,14 @@
 #include "engine/communicator.hpp"
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // What a failure notice may carry: within one eager message of any transport.
 static constexpr size_t kLongestNotice = 4096;
 
 void Communicator::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
-  notify_others(OperationKind::kFailureNotice, reason);
+  notify_others(transport::OperationKind::kFailureNotice, reason);
   fail_quietly(std::move(reason));
 }
 
@@ -32,7 +32,7 @@ void Communicator::abort(std::string reason) noexcept {
     engine_.settle();  // what was called before has been sent, and counts as such
     // Others may hear of this before they hear why, from another rank.
     const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
-    if (aborted_.ok()) notify_others(OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
+    if (aborted_.ok()) notify_others(transport::OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
     abort_quietly(reason);
     engine_.settle();
   });
@@ -61,45 +61,46 @@ void Communicator::end(Status reason) noexcept {
   }
 }
 
-void Communicator::notify_others(OperationKind kind, const Status& reason) noexcept {
+void Communicator::notify_others(transport::OperationKind kind, const Status& reason) noexcept {
   for (int other = 0; other < size(); ++other) {
     send_control(kind, other, static_cast<uint32_t>(reason.code()), reason.message().substr(0, kLongestNotice));
   }
 }
 
-void Communicator::send_control(OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept {
+void Communicator::send_control(transport::OperationKind kind, int destination, uint32_t slot,
+                                const std::string& text) noexcept {
   if (destination == rank()) return;
-  const uint64_t num_sent = kind == OperationKind::kDeparture ? inbox_->num_sent(destination) : 0;
-  const MessageHeader header{.key = team_.keys[static_cast<size_t>(destination)],
-                             .source = static_cast<uint32_t>(rank()),
-                             .destination = static_cast<uint32_t>(destination),
-                             .sequence = latest_.sequence,
-                             .slot = slot,
-                             .fingerprint = {.operation = kind, .num_elements = num_sent}};
+  const uint64_t num_sent = kind == transport::OperationKind::kDeparture ? inbox_->num_sent(destination) : 0;
+  const transport::MessageHeader header{.key = team_.keys[static_cast<size_t>(destination)],
+                                        .source = static_cast<uint32_t>(rank()),
+                                        .destination = static_cast<uint32_t>(destination),
+                                        .sequence = latest_.sequence,
+                                        .slot = slot,
+                                        .fingerprint = {.operation = kind, .num_elements = num_sent}};
   engine_.send_control(team_.peers[destination], header, text);
 }
 
-static std::string text_of(const Payload& payload) {
+static std::string text_of(const transport::Payload& payload) {
   if (payload.bytes == nullptr) return {};
   return {reinterpret_cast<const char*>(payload.bytes), std::min(payload.num_bytes, kLongestNotice)};
 }
 
-void Communicator::on_control(const MessageHeader& header, const Payload& payload) noexcept {
+void Communicator::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   const int source = static_cast<int>(header.source);
   switch (header.fingerprint.operation) {
-    case OperationKind::kFailureNotice:
-    case OperationKind::kDeparture: {
+    case transport::OperationKind::kFailureNotice:
+    case transport::OperationKind::kDeparture: {
       const auto code = static_cast<ErrorCode>(std::min(header.slot, static_cast<uint32_t>(ErrorCode::kInternal)));
       Status reason(code, "rank " + std::to_string(source) + " reports: " + text_of(payload));
       fail_quietly(reason.clone());
-      if (header.fingerprint.operation == OperationKind::kFailureNotice) break;
+      if (header.fingerprint.operation == transport::OperationKind::kFailureNotice) break;
       on_departure(source, static_cast<uint32_t>(header.fingerprint.num_elements), std::move(reason));
       break;
     }
-    case OperationKind::kProgressQuery:
-      send_control(OperationKind::kProgressReply, source, 0, latest_calls());
+    case transport::OperationKind::kProgressQuery:
+      send_control(transport::OperationKind::kProgressReply, source, 0, latest_calls());
       break;
-    case OperationKind::kProgressReply:
+    case transport::OperationKind::kProgressReply:
       answers_.record(source, header.sequence, text_of(payload));
       break;
     default:
@@ -116,9 +117,9 @@ void Communicator::on_departure(int source, uint32_t num_sent, Status reason) no
   inbox_->depart(static_cast<uint32_t>(source), num_sent, std::move(reason));
 }
 
-static std::string describe(const Fingerprint& fingerprint) {
+static std::string describe(const transport::Fingerprint& fingerprint) {
   std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype);
-  if (fingerprint.operation != OperationKind::kAllToAll) {  // whose sizes differ by pair of ranks
+  if (fingerprint.operation != transport::OperationKind::kAllToAll) {  // whose sizes differ by pair of ranks
     text += ", " + std::to_string(fingerprint.num_elements) + " elements";
   }
   if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
@@ -126,7 +127,7 @@ static std::string describe(const Fingerprint& fingerprint) {
   return text + ", algorithm " + std::to_string(fingerprint.algorithm) + ")";
 }
 
-Status Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept {
+Status Communicator::on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept {
   Operation* mine = nullptr;
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     if (operation->sequence_ == theirs.sequence) mine = operation;
@@ -142,7 +143,7 @@ Status Communicator::on_mismatch(const MessageHeader& theirs, const Fingerprint&
 // A message has been dropped, so nothing that this group does can be relied on any more.
 void Communicator::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
-  notify_others(OperationKind::kDeparture, reason);
+  notify_others(transport::OperationKind::kDeparture, reason);
   end(std::move(reason));
 }
 
@@ -162,11 +163,11 @@ std::string Communicator::last_messages() const {
   for (int other = 0, num_named = 0; other < size() && num_named < kMostNamed; ++other) {
     if (other == rank()) continue;
     ++num_named;
-    const MessageHeader* latest = inbox_->latest_from(other);
+    const transport::MessageHeader* latest = inbox_->latest_from(other);
     text += (text.empty() ? "Last messages: rank " : ", rank ") + std::to_string(other) + " (";
     if (latest == nullptr) {
       text += "none";
-    } else if (latest->fingerprint.operation == OperationKind::kPointToPoint) {
+    } else if (latest->fingerprint.operation == transport::OperationKind::kPointToPoint) {
       text += "of a send, tag " + std::to_string(latest->slot);
     } else {
       text += "of #" + std::to_string(latest->sequence) + ", " + describe(latest->fingerprint);
@@ -181,7 +182,7 @@ Status Communicator::loss_of(int rank) const {
           "rank " + std::to_string(rank) + " is gone: " + engine_.peers_[team_.peers[static_cast<size_t>(rank)]].loss};
 }
 
-void Communicator::on_peer_lost(PeerId peer) noexcept {
+void Communicator::on_peer_lost(transport::PeerId peer) noexcept {
   const auto found = std::find(team_.peers.begin(), team_.peers.end(), peer);
   if (found == team_.peers.end()) return;
   const int rank_lost = static_cast<int>(found - team_.peers.begin());
@@ -199,4 +200,4 @@ void Communicator::on_peer_lost(PeerId peer) noexcept {
   if (breaks_collectives) fail(reason.followed_by(last_messages()));
 }
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -5,7 +5,7 @@
 #include "engine/communicator.hpp"
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // How long ranks may take to say how far they are once an operation is overdue. The error is due within a second.
 static constexpr std::chrono::milliseconds kAnswerTimeout{300};
@@ -22,7 +22,7 @@ Communicator::DeviceCheck Communicator::check_device_hook() noexcept {
   }
   if (!asked_for_fault_at_) asked_for_fault_at_ = inquire();
   const bool has_heard = answers_.all_since(*asked_for_fault_at_);
-  if (!has_heard && Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return DeviceCheck::kAsking;
+  if (!has_heard && sync::Clock::now() < *asked_for_fault_at_ + kAnswerTimeout) return DeviceCheck::kAsking;
   fail(Status(fault.code(), fault.message() + " " + answers_.all(*asked_for_fault_at_)));
   return DeviceCheck::kFailed;
 }
@@ -53,7 +53,7 @@ std::string Communicator::latest_calls() {
 
 void Communicator::note_launch(const Operation& operation, std::string_view kernel) {
   CallRecord record = operation.record();
-  record.called_at = Clock::now();
+  record.called_at = sync::Clock::now();
   if (operation.direction == Direction::kCollective) {
     record.sequence = launched_.read().sequence + 1;
     launched_.publish(record);
@@ -62,7 +62,7 @@ void Communicator::note_launch(const Operation& operation, std::string_view kern
     trace_launch(record, operation.arguments, kernel);
 }
 
-void Communicator::tick(Clock::time_point now) noexcept {
+void Communicator::tick(sync::Clock::time_point now) noexcept {
   check_device_hook();
   bool overdue = false;
   for (Operation* operation = running_.front(); operation != nullptr;) {
@@ -82,21 +82,21 @@ void Communicator::tick(Clock::time_point now) noexcept {
 }
 
 // Returns when: answers from then on are to this question.
-Clock::time_point Communicator::inquire() noexcept {
-  const Clock::time_point asked_at = Clock::now();
+sync::Clock::time_point Communicator::inquire() noexcept {
+  const sync::Clock::time_point asked_at = sync::Clock::now();
   answers_.record(rank(), latest_.sequence, latest_calls());
-  for (int other = 0; other < size(); ++other) send_control(OperationKind::kProgressQuery, other, 0, {});
+  for (int other = 0; other < size(); ++other) send_control(transport::OperationKind::kProgressQuery, other, 0, {});
   return asked_at;
 }
 
 // Whether what is known says who is to blame, or nobody will say more.
-bool Communicator::heard_enough(const Operation& operation, Clock::time_point asked_at) const noexcept {
-  if (Clock::now() >= asked_at + kAnswerTimeout) return true;
+bool Communicator::heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept {
+  if (sync::Clock::now() >= asked_at + kAnswerTimeout) return true;
   if (!is_running(operation)) return false;  // whoever ended it is about to tell
   return operation.direction != Direction::kCollective || answers_.all_since(asked_at);
 }
 
-void Communicator::time_out(Operation& operation, Clock::time_point asked_at) noexcept {
+void Communicator::time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept {
   // A collective's finish() tells the group, with the operation's name.
   operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
                                                             " ms. " + findings(operation, asked_at)));
@@ -105,16 +105,16 @@ void Communicator::time_out(Operation& operation, Clock::time_point asked_at) no
 std::vector<int> Communicator::missing_from(const Operation& operation) {
   if (engine_.is_forked() || operation.sequence_ == 0) return {};
   Progress& progress = *engine_.progress_;
-  const Clock::time_point asked_at =
-      progress.exclusively([&] { return inbox_ ? inquire() : Clock::time_point::max(); });
-  if (asked_at == Clock::time_point::max()) return {};
+  const sync::Clock::time_point asked_at =
+      progress.exclusively([&] { return inbox_ ? inquire() : sync::Clock::time_point::max(); });
+  if (asked_at == sync::Clock::time_point::max()) return {};
   std::vector<int> missing;
   const auto look = [&] {
     engine_.drive();
     missing = answers_.missing(operation.sequence_, asked_at);
     return answers_.all_since(asked_at);
   };
-  while (!progress.exclusively(look) && Clock::now() < asked_at + kAnswerTimeout) {
+  while (!progress.exclusively(look) && sync::Clock::now() < asked_at + kAnswerTimeout) {
     std::this_thread::sleep_for(kAnswerPoll);
   }
   return missing;
@@ -122,11 +122,12 @@ std::vector<int> Communicator::missing_from(const Operation& operation) {
 
 Status Communicator::explain(Operation& operation) noexcept {
   Progress& progress = *engine_.progress_;
-  const Clock::time_point asked_at = progress.exclusively([&] {
+  const sync::Clock::time_point asked_at = progress.exclusively([&] {
     engine_.settle();  // it may not have begun
-    return is_running(operation) && operation.direction == Direction::kCollective ? inquire() : Clock::now();
+    return is_running(operation) && operation.direction == Direction::kCollective ? inquire() : sync::Clock::now();
   });
-  for (Clock::time_point look_at = asked_at; !wait(operation, look_at); look_at = Clock::now() + kAnswerPoll) {
+  for (sync::Clock::time_point look_at = asked_at; !wait(operation, look_at);
+       look_at = sync::Clock::now() + kAnswerPoll) {
     Status explained = progress.exclusively(
         [&] { return heard_enough(operation, asked_at) ? give_up_waiting(operation, asked_at) : Status(); });
     if (!explained.ok()) return explained;
@@ -134,7 +135,7 @@ Status Communicator::explain(Operation& operation) noexcept {
   return Status();
 }
 
-Status Communicator::give_up_waiting(Operation& operation, Clock::time_point asked_at) {
+Status Communicator::give_up_waiting(Operation& operation, sync::Clock::time_point asked_at) {
   return Status(ErrorCode::kTimeout,
                 signed_text(operation.describe() + ": Timed out in wait(timeout). " + findings(operation, asked_at) +
                             " The operation goes on until its own timeout of " +
@@ -142,19 +143,19 @@ Status Communicator::give_up_waiting(Operation& operation, Clock::time_point ask
 }
 
 // " Held back here until rank 1 receives earlier messages …"; empty where nothing is.
-std::string Communicator::held_back(Exchange& exchange) {
+std::string Communicator::held_back(messaging::Exchange& exchange) {
   std::string ranks;
   for (const int other : exchange.ranks_behind())
     ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(other);
   if (ranks.empty()) return ranks;
-  const Allowance& allowance = inbox_->flow().allowance();
+  const messaging::Allowance& allowance = inbox_->flow().allowance();
   return " Flow control holds messages back here: earlier ones of this group have not been received by " + ranks +
          " (limit: " + std::to_string(allowance.num_bytes >> 10) + " KiB or " + std::to_string(allowance.num_messages) +
          " messages for each rank).";
 }
 
 // Who is to blame, as far as the answers tell.
-std::string Communicator::findings(Operation& operation, Clock::time_point asked_at) {
+std::string Communicator::findings(Operation& operation, sync::Clock::time_point asked_at) {
   if (!is_running(operation)) return "It has ended, but a callback of another one holds up its report.";
   std::string text;
   if (operation.direction == Direction::kCollective) text = answers_.findings(operation.sequence_, asked_at) + " ";
@@ -172,4 +173,4 @@ std::string Communicator::findings(Operation& operation, Clock::time_point asked
   return text;
 }
 
-}  // namespace axon
+}  // namespace axon::engine

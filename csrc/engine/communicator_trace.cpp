@@ -7,9 +7,9 @@
 #include "base/trace.hpp"
 #include "engine/communicator.hpp"
 
-namespace axon {
+namespace axon::engine {
 
-static int64_t num_bytes_of(const CollectiveArguments& arguments) {
+static int64_t num_bytes_of(const collectives::CollectiveArguments& arguments) {
   const auto total = [](const auto& shards) {
     return std::transform_reduce(shards.begin(), shards.end(), size_t{0}, std::plus<>(),
                                  [](const auto& shard) { return shard.num_bytes; });
@@ -22,7 +22,7 @@ static const char* name_of(const CallRecord& call) noexcept {
   return call.direction == Direction::kSend ? "send" : "receive";
 }
 
-static trace::Details details_of(const CallRecord& call, const CollectiveArguments& arguments) {
+static trace::Details details_of(const CallRecord& call, const collectives::CollectiveArguments& arguments) {
   trace::Details details;
   details.add("call", call.describe()).add("bytes", num_bytes_of(arguments));
   if (!call.call_site.empty()) details.add("site", call.call_site);
@@ -54,11 +54,11 @@ void Communicator::trace_end(const Operation& operation, const Status& status) c
                 .name = name_of(operation.record()),
                 .id = id_of(operation),
                 .track = track_,
-                .at = Clock::now(),
+                .at = sync::Clock::now(),
                 .details = std::move(details)});
 }
 
-void Communicator::trace_launch(const CallRecord& call, const CollectiveArguments& arguments,
+void Communicator::trace_launch(const CallRecord& call, const collectives::CollectiveArguments& arguments,
                                 std::string_view kernel) const {
   trace::write({.phase = trace::Phase::kInstant,
                 .name = name_of(call),
@@ -68,4 +68,4 @@ void Communicator::trace_launch(const CallRecord& call, const CollectiveArgument
                 .details = details_of(call, arguments).add("kernel", kernel)});
 }
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -5,7 +5,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // Behind what a user is told whose message may have gone the other part's way.
 inline constexpr const char* kMeetingUnderTags = " CPU and CUDA tensors meet under tags other than 0.";
@@ -25,4 +25,4 @@ class DeviceHook {
   ~DeviceHook() = default;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -16,13 +16,13 @@
 #include "base/log.hpp"
 #include "base/resources.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // What an epoll event carries: a process's descriptor and its peer, or one of two marks.
 static constexpr uint64_t kBackgroundEvent = UINT64_MAX;
 static constexpr uint64_t kOther = UINT64_MAX - 1;
 
-static uint64_t mark_of(int process, PeerId peer) noexcept {
+static uint64_t mark_of(int process, transport::PeerId peer) noexcept {
   return (static_cast<uint64_t>(peer) << 32) | static_cast<uint32_t>(process);
 }
 
@@ -83,11 +83,11 @@ class Doorbell::Pass {
 };
 
 void Doorbell::ring() noexcept {
-  if (const Pass pass(*this); pass.is_valid()) axon::ring(background_event_);
+  if (const Pass pass(*this); pass.is_valid()) engine::ring(background_event_);
 }
 
 void Doorbell::ring_waiter() noexcept {
-  if (const Pass pass(*this); pass.is_valid()) axon::ring(waiter_event_);
+  if (const Pass pass(*this); pass.is_valid()) engine::ring(waiter_event_);
 }
 
 void Doorbell::close() noexcept {
@@ -100,7 +100,7 @@ void Doorbell::close() noexcept {
   for (FileDescriptor* each : {&background_event_, &waiter_event_, &light_, &deep_}) *each = FileDescriptor();
 }
 
-Status Doorbell::watch(int32_t pid, PeerId peer) {
+Status Doorbell::watch(int32_t pid, transport::PeerId peer) {
   // glibc has no wrapper before 2.36.
   FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.valid()) return watch_without_descriptor(pid, peer, errno);
@@ -113,7 +113,7 @@ Status Doorbell::watch(int32_t pid, PeerId peer) {
   return Status();
 }
 
-Status Doorbell::watch_without_descriptor(int32_t pid, PeerId peer, int error) {
+Status Doorbell::watch_without_descriptor(int32_t pid, transport::PeerId peer, int error) {
   const std::string process = "process " + std::to_string(pid);
   if (error == ESRCH) return {ErrorCode::kPeerLost, process + " has ended"};
   Status refusal = out_of("watching " + process + ": pidfd_open", error);
@@ -153,7 +153,7 @@ void Doorbell::forget(int process) noexcept {
   std::erase_if(watched_, [&](const FileDescriptor& watched) { return watched.get() == process; });
 }
 
-std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
+std::span<const transport::PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
   const bool polls = num_polled_.load(std::memory_order_relaxed) != 0;
   const timespec timeout = timespec_of(polls ? std::min<std::chrono::microseconds>(at_most, kBetweenLooks) : at_most);
   pollfd set{.fd = depth == Sleep::kDeep ? deep_.get() : light_.get(), .events = POLLIN, .revents = 0};
@@ -166,7 +166,7 @@ std::span<const PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds a
     if (mark == kBackgroundEvent) {
       silence(background_event_);
     } else {
-      ended_[num_ended++] = static_cast<PeerId>(mark >> 32);
+      ended_[num_ended++] = static_cast<transport::PeerId>(mark >> 32);
       forget(static_cast<int>(mark & UINT32_MAX));
     }
   }
@@ -185,4 +185,4 @@ bool Doorbell::block_on_events(std::chrono::microseconds at_most) noexcept {
   return set[0].revents != 0;
 }
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -23,7 +23,7 @@
 #include "engine/polled_process.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 enum class Sleep : uint8_t {
   kLight,  // does not hear the transport: for short sleeps while others drive
@@ -42,11 +42,11 @@ class Doorbell {
 
   // From now on sleep() tells when the process ends. Fails if it has ended already (kPeerLost), or if no descriptor is
   // left for it (kResourceExhausted). Progress owner only.
-  Status watch(int32_t pid, PeerId peer);
+  Status watch(int32_t pid, transport::PeerId peer);
 
   // Sleeps until rung, something came (kDeep), a watched process ended, or the time is over. Returns the peers whose
   // processes have ended, each once. Background thread only; the span is valid until the next call.
-  std::span<const PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
+  std::span<const transport::PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
 
   // A waiter's sleep, one thread at a time; arm the transport first. Returns whether the transport has something.
   bool block_on_events(std::chrono::microseconds at_most) noexcept;
@@ -58,7 +58,7 @@ class Doorbell {
   class Pass;
 
   void forget(int process) noexcept;
-  Status watch_without_descriptor(int32_t pid, PeerId peer, int error);
+  Status watch_without_descriptor(int32_t pid, transport::PeerId peer, int error);
   size_t look_at_polled(size_t num_ended) noexcept;
 
   static constexpr size_t kMostEvents = 16;
@@ -76,7 +76,7 @@ class Doorbell {
   std::vector<PolledProcess> polled_;    // guarded by mutex_; likewise, where no descriptor is to be had
   std::atomic<size_t> num_polled_{0};    // of these: a hint
   sync::Clock::time_point next_look_{};  // at them; background thread only
-  std::array<PeerId, kMostEvents> ended_{};
+  std::array<transport::PeerId, kMostEvents> ended_{};
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -14,7 +14,7 @@
 #include "base/resources.hpp"
 #include "base/trace.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 static constexpr std::chrono::milliseconds kTickInterval{10};
 static constexpr int kFlushTimeoutMs = 1000;
@@ -29,13 +29,13 @@ static constexpr std::chrono::milliseconds kNoticeTime{10};
 namespace {
 
 // A control message's text and completion, in the engine's pool until the transport is done with it.
-struct ControlSend : Completion {
+struct ControlSend : transport::Completion {
   SizeClassPool* pool;
   size_t num_bytes;
 
   std::byte* text() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 
-  static void release(Completion& completion, Status) noexcept {
+  static void release(transport::Completion& completion, Status) noexcept {
     auto& send = static_cast<ControlSend&>(completion);
     send.pool->release(&send, sizeof send + send.num_bytes);
   }
@@ -49,7 +49,8 @@ static int num_cores() noexcept {
   return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
 }
 
-Engine::Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides)
+Engine::Engine(std::unique_ptr<transport::Transport> transport, uint64_t host,
+               collectives::AlgorithmOverrides overrides)
     : transport_(std::move(transport)),
       address_{.key = 0,
                .process = {random_number(), random_number()},
@@ -107,13 +108,13 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       return Status(ErrorCode::kInvalidArgument, "the address of rank " + std::to_string(specification.rank) +
                                                      ", this process, is not one that it has made");
     }
-    Team team{.rank = specification.rank, .peers = {}, .keys = {}};
+    messaging::Team team{.rank = specification.rank, .peers = {}, .keys = {}};
     if (Status room = check_room_for(specification.addresses); !room.ok()) {
       return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
                                      "'] other ranks cannot be reached: " + room.message());
     }
     for (const PeerAddress& peer_address : specification.addresses) {
-      Result<PeerId> peer = meet_unchecked(peer_address);
+      Result<transport::PeerId> peer = meet_unchecked(peer_address);
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(peer_address.key);
@@ -131,18 +132,18 @@ uint64_t Engine::num_refused() {
   return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
-Result<PeerId> Engine::meet(const PeerAddress& peer_address) {
+Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
   AXON_TRY(check_room_for({&peer_address, 1}));
   return meet_unchecked(peer_address);
 }
 
-Result<PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
+Result<transport::PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
   if (const auto known = peer_of_.find(peer_address.process); known != peer_of_.end()) return known->second;
   const bool same_host = is_here(peer_address);
   if (same_host && !wedged_.ok()) return wedged_.clone();
-  Result<PeerId> added = transport_->add_peer(peer_address.transport_address, same_host);
+  Result<transport::PeerId> added = transport_->add_peer(peer_address.transport_address, same_host);
   if (!added.ok()) return added;
-  const PeerId peer = added.value();
+  const transport::PeerId peer = added.value();
   peer_of_.emplace(peer_address.process, peer);
   peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
   peers_[peer].address = peer_address;
@@ -208,7 +209,7 @@ namespace {
 
 class Refusal final : public Submission {
  public:
-  Refusal(const std::unique_ptr<Transport>& transport, void* rendezvous) noexcept
+  Refusal(const std::unique_ptr<transport::Transport>& transport, void* rendezvous) noexcept
       : transport_(transport), rendezvous_(rendezvous) {}
   [[gnu::cold]] void begin() noexcept override {  // so that begin_submitted() does not expect it
     if (transport_) transport_->refuse(rendezvous_, Status());
@@ -217,7 +218,7 @@ class Refusal final : public Submission {
   void complete() noexcept override {}
 
  private:
-  const std::unique_ptr<Transport>& transport_;
+  const std::unique_ptr<transport::Transport>& transport_;
   void* const rendezvous_;
 };
 
@@ -347,7 +348,7 @@ bool Engine::has_running() const noexcept {
          std::ranges::any_of(communicators_, is_asking);
 }
 
-void Engine::tick(Clock::time_point now) noexcept {
+void Engine::tick(sync::Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;
   for (Communicator* communicator : communicators_) communicator->tick(now);
@@ -357,7 +358,8 @@ void Engine::tick(Clock::time_point now) noexcept {
   release_rested();
 }
 
-void Engine::send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept {
+void Engine::send_control(transport::PeerId peer, const transport::MessageHeader& header,
+                          const std::string& text) noexcept {
   if (messenger_.is_lost(peer)) return;
   SizeClassPool& pool = messenger_.size_class_pool();
   auto* send = new (pool.allocate(sizeof(ControlSend) + text.size())) ControlSend;
@@ -371,7 +373,7 @@ void Engine::send_control(PeerId peer, const MessageHeader& header, const std::s
 }
 
 // What came before it may be all that an operation waits for: that one has not failed.
-void Engine::on_control(const MessageHeader& header, const Payload& payload) noexcept {
+void Engine::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   messenger_.run_ready();
   finish_completed();
   const auto found = std::ranges::find_if(
@@ -380,14 +382,14 @@ void Engine::on_control(const MessageHeader& header, const Payload& payload) noe
   if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous, Status());
 }
 
-void Engine::on_peer_lost(PeerId peer, Status reason) noexcept {
+void Engine::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
   lose(peer, reason.message());
 }
 
-void Engine::on_process_ended(PeerId peer) noexcept {
+void Engine::on_process_ended(transport::PeerId peer) noexcept {
   if (shut_down_) return;
-  const Clock::time_point began = Clock::now();
-  while (drive() != 0 && Clock::now() < began + (transport_->has_unread(peer) ? kUnreadDrainTime : kDrainTime)) {
+  const sync::Clock::time_point began = sync::Clock::now();
+  while (drive() != 0 && sync::Clock::now() < began + (transport_->has_unread(peer) ? kUnreadDrainTime : kDrainTime)) {
   }
   lose(peer, "its process (pid " + std::to_string(peers_[peer].address.pid) + ") has ended");
   messenger_.run_ready();
@@ -396,23 +398,23 @@ void Engine::on_process_ended(PeerId peer) noexcept {
 }
 
 // Who is in a group with this process hears of it: what we send still gets there.
-void Engine::on_wedged(PeerId killed) noexcept {
+void Engine::on_wedged(transport::PeerId killed) noexcept {
   wedged_ = Status(ErrorCode::kPeerLost,
                    "this process hears nothing from its host any more: process " +
                        std::to_string(peers_[killed].address.pid) +
                        " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
   log::warn(wedged_.message());
   for (Communicator* communicator : communicators_) communicator->on_overflow(wedged_.clone());
-  const Clock::time_point deadline = Clock::now() + kNoticeTime;
-  while (Clock::now() < deadline) drive();
-  for (PeerId peer = 0; peer < peers_.size(); ++peer) {
+  const sync::Clock::time_point deadline = sync::Clock::now() + kNoticeTime;
+  while (sync::Clock::now() < deadline) drive();
+  for (transport::PeerId peer = 0; peer < peers_.size(); ++peer) {
     if (is_neighbour(peer)) lose(peer, wedged_.message());
   }
   settle();
   is_wedged_.store(true, std::memory_order_release);
 }
 
-void Engine::lose(PeerId peer, std::string reason) noexcept {
+void Engine::lose(transport::PeerId peer, std::string reason) noexcept {
   if (messenger_.is_lost(peer)) return;
   messenger_.mark_lost(peer);
   peers_[peer].loss = std::move(reason);
@@ -470,4 +472,4 @@ bool Engine::is_used() noexcept {
   });
 }
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -29,7 +29,7 @@
 #include "engine/progress.hpp"
 #include "messaging/messenger.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 struct GroupSpecification {
   std::string name;
@@ -39,10 +39,10 @@ struct GroupSpecification {
 
 class EngineHold;
 
-class Engine final : private ControlHandler, private Driver {
+class Engine final : private messaging::ControlHandler, private Driver {
  public:
   // Tests bring their own transport and say which host they are on; everybody else uses instance().
-  Engine(std::unique_ptr<Transport> transport, uint64_t host, AlgorithmOverrides overrides);
+  Engine(std::unique_ptr<transport::Transport> transport, uint64_t host, collectives::AlgorithmOverrides overrides);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -80,8 +80,8 @@ class Engine final : private ControlHandler, private Driver {
   void refuse_later(void* rendezvous) noexcept;
   // True when `finished`, which a complete() sets; false at the deadline. Drives as long as something has moved within
   // its spin budget, then sleeps.
-  bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
-            Clock::duration spin_budget = pace::kSpinBudget) noexcept {
+  bool wait(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
+            sync::Clock::duration spin_budget = pace::kSpinBudget) noexcept {
     return progress_->wait(finished, deadline, spin_budget);
   }
   // What has come by now is looked at, as far as that is bounded, before it returns: for whoever is about to act on
@@ -98,22 +98,22 @@ class Engine final : private ControlHandler, private Driver {
   }
   // Progress owner only, as all that follows.
   // The peer of this process, met now or in an earlier group.
-  Result<PeerId> meet(const PeerAddress& peer_address);
+  Result<transport::PeerId> meet(const PeerAddress& peer_address);
   // Whether so many further peers, and all that have been met, find the file descriptors that they need. Whoever runs
   // out of them within UCX ends there: its listener closes for good at the first connection that it cannot accept
   // (UCX 1.22).
   Status check_room(size_t num_new_peers) const;
   const PeerAddress& address() const noexcept { return address_; }
-  Messenger& messenger() noexcept { return messenger_; }
+  messaging::Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
   // Once the flag is not 0, which a device writes.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
   void wake() noexcept { progress_->wake(); }
   // Whether the peer has proven that it is on this host: it shares the kernel and the namespaces of processes, network
   // and shared memory, and its pid means something here.
-  bool shares_host(PeerId peer) const noexcept { return peers_[peer].shares_host; }
+  bool shares_host(transport::PeerId peer) const noexcept { return peers_[peer].shares_host; }
   // Another process of this host.
-  bool is_neighbour(PeerId peer) const noexcept {
+  bool is_neighbour(transport::PeerId peer) const noexcept {
     return shares_host(peer) && peers_[peer].address.pid != address_.pid;
   }
   // Other processes of this host that have been met and are there.
@@ -152,33 +152,33 @@ class Engine final : private ControlHandler, private Driver {
   using ProcessId = std::array<uint64_t, 2>;
 
   // For communicators.
-  void send_control(PeerId peer, const MessageHeader& header, const std::string& text) noexcept;
+  void send_control(transport::PeerId peer, const transport::MessageHeader& header, const std::string& text) noexcept;
   void settle() noexcept;
-  void lose(PeerId peer, std::string reason) noexcept;
-  void on_wedged(PeerId killed) noexcept;
+  void lose(transport::PeerId peer, std::string reason) noexcept;
+  void on_wedged(transport::PeerId killed) noexcept;
   void light_beacon();
   bool is_here(const PeerAddress& peer_address) const;
   // As check_room(), for those of them that have not been met.
   Status check_room_for(std::span<const PeerAddress> addresses) const;
-  Result<PeerId> meet_unchecked(const PeerAddress& peer_address);
+  Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
 
   // Driver
   unsigned drive() noexcept override;
-  void tick(Clock::time_point now) noexcept override;
+  void tick(sync::Clock::time_point now) noexcept override;
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
   bool holds_back() const noexcept override { return transport_ && transport_->holds_back(); }
   bool has_flag_waiters() const noexcept override { return !awaiting_start_.empty() || !flag_waiters_.empty(); }
   bool has_neighbours() const noexcept override { return num_neighbours_ != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
-  void on_process_ended(PeerId peer) noexcept override;
+  void on_process_ended(transport::PeerId peer) noexcept override;
   QueueNode* take_completions() noexcept override;
   bool has_completions() const noexcept override { return completions_ != nullptr; }
   void complete(QueueNode* chain) noexcept override;
 
   // ControlHandler
-  void on_control(const MessageHeader& header, const Payload& payload) noexcept override;
-  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
+  void on_peer_lost(transport::PeerId peer, Status reason) noexcept override;
 
   size_t begin_submitted() noexcept;
   size_t start_flagged() noexcept;
@@ -186,16 +186,16 @@ class Engine final : private ControlHandler, private Driver {
   void finish_completed() noexcept;
   void release_rested() noexcept;
 
-  std::unique_ptr<Transport> transport_;  // none once shut down
-  PeerAddress address_;                   // this process's, but for the key
-  const AlgorithmOverrides overrides_;
+  std::unique_ptr<transport::Transport> transport_;  // none once shut down
+  PeerAddress address_;                              // this process's, but for the key
+  const collectives::AlgorithmOverrides overrides_;
   std::optional<HostBeacon> beacon_;  // none: nobody can tell that this process is on their host
   const uint32_t born_after_ = num_forks();
-  Messenger messenger_;
+  messaging::Messenger messenger_;
   Doorbell doorbell_;
 
   std::vector<Peer> peers_;  // by PeerId
-  std::map<ProcessId, PeerId> peer_of_;
+  std::map<ProcessId, transport::PeerId> peer_of_;
   std::vector<Communicator*> communicators_;
   std::vector<Client*> clients_;
 
@@ -208,7 +208,7 @@ class Engine final : private ControlHandler, private Driver {
   QueueNode* completions_end_ = nullptr;
   size_t num_running_ = 0;
   int num_neighbours_ = 0;  // that are not lost
-  Clock::time_point next_tick_{};
+  sync::Clock::time_point next_tick_{};
   bool shut_down_ = false;
   Status wedged_;                       // why, if it is_wedged()
   std::atomic<bool> is_wedged_{false};  // release behind wedged_
@@ -236,4 +236,4 @@ class EngineHold {
   Engine& engine_;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

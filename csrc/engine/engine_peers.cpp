@@ -5,7 +5,7 @@
 #include "base/resources.hpp"
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // Of a peer: its process, and either its bell and a ring that is not read yet, or two sockets.
 static constexpr size_t kDescriptorsOfAPeer = 3;
@@ -14,7 +14,8 @@ static constexpr size_t kSpareDescriptors = 8;
 
 Status Engine::check_room(size_t num_new_peers) const {
   size_t num_wanted = kSpareDescriptors + num_new_peers * kDescriptorsOfAPeer;
-  for (PeerId peer = 0; peer < peers_.size(); ++peer) num_wanted += transport_->num_descriptors_to_come(peer);
+  for (transport::PeerId peer = 0; peer < peers_.size(); ++peer)
+    num_wanted += transport_->num_descriptors_to_come(peer);
   return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
 }
 
@@ -47,4 +48,4 @@ bool Engine::is_here(const PeerAddress& peer_address) const {
   return seen.ok() && seen.value();
 }
 
-}  // namespace axon
+}  // namespace axon::engine

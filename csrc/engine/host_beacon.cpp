@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-namespace axon {
+namespace axon::engine {
 
 namespace {
 
@@ -65,4 +65,4 @@ Result<bool> HostBeacon::look_for(const Name& name) {
   return failed("connect to a host beacon");
 }
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -16,7 +16,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class HostBeacon {
  public:
@@ -34,4 +34,4 @@ class HostBeacon {
   FileDescriptor socket_;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

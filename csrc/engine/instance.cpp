@@ -16,7 +16,7 @@
 #include "engine/engine.hpp"
 #include "engine/network.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 namespace {
 
@@ -65,7 +65,8 @@ T value_or_throw(const char* origin, Result<T> result) {
 
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
-  AlgorithmOverrides overrides = value_or_throw("AXON_ALGO", AlgorithmOverrides::parse(config::text("AXON_ALGO")));
+  collectives::AlgorithmOverrides overrides =
+      value_or_throw("AXON_ALGO", collectives::AlgorithmOverrides::parse(config::text("AXON_ALGO")));
   return new Engine(value_or_throw("torch_axon", open_network()), this_host(), overrides);
 }
 
@@ -132,4 +133,4 @@ void Engine::end_unused_instance() noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::engine

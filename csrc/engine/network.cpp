@@ -11,7 +11,7 @@
 #include "transport/tcp_fragments/fragments.hpp"
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 namespace {
 
@@ -25,8 +25,8 @@ bool is_set(const std::string& ucx_name) {
 // left meanwhile is an error on stdout; a killed owner leaves them behind. No CUDA: UCX is given host memory alone.
 // And room for 216 bytes behind a header in an element of a queue in shared memory, not 88: a call with a small tensor
 // goes into one, which takes 1.36 µs there and back, not 1.60 (a call alone from C++, 64 bytes).
-UcxOptions ucx_options(UcxMemory memory) {
-  UcxOptions options;
+transport::UcxOptions ucx_options(UcxMemory memory) {
+  transport::UcxOptions options;
   const auto set = [&](const std::string& name, const char* value) {
     if (!is_set(name)) options.settings.emplace_back(name, value);
   };
@@ -38,7 +38,7 @@ UcxOptions ucx_options(UcxMemory memory) {
 // UCX's own shared memory takes 4.2 MiB of /dev/shm for each process; without rings it is what carries small messages.
 constexpr size_t kUcxMemory = size_t{5} << 20;
 
-Result<std::unique_ptr<Transport>> open_ucx_without_memory(const std::string& why) {
+Result<std::unique_ptr<transport::Transport>> open_ucx_without_memory(const std::string& why) {
   log::warn("messages between processes of this host take TCP: UCX wants " + std::to_string(kUcxMemory >> 20) +
             " MiB of shared memory for each process and finds " + describe_shared_memory() + why +
             ". A container gets more by docker run --shm-size=1g");
@@ -48,8 +48,8 @@ Result<std::unique_ptr<Transport>> open_ucx_without_memory(const std::string& wh
 // Rings need no /dev/shm: their memory has no name and no size but the process's own. Whom a ring does not reach, as a
 // process of another user, UCX's memory does not reach either: both are opened by way of /proc/PID/fd. So UCX keeps to
 // TCP where there are rings.
-Result<std::unique_ptr<Transport>> open_ucx(RingUse rings) {
-  if (rings != RingUse::kNever) return open_ucx_transport(ucx_options(UcxMemory::kNone));
+Result<std::unique_ptr<transport::Transport>> open_ucx(transport::RingUse rings) {
+  if (rings != transport::RingUse::kNever) return open_ucx_transport(ucx_options(UcxMemory::kNone));
   const bool is_ours_to_choose = !is_set("TLS");
   if (is_ours_to_choose && !is_set("POSIX_DIR") && room_in_shared_memory() < kUcxMemory) {
     return open_ucx_without_memory("");
@@ -68,15 +68,15 @@ bool tcp_estimates_links() {
   return congestion_control.starts_with("bbr");
 }
 
-FragmentUse use_of_fragments() {
+transport::FragmentUse use_of_fragments() {
   const std::string setting = config::text("AXON_TCP_FRAGMENTS");
   const bool is_wanted = setting == "auto" ? tcp_estimates_links() : setting == "always";
-  return is_wanted ? FragmentUse::kToOtherHosts : FragmentUse::kNever;
+  return is_wanted ? transport::FragmentUse::kToOtherHosts : transport::FragmentUse::kNever;
 }
 
-RingUse use_of_rings() {
-  if (!config::has_transport("rings")) return RingUse::kNever;
-  return config::has_transport("cma") ? RingUse::kAlways : RingUse::kCopies;
+transport::RingUse use_of_rings() {
+  if (!config::has_transport("rings")) return transport::RingUse::kNever;
+  return config::has_transport("cma") ? transport::RingUse::kAlways : transport::RingUse::kCopies;
 }
 
 }  // namespace
@@ -86,13 +86,13 @@ static constexpr size_t kDescriptorsOfAnEngine = 24;
 // UCX's, without which it ends the process by an assertion (UCX 1.22), and the progress thread.
 static constexpr size_t kThreadsOfAnEngine = 2;
 
-Result<std::unique_ptr<Transport>> open_network() {
+Result<std::unique_ptr<transport::Transport>> open_network() {
   AXON_TRY(check_descriptors(kDescriptorsOfAnEngine, "start torch_axon"));
   AXON_TRY(check_threads(kThreadsOfAnEngine));
-  const RingUse rings = use_of_rings();
+  const transport::RingUse rings = use_of_rings();
   auto ucx = open_ucx(rings);
   if (!ucx.ok()) return std::move(ucx.status());
   return with_rings(with_fragments(std::move(ucx).value(), use_of_fragments()), rings);
 }
 
-}  // namespace axon
+}  // namespace axon::engine

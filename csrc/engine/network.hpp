@@ -7,8 +7,8 @@
 #include "base/status.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::engine {
 
-Result<std::unique_ptr<Transport>> open_network();
+Result<std::unique_ptr<transport::Transport>> open_network();
 
-}  // namespace axon
+}  // namespace axon::engine

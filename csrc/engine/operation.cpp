@@ -2,7 +2,7 @@
 
 #include "engine/communicator.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 CallRecord Operation::record() const {
   return {.kind = arguments.kind,
@@ -18,7 +18,7 @@ CallRecord Operation::record() const {
           .call_site = call_site};
 }
 
-Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {
+transport::Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {
   return {.operation = arguments.kind,
           .dtype = arguments.dtype,
           .reduction = arguments.reduction,
@@ -46,7 +46,7 @@ Task<Status> Operation::run() {
   if (direction == Direction::kCollective) {
     status = co_await algorithm_(*exchange_, arguments);
   } else {
-    Batch batch(*exchange_);
+    messaging::Batch batch(*exchange_);
     if (direction == Direction::kSend) {
       batch.send({.peer = peer, .slot = tag}, arguments.inputs[0]);
     } else {
@@ -58,4 +58,4 @@ Task<Status> Operation::run() {
   co_return status;
 }
 
-}  // namespace axon
+}  // namespace axon::engine

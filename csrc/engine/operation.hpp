@@ -25,14 +25,15 @@
 #include "engine/progress.hpp"
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class Communicator;
 
 class Operation : public ListNode<Operation>, private Submission {
  public:
   // Filled in by the client. The spans in `arguments` and the strings are borrowed until on_released().
-  CollectiveArguments arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
+  collectives::CollectiveArguments
+      arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
   Direction direction = Direction::kCollective;
   int peer = -1;     // point to point: the other rank; −1 receives from anyone
   uint32_t tag = 0;  // point to point
@@ -63,7 +64,7 @@ class Operation : public ListNode<Operation>, private Submission {
   // "all_reduce #5 (float32[4, 256], SUM)"
   std::string describe() const { return record().describe(); }
   // What every message of it carries: the user's call, and how it is done.
-  Fingerprint fingerprint(uint8_t algorithm) const noexcept;
+  transport::Fingerprint fingerprint(uint8_t algorithm) const noexcept;
 
  protected:
   virtual ~Operation() = default;
@@ -86,11 +87,11 @@ class Operation : public ListNode<Operation>, private Submission {
   SizeClassPool& size_class_pool() noexcept { return exchange_->size_class_pool(); }
 
   Communicator* communicator_ = nullptr;
-  Algorithm algorithm_ = nullptr;
+  collectives::Algorithm algorithm_ = nullptr;
   uint32_t sequence_ = 0;
-  Clock::time_point called_at_{};
-  Clock::time_point deadline_{};
-  std::optional<Exchange> exchange_;
+  sync::Clock::time_point called_at_{};
+  sync::Clock::time_point deadline_{};
+  std::optional<messaging::Exchange> exchange_;
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
@@ -98,4 +99,4 @@ class Operation : public ListNode<Operation>, private Submission {
   sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -12,7 +12,7 @@
 
 #include "engine/peer_address.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class Engine;
 
@@ -32,4 +32,4 @@ class OwnAddress {
   const PeerAddress address_;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -5,14 +5,14 @@
 
 #include "transport/message.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 namespace {
 
 // The blob: this, then the address. Fixed layout, little endian as all hosts we build for; docs/wire.md.
 struct Prefix {
   std::array<char, 4> magic{'a', 'x', 'o', 'n'};
-  uint32_t wire_version = kWireVersion;
+  uint32_t wire_version = transport::kWireVersion;
   uint64_t key = 0;
   std::array<uint64_t, 2> process{};
   uint64_t host = 0;
@@ -45,9 +45,9 @@ Result<PeerAddress> PeerAddress::decode(std::span<const uint8_t> blob) {
   if (blob.size() < sizeof prefix) return refuse("truncated, at least " + std::to_string(sizeof prefix) + " expected");
   std::memcpy(&prefix, blob.data(), sizeof prefix);
   if (prefix.magic != Prefix{}.magic) return refuse("not from torch_axon");
-  if (prefix.wire_version != kWireVersion) {
+  if (prefix.wire_version != transport::kWireVersion) {
     return refuse("the peer speaks wire version " + std::to_string(prefix.wire_version) + ", this process " +
-                  std::to_string(kWireVersion) + ": install the same torch_axon on all ranks");
+                  std::to_string(transport::kWireVersion) + ": install the same torch_axon on all ranks");
   }
   const auto transport_address = std::as_bytes(blob.subspan(sizeof prefix));
   if (transport_address.size() != prefix.address_num_bytes) {
@@ -63,4 +63,4 @@ Result<PeerAddress> PeerAddress::decode(std::span<const uint8_t> blob) {
   return peer_address;
 }
 
-}  // namespace axon
+}  // namespace axon::engine

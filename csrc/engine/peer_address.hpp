@@ -9,7 +9,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 struct PeerAddress {
   uint64_t key = 0;                   // random, fresh for every group formed: messages to this rank have to name it
@@ -23,4 +23,4 @@ struct PeerAddress {
   static Result<PeerAddress> decode(std::span<const uint8_t> blob);
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -13,7 +13,7 @@
 
 #include "base/file_descriptor.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 namespace {
 
@@ -48,7 +48,7 @@ Facts look_at(int32_t pid) noexcept {
 
 }  // namespace
 
-Result<PolledProcess> PolledProcess::find(int32_t pid, PeerId peer) {
+Result<PolledProcess> PolledProcess::find(int32_t pid, transport::PeerId peer) {
   const Facts facts = look_at(pid);
   if (facts.state == Facts::State::kLives) return PolledProcess(pid, peer, facts.start_time);
   const bool exists = kill(pid, 0) == 0 || errno == EPERM;
@@ -63,4 +63,4 @@ bool PolledProcess::has_ended() const noexcept {
   return facts.state == Facts::State::kEnded || facts.start_time != start_time_;
 }
 
-}  // namespace axon
+}  // namespace axon::engine

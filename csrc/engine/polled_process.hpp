@@ -7,24 +7,24 @@
 #include "base/status.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class PolledProcess {
  public:
   // kPeerLost: it has ended. kTransport: /proc does not show it.
-  static Result<PolledProcess> find(int32_t pid, PeerId peer);
+  static Result<PolledProcess> find(int32_t pid, transport::PeerId peer);
 
-  PeerId peer() const noexcept { return peer_; }
+  transport::PeerId peer() const noexcept { return peer_; }
   // Also once another process has its number, and while its parent has not asked for how it ended. A few microseconds.
   bool has_ended() const noexcept;
 
  private:
-  PolledProcess(int32_t pid, PeerId peer, uint64_t start_time) noexcept
+  PolledProcess(int32_t pid, transport::PeerId peer, uint64_t start_time) noexcept
       : pid_(pid), peer_(peer), start_time_(start_time) {}
 
   int32_t pid_;
-  PeerId peer_;
+  transport::PeerId peer_;
   uint64_t start_time_;  // in ticks since the system started
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -7,7 +7,7 @@
 
 #include "base/trace.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 using namespace pace;
 
@@ -34,7 +34,7 @@ bool Progress::try_acquire() noexcept {
 
 // A progress owner that only posts a message is done sooner than a sleep would take.
 bool Progress::spin_to_acquire() noexcept {
-  for (unsigned i = 0; i < kRoundsBeforeYield; ++i) {
+  for (unsigned i = 0; i < pace::kRoundsBeforeYield; ++i) {
     if (num_contenders_.load() == 0 && try_acquire()) return true;
     sync::relax();
   }
@@ -44,7 +44,7 @@ bool Progress::spin_to_acquire() noexcept {
 void Progress::acquire() noexcept {
   num_contenders_.fetch_add(1);
   while (!try_acquire()) {
-    for_token_.sleep_until(Clock::now() + kLongSleep, [this] { return !token_.load(); });
+    for_token_.sleep_until(sync::Clock::now() + pace::kLongSleep, [this] { return !token_.load(); });
   }
   num_contenders_.fetch_sub(1);
 }
@@ -88,20 +88,20 @@ void Progress::wake_to_look() noexcept {
   if (background_blocks_.load()) doorbell_.ring();
 }
 
-bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
-                    Clock::duration spin_budget) noexcept {
+bool Progress::wait(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
+                    sync::Clock::duration spin_budget) noexcept {
   bool has_blocked = false;
   bool leaves_work = true;
-  Clock::duration spin_budget_left = spin_budget;
+  sync::Clock::duration spin_budget_left = spin_budget;
   while (!finished.load()) {
     if (spin_budget == kFollower && !background_is_away_.load()) {
       sleep_beside_driver(finished, deadline);
-      if (Clock::now() >= deadline) break;
+      if (sync::Clock::now() >= deadline) break;
       continue;
     }
     if (!spin_to_acquire()) {
       for_token_.sleep_until(deadline, [&] { return finished.load() || !token_.load(); });
-      if (Clock::now() >= deadline) break;
+      if (sync::Clock::now() >= deadline) break;
       continue;
     }
     const Pause pause = spin(finished, deadline, spin_budget_left);
@@ -110,20 +110,21 @@ bool Progress::wait(const sync::atomic<bool>& finished, Clock::time_point deadli
       leaves_work = true;  // unless it is seen to leave none, later
       // When yielding on an oversubscribed host, charge only the time asleep to the spin budget.
       if (!is_oversubscribed()) spin_budget_left = {};
-      const Clock::time_point began = Clock::now();
+      const sync::Clock::time_point began = sync::Clock::now();
       const bool has_event = block_on_events(finished, deadline);
-      spin_budget_left =
-          has_event ? spin_budget : std::max<Clock::duration>(spin_budget_left - (Clock::now() - began), {});
+      spin_budget_left = has_event
+                             ? spin_budget
+                             : std::max<sync::Clock::duration>(spin_budget_left - (sync::Clock::now() - began), {});
       continue;
     }
     if (has_blocked)
-      leaves_work =
-          Clock::now() >= oversubscribed_until_ || driver_.has_running() || driver_.holds_back() || for_end_.any();
+      leaves_work = sync::Clock::now() >= oversubscribed_until_ || driver_.has_running() || driver_.holds_back() ||
+                    for_end_.any();
     release();
     if (pause == Pause::kDeadline) break;
     if (pause == Pause::kQuiet) {
       sleep_beside_driver(finished, deadline);
-      if (Clock::now() >= deadline) break;
+      if (sync::Clock::now() >= deadline) break;
     }
   }
   if (has_blocked && leaves_work) doorbell_.ring();  // else the background thread, which is idle, would be in the way
@@ -149,66 +150,66 @@ Progress::Armed Progress::arm() noexcept {
 
 // From the progress owner, who lets go of it: until the transport has something, which is told, or somebody else
 // has done or started something, or deadlines are to be looked after.
-bool Progress::block_on_events(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+bool Progress::block_on_events(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept {
   const Armed armed = arm();
   waiter_blocks_.store(armed == Armed::kYes);  // before the token is released: who starts or ends something sees it
   release();
   if (armed == Armed::kHeldBack) {
-    for_end_.sleep_until(std::min(deadline, Clock::now() + kShortSleep), [&] { return finished.load(); });
+    for_end_.sleep_until(std::min(deadline, sync::Clock::now() + pace::kShortSleep), [&] { return finished.load(); });
   }
   if (armed != Armed::kYes) return true;
   if (background_blocks_.load()) doorbell_.ring();  // one is enough
-  const auto time_left = std::chrono::ceil<microseconds>(deadline - Clock::now());
-  const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, kDeepSleepRunning);
+  const auto time_left = std::chrono::ceil<microseconds>(deadline - sync::Clock::now());
+  const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, pace::kDeepSleepRunning);
   const bool has_event = !finished.load() && doorbell_.block_on_events(at_most);
   waiter_blocks_.store(false);
   return has_event;
 }
 
 // Where another waiter blocks, or the background thread has to look for a device's flag.
-void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept {
+void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept {
   if (!background_blocks_.load() && !waiter_blocks_.load()) doorbell_.ring();  // the background thread takes over now
   const bool alone = background_is_away_.load();
-  for_end_.sleep_until(alone ? std::min(deadline, Clock::now() + kShortSleep) : deadline,
+  for_end_.sleep_until(alone ? std::min(deadline, sync::Clock::now() + pace::kShortSleep) : deadline,
                        [&] { return finished.load() || (!alone && background_is_away_.load()); });
 }
 
 // Progress owner only. Once it is over nobody need read the clock for it.
 bool Progress::is_oversubscribed() noexcept {
-  if (oversubscribed_until_ == Clock::time_point{}) return false;
-  if (Clock::now() < oversubscribed_until_) return true;
+  if (oversubscribed_until_ == sync::Clock::time_point{}) return false;
+  if (sync::Clock::now() < oversubscribed_until_) return true;
   oversubscribed_until_ = {};
   return false;
 }
 
-Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_point deadline,
-                               Clock::duration spin_budget) noexcept {
-  Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
-  Clock::time_point busy_at{};
+Progress::Pause Progress::spin(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
+                               sync::Clock::duration spin_budget) noexcept {
+  sync::Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
+  sync::Clock::time_point busy_at{};
   const bool oversubscribed = is_oversubscribed();
   unsigned num_idle = 0;
   for (unsigned round = 1; !finished.load(); ++round) {
     if (drive_and_count()) {
       num_idle = 0;
-    } else if (++num_idle > kRoundsBeforeYield) {
+    } else if (++num_idle > pace::kRoundsBeforeYield) {
       if (oversubscribed) return Pause::kQuiet;
       sync::yield();
-    } else if (num_idle > kRoundsBeforePause) {
+    } else if (num_idle > pace::kRoundsBeforePause) {
       sync::relax();
     }
     if (driver_.has_completions() || num_contenders_.load(std::memory_order_relaxed) != 0) return Pause::kYield;
     if (spin_budget == kFollower && !background_is_away_.load()) return Pause::kQuiet;
     if (round % kRoundsBetweenClockReads == 0) {
-      const Clock::time_point now = Clock::now();
-      const bool is_first_look = looked_at == Clock::time_point{};
-      const auto took = is_first_look ? Clock::duration{0} : now - looked_at;
+      const sync::Clock::time_point now = sync::Clock::now();
+      const bool is_first_look = looked_at == sync::Clock::time_point{};
+      const auto took = is_first_look ? sync::Clock::duration{0} : now - looked_at;
       looked_at = now;
       const bool idle = num_idle >= kRoundsBetweenClockReads;
       if (!idle || is_first_look) busy_at = now;
       driver_.tick(now);
       if (now >= deadline) return Pause::kDeadline;
-      if (idle && took > kContended) {
-        oversubscribed_for_ = std::min<Clock::duration>(2 * oversubscribed_for_, kLongestOversubscribed);
+      if (idle && took > pace::kContended) {
+        oversubscribed_for_ = std::min<sync::Clock::duration>(2 * oversubscribed_for_, pace::kLongestOversubscribed);
         oversubscribed_until_ = std::max(oversubscribed_until_, now + oversubscribed_for_);
         return Pause::kQuiet;
       }
@@ -216,7 +217,7 @@ Progress::Pause Progress::spin(const sync::atomic<bool>& finished, Clock::time_p
     }
   }
   if (!oversubscribed)
-    oversubscribed_for_ = std::max<Clock::duration>(oversubscribed_for_ / 2, kShortestOversubscribed);
+    oversubscribed_for_ = std::max<sync::Clock::duration>(oversubscribed_for_ / 2, pace::kShortestOversubscribed);
   return Pause::kFinished;
 }
 
@@ -232,12 +233,12 @@ void Progress::run_in_background() noexcept {
   for (unsigned round = 1; !stopping_.load(); ++round) {
     write_trace();
     if (waiter_blocks_.load()) {
-      sleep(Sleep::kLight, kIdle);  // or until the waiter goes, who may come again with the next operation
-      sleep(Sleep::kLight, kLongSleep);
+      sleep(Sleep::kLight, pace::kIdle);  // or until the waiter goes, who may come again with the next operation
+      sleep(Sleep::kLight, pace::kLongSleep);
       continue;
     }
     if (num_contenders_.load() != 0 || for_token_.any() || !try_acquire()) {
-      sleep(Sleep::kLight, kLongSleep);
+      sleep(Sleep::kLight, pace::kLongSleep);
       continue;
     }
     const microseconds pause = drive_in_background();
@@ -250,7 +251,7 @@ void Progress::run_in_background() noexcept {
       round = 0;
     } else if (round % kRoundsBetweenLooks == 0) {
       sleep(Sleep::kLight, microseconds{0});
-    } else if (round < kRoundsBeforeYield) {
+    } else if (round < pace::kRoundsBeforeYield) {
       sync::relax();  // whoever yields is served last where cores are short, and more of the message is on its way
     } else {
       sync::yield();
@@ -263,7 +264,7 @@ void Progress::run_in_background() noexcept {
 // arming tells whether there is one.
 microseconds Progress::drive_in_background() noexcept {
   const bool moved = drive_and_count();
-  const Clock::time_point now = Clock::now();
+  const sync::Clock::time_point now = sync::Clock::now();
   driver_.tick(now);
   const bool awaits_flag = driver_.has_flag_waiters();
   const bool running = awaits_flag || driver_.has_running();
@@ -273,39 +274,40 @@ microseconds Progress::drive_in_background() noexcept {
     busy_at_ = now;
   }
   const bool oversubscribed = now < oversubscribed_until_;
-  const Clock::duration quiet = oversubscribed ? kWarm : now - busy_at_;
-  if ((moved && !oversubscribed) || (running && quiet < kHot)) return microseconds{0};
-  const microseconds sleep_time = running ? kShortSleep : kLongSleep;
-  if (awaits_flag || (quiet < kWarm && driver_.has_neighbours())) return sleep_time;
-  if (const Armed armed = arm(); armed != Armed::kYes) return armed == Armed::kMoved ? microseconds{0} : kShortSleep;
+  const sync::Clock::duration quiet = oversubscribed ? pace::kWarm : now - busy_at_;
+  if ((moved && !oversubscribed) || (running && quiet < pace::kHot)) return microseconds{0};
+  const microseconds sleep_time = running ? pace::kShortSleep : pace::kLongSleep;
+  if (awaits_flag || (quiet < pace::kWarm && driver_.has_neighbours())) return sleep_time;
+  if (const Armed armed = arm(); armed != Armed::kYes)
+    return armed == Armed::kMoved ? microseconds{0} : pace::kShortSleep;
   background_blocks_.store(true);
-  if (quiet < kWarm) return sleep_time;
+  if (quiet < pace::kWarm) return sleep_time;
   if (oversubscribed)
-    return kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
-  deeply_asleep_.store(true);  // before the token is released: whoever starts something next sees it
-  return running ? kDeepSleepRunning : kDeepSleepIdle;
+    return pace::kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
+  deeply_asleep_.store(true);        // before the token is released: whoever starts something next sees it
+  return running ? pace::kDeepSleepRunning : pace::kDeepSleepIdle;
 }
 
 // Without the token: a file system may take its time, and those who wait drive meanwhile.
 void Progress::write_trace() noexcept {
-  if (!trace::is_on() || Clock::now() < traced_at_ + kTraceInterval) [[likely]]
+  if (!trace::is_on() || sync::Clock::now() < traced_at_ + kTraceInterval) [[likely]]
     return;
   background_is_away_.store(true);
   for_end_.notify();
   trace::flush();
   background_is_away_.store(false);
-  traced_at_ = Clock::now();
+  traced_at_ = sync::Clock::now();
 }
 
 void Progress::sleep(Sleep depth, microseconds at_most) noexcept {
   if (trace::is_on()) [[unlikely]]
     at_most = std::min<microseconds>(at_most, kTraceInterval);
-  const std::span<const PeerId> ended = doorbell_.sleep(depth, at_most);
+  const std::span<const transport::PeerId> ended = doorbell_.sleep(depth, at_most);
   background_blocks_.store(false);
   deeply_asleep_.store(false);
-  for (const PeerId peer : ended) {
+  for (const transport::PeerId peer : ended) {
     exclusively([&] { driver_.on_process_ended(peer); });
   }
 }
 
-}  // namespace axon
+}  // namespace axon::engine

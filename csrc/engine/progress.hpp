@@ -23,7 +23,7 @@
 #include "engine/sleepers.hpp"
 #include "engine/submissions.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // What the progress owner does. All but complete() are called with the token held.
 class Driver {
@@ -31,7 +31,7 @@ class Driver {
   // One round over everything that can move; returns how much did.
   virtual unsigned drive() noexcept = 0;
   // Looks after deadlines; called every few milliseconds at the most.
-  virtual void tick(Clock::time_point now) noexcept = 0;
+  virtual void tick(sync::Clock::time_point now) noexcept = 0;
   virtual bool has_submissions() const noexcept = 0;  // without the token, too
   virtual bool has_running() const noexcept = 0;
   // Something that was sent, by operations that may be over, moves only while somebody drives.
@@ -42,7 +42,7 @@ class Driver {
   virtual bool has_neighbours() const noexcept = 0;
   // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
   virtual bool arm() noexcept = 0;
-  virtual void on_process_ended(PeerId peer) noexcept = 0;
+  virtual void on_process_ended(transport::PeerId peer) noexcept = 0;
   // The chain of those to be told; complete() tells them, after the token has been released.
   virtual QueueNode* take_completions() noexcept = 0;
   virtual bool has_completions() const noexcept = 0;
@@ -88,8 +88,8 @@ class Progress {
   // Blocks once nothing has moved for as long as its spin budget; a follower sleeps at once, and drives only while
   // the background thread is away.
   static constexpr sync::Clock::duration kFollower{-1};
-  bool wait(const sync::atomic<bool>& finished, Clock::time_point deadline,
-            Clock::duration spin_budget = pace::kSpinBudget) noexcept;
+  bool wait(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
+            sync::Clock::duration spin_budget = pace::kSpinBudget) noexcept;
 
   // Lets all who sleep in wait() look at what they wait for, which somebody else than complete() has set.
   void nudge() noexcept {
@@ -98,7 +98,7 @@ class Progress {
   }
 
   // From now on there are more processes here than cores: whoever waits sleeps soon. Progress owner only.
-  void set_oversubscribed() noexcept { oversubscribed_until_ = Clock::time_point::max(); }
+  void set_oversubscribed() noexcept { oversubscribed_until_ = sync::Clock::time_point::max(); }
   // And no longer. Progress owner only.
   void clear_oversubscribed() noexcept { oversubscribed_until_ = {}; }
 
@@ -123,15 +123,16 @@ class Progress {
   void release() noexcept;
   void release_once() noexcept;
   void notify_of_end() noexcept;
-  Pause spin(const sync::atomic<bool>& finished, Clock::time_point deadline, Clock::duration spin_budget) noexcept;
+  Pause spin(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
+             sync::Clock::duration spin_budget) noexcept;
   // A round that keeps the background thread busy if something has moved, which is returned. Those of pump() and
   // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
   bool drive_and_count() noexcept;
   bool may_block() const noexcept;
   bool is_oversubscribed() noexcept;
   Armed arm() noexcept;
-  bool block_on_events(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
-  void sleep_beside_driver(const sync::atomic<bool>& finished, Clock::time_point deadline) noexcept;
+  bool block_on_events(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept;
+  void sleep_beside_driver(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept;
 
   void run_in_background() noexcept;
   std::chrono::microseconds drive_in_background() noexcept;
@@ -153,15 +154,15 @@ class Progress {
   Sleepers for_end_;    // of their operation, which another waiter or the background thread drives; or until it cannot
 
   // Progress owner only.
-  Clock::time_point oversubscribed_until_{};
-  Clock::duration oversubscribed_for_ = pace::kShortestOversubscribed;
+  sync::Clock::time_point oversubscribed_until_{};
+  sync::Clock::duration oversubscribed_for_ = pace::kShortestOversubscribed;
 
   // Background thread only.
   uint64_t seen_busy_rounds_ = 0;
-  Clock::time_point busy_at_{};
-  Clock::time_point traced_at_{};
+  sync::Clock::time_point busy_at_{};
+  sync::Clock::time_point traced_at_{};
 
   sync::thread thread_;  // last: starts when all else is there
 };
 
-}  // namespace axon
+}  // namespace axon::engine

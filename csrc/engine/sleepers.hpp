@@ -10,7 +10,7 @@
 #include "base/intrusive_list.hpp"
 #include "base/sync.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 class Sleepers {
  public:
@@ -54,4 +54,4 @@ class Sleepers {
   IntrusiveList<Sleeper> sleepers_;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -6,7 +6,7 @@
 
 #include "base/sync.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // What is handed over, linked in a chain. Also what a driver hands back, to be told after the token has been released.
 struct QueueNode {
@@ -39,4 +39,4 @@ class Submissions {
   sync::atomic<QueueNode*> top_{nullptr};
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -10,7 +10,7 @@
 #include "fused/schedules.hpp"
 #include "python/tensor_memory.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 namespace {
 
@@ -29,20 +29,20 @@ bool goes_to_the_kernel(const at::Tensor& tensor) {
 bool fits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   const auto is_alike = [&](const at::Tensor& tensor, int64_t num_dimensions) {
     return tensor.dim() == num_dimensions && tensor.scalar_type() == x.scalar_type() && tensor.device() == x.device() &&
-           goes_to_the_kernel(tensor) && has_memory(tensor);
+           goes_to_the_kernel(tensor) && python::has_memory(tensor);
   };
   return is_alike(weight, 2) && weight.size(0) == x.size(1) &&
          (!bias || (is_alike(*bias, 1) && bias->size(0) == weight.size(1)));
 }
 
 // None: of another backend.
-c10::intrusive_ptr<AxonBackend> backend_of(const std::string& group, const at::Tensor& x) {
-  return c10::dynamic_intrusive_pointer_cast<AxonBackend>(
+c10::intrusive_ptr<c10d_backend::AxonBackend> backend_of(const std::string& group, const at::Tensor& x) {
+  return c10::dynamic_intrusive_pointer_cast<c10d_backend::AxonBackend>(
       c10d::resolve_process_group(group)->getBackend(x.device().type()));
 }
 
 bool is_ready(const at::Tensor& x) {
-  return x.dim() == 2 && x.is_contiguous() && has_memory(x) && goes_to_the_kernel(x);
+  return x.dim() == 2 && x.is_contiguous() && python::has_memory(x) && goes_to_the_kernel(x);
 }
 
 Weight weight_of(const at::Tensor& values, const std::optional<at::Tensor>& bias) {
@@ -90,4 +90,4 @@ std::optional<at::Tensor> matmul_reduce_scatter_at_once(const at::Tensor& x, con
                                  .reduction = is_average ? c10d::ReduceOp::AVG : c10d::ReduceOp::SUM});
 }
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -12,7 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-namespace axon {
+namespace axon::fused {
 
 // x [m, k], the same m on all ranks; weights [k, n] each, biases [n] each. As all_gather_matmul.
 std::optional<std::tuple<at::Tensor, std::vector<at::Tensor>>> all_gather_matmul_at_once(
@@ -24,4 +24,4 @@ std::optional<at::Tensor> matmul_reduce_scatter_at_once(const at::Tensor& x, con
                                                         const std::optional<at::Tensor>& bias,
                                                         const std::string& reduce_op, const std::string& group_name);
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -4,11 +4,11 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-namespace axon {
+namespace axon::fused {
 
 struct BelowAutograd {
   at::AutoDispatchBelowADInplaceOrView autograd;
   c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
 };
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -11,32 +11,34 @@
 #include "fused/schedules.hpp"
 #include "python/shape_text.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 namespace {
 
 using OptionalTensors = c10::List<std::optional<at::Tensor>>;
 
-[[noreturn]] void reject(Argument argument, const std::string& found, const std::string& allowed) {
-  throw_value_error(std::string(argument.operation) + ": argument '" + argument.name + "' " + found +
-                    "; allowed: " + allowed);
+[[noreturn]] void reject(c10d_backend::Argument argument, const std::string& found, const std::string& allowed) {
+  c10d_backend::throw_value_error(std::string(argument.operation) + ": argument '" + argument.name + "' " + found +
+                                  "; allowed: " + allowed);
 }
 
-void check_device(Argument argument, const at::Tensor& tensor, const at::Tensor& x) {
+void check_device(c10d_backend::Argument argument, const at::Tensor& tensor, const at::Tensor& x) {
   if (tensor.device() != x.device())
     reject(argument, "is on " + tensor.device().str(), x.device().str() + ", as 'x' is");
 }
 
 std::string shape_of(const at::Tensor& tensor) {
-  return "has shape " + text_of(tensor.sizes());
+  return "has shape " + python::text_of(tensor.sizes());
 }
 
-c10::intrusive_ptr<AxonBackend> backend_of(const char* operation, const std::string& group, const at::Tensor& x) {
-  check_tensor({operation, "x"}, x);
+c10::intrusive_ptr<c10d_backend::AxonBackend> backend_of(const char* operation, const std::string& group,
+                                                         const at::Tensor& x) {
+  c10d_backend::check_tensor({operation, "x"}, x);
   const auto backend = c10d::resolve_process_group(group)->getBackend(x.device().type());
-  auto axon = c10::dynamic_intrusive_pointer_cast<AxonBackend>(backend);
+  auto axon = c10::dynamic_intrusive_pointer_cast<c10d_backend::AxonBackend>(backend);
   if (axon && axon->is_coalescing()) {
-    throw_value_error(std::string(operation) + ": within a coalescing manager of its group; allowed: outside of it");
+    c10d_backend::throw_value_error(std::string(operation) +
+                                    ": within a coalescing manager of its group; allowed: outside of it");
   }
   if (axon) return axon;
   reject({operation, "group_name"},
@@ -44,7 +46,8 @@ c10::intrusive_ptr<AxonBackend> backend_of(const char* operation, const std::str
          "groups whose backend is axon");
 }
 
-RowPartition partition(Argument argument, at::IntArrayRef sizes, const AxonBackend& backend) {
+RowPartition partition(c10d_backend::Argument argument, at::IntArrayRef sizes,
+                       const c10d_backend::AxonBackend& backend) {
   check_length(argument, sizes.size(), static_cast<size_t>(backend.getSize()));
   for (const int64_t size : sizes) {
     if (size < 0) reject(argument, "holds " + std::to_string(size), "sizes from 0");
@@ -52,7 +55,7 @@ RowPartition partition(Argument argument, at::IntArrayRef sizes, const AxonBacke
   return {sizes, backend.getRank()};
 }
 
-void check_scale(Argument argument, const at::Tensor& scale, const at::Tensor& x, int64_t num_vectors) {
+void check_scale(c10d_backend::Argument argument, const at::Tensor& scale, const at::Tensor& x, int64_t num_vectors) {
   check_tensor(argument, scale);
   check_type(argument, scale, at::kFloat);
   check_device(argument, scale, x);
@@ -69,7 +72,7 @@ void check_rows(const char* operation, const Rows& x, int64_t num_rows) {
 }
 
 void check_factors(const char* operation, const Rows& x, const Weight& weight) {
-  const Argument argument{operation, "weight"};
+  const c10d_backend::Argument argument{operation, "weight"};
   check_tensor(argument, weight.values);
   check_device(argument, weight.values, x.values);
   if (weight.values.dim() != 2 || weight.values.size(0) != x.values.size(1)) {
@@ -81,7 +84,7 @@ void check_factors(const char* operation, const Rows& x, const Weight& weight) {
     check_type(argument, weight.values, x.values.scalar_type());
   }
   if (!weight.bias) return;
-  const Argument bias{operation, "bias"};
+  const c10d_backend::Argument bias{operation, "bias"};
   check_tensor(bias, *weight.bias);
   check_device(bias, *weight.bias, x.values);
   check_type(bias, *weight.bias, weight.output_type);
@@ -103,7 +106,7 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> all_gather_matmul(const at::Tens
                                                                   const std::string& group_name, bool return_gathered) {
   static constexpr const char* kName = "all_gather_matmul";
   const BelowAutograd guard;
-  check_length({kName, "biases"}, biases.size(), weights.size());
+  c10d_backend::check_length({kName, "biases"}, biases.size(), weights.size());
   const auto backend = backend_of(kName, group_name, x);
   const RowPartition rows = partition({kName, "sizes"}, sizes, *backend);
   std::vector<Weight> factors;
@@ -123,8 +126,8 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> scaled_all_gather_matmul(
     std::optional<at::ScalarType> out_dtype, bool use_fast_accum, bool return_gathered) {
   static constexpr const char* kName = "scaled_all_gather_matmul";
   const BelowAutograd guard;
-  check_length({kName, "biases"}, biases.size(), weights.size());
-  check_length({kName, "scales"}, scales.size(), weights.size());
+  c10d_backend::check_length({kName, "biases"}, biases.size(), weights.size());
+  c10d_backend::check_length({kName, "scales"}, scales.size(), weights.size());
   const auto backend = backend_of(kName, group_name, x);
   const RowPartition rows = partition({kName, "sizes"}, sizes, *backend);
   std::vector<Weight> factors;
@@ -142,7 +145,7 @@ std::tuple<at::Tensor, std::vector<at::Tensor>> scaled_all_gather_matmul(
                                      .returns_gathered = return_gathered});
 }
 
-c10d::ReduceOp reduction_of(Argument argument, const std::string& name) {
+c10d::ReduceOp reduction_of(c10d_backend::Argument argument, const std::string& name) {
   if (name == "sum") return c10d::ReduceOp::SUM;
   if (name == "avg") return c10d::ReduceOp::AVG;
   reject(argument, "is '" + name + "'", "'sum' or 'avg'");
@@ -229,4 +232,4 @@ TORCH_LIBRARY_IMPL(axon, CUDA, library) {
   implement(library);
 }
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace axon {
+namespace axon::fused {
 
 RowPartition::RowPartition(at::IntArrayRef sizes, int rank)
     : begins_(sizes.size() + 1), rank_(static_cast<size_t>(rank)) {
@@ -59,4 +59,4 @@ void multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& oth
   if (output.numel() != 0) at::addmm_out(output, other, x.values, weight.values, factor, factor);
 }
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-namespace axon {
+namespace axon::fused {
 
 struct RowRange {
   int64_t begin = 0;
@@ -73,4 +73,4 @@ void multiply(const Rows& x, const Weight& weight, at::Tensor output);
 // output becomes factor · (other + x · weight), rounded once. Neither has a scale, the weight no bias.
 void multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& other, double factor, at::Tensor output);
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -15,7 +15,7 @@
 
 #include "fused/schedules.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call);
 
@@ -24,4 +24,4 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call);
 // the partial results of all are summed in their accumulation type. The sum is rounded once. The weight has no bias.
 std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call);
 
-}  // namespace axon
+}  // namespace axon::fused

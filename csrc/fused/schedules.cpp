@@ -6,13 +6,13 @@
 
 #include "fused/pushed.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 namespace {
 
 // As collectives of the group want rows that differ in number: a tensor a rank.
-TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
-  TensorList parts;
+c10d_backend::TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
+  c10d_backend::TensorList parts;
   for (size_t rank = 0; rank < rows.num_ranks(); ++rank) {
     parts.push_back(slice_rows(tensor, rows.of(rank)));
   }
@@ -20,17 +20,17 @@ TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
 }
 
 // None where it is on the current stream.
-AxonBackend::WorkPtr gather(const AllGatherMatmul& call, at::Tensor own, at::Tensor all) {
+c10d_backend::AxonBackend::WorkPtr gather(const AllGatherMatmul& call, at::Tensor own, at::Tensor all) {
   c10d::AllgatherOptions options;
   options.asyncOp = own.is_cpu();
   if (call.rows.has_equal_rows()) return call.backend._allgather_base(all, own, options);
-  std::vector<TensorList> outputs{split(all, call.rows)};
-  TensorList inputs{std::move(own)};
+  std::vector<c10d_backend::TensorList> outputs{split(all, call.rows)};
+  c10d_backend::TensorList inputs{std::move(own)};
   return call.backend.allgather(outputs, inputs, options);
 }
 
-void await(const std::vector<AxonBackend::WorkPtr>& gathering) {
-  for (const AxonBackend::WorkPtr& work : gathering) {
+void await(const std::vector<c10d_backend::AxonBackend::WorkPtr>& gathering) {
+  for (const c10d_backend::AxonBackend::WorkPtr& work : gathering) {
     if (work) work->wait();
   }
 }
@@ -43,8 +43,8 @@ void reduce_scatter(const MatmulReduceScatter& call, at::Tensor& partial, at::Te
     call.backend._reduce_scatter_base(output, partial, options);
     return;
   }
-  TensorList outputs{output};
-  std::vector<TensorList> inputs{split(partial, call.rows)};
+  c10d_backend::TensorList outputs{output};
+  std::vector<c10d_backend::TensorList> inputs{split(partial, call.rows)};
   call.backend.reduce_scatter(outputs, inputs, options);
 }
 
@@ -61,7 +61,7 @@ GatheringProducts::GatheringProducts(const AllGatherMatmul& call)
 
 void GatheringProducts::multiply(const Rows& rows, RowRange range) {
   for (size_t i = 0; i < outputs_.size(); ++i) {
-    axon::multiply(rows, call_.weights[i], output_rows(i, range));
+    fused::multiply(rows, call_.weights[i], output_rows(i, range));
   }
 }
 
@@ -73,7 +73,7 @@ GatheredProducts run(const AllGatherMatmul& call) {
   Rows all = call.x;
   const RowRange range = call.rows.all();
   all.values = call.returns_gathered ? products.gathered_rows(range) : empty_rows(all.values, range.num_rows);
-  std::vector<AxonBackend::WorkPtr> gathering{gather(call, call.x.values, all.values)};
+  std::vector<c10d_backend::AxonBackend::WorkPtr> gathering{gather(call, call.x.values, all.values)};
   if (call.x.has_scale_a_row()) {
     all.scales = empty_rows(call.x.scales, range.num_rows);
     gathering.push_back(gather(call, call.x.scales, all.scales));
@@ -108,4 +108,4 @@ at::Tensor run(MatmulReduceScatter call) {
   return output;
 }
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -7,10 +7,10 @@
 #include "c10d/backend.hpp"
 #include "fused/products.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 struct AllGatherMatmul {
-  AxonBackend& backend;
+  c10d_backend::AxonBackend& backend;
   RowPartition rows;
   Rows x;  // this rank's
   std::vector<Weight> weights;
@@ -44,7 +44,7 @@ class GatheringProducts {
 GatheredProducts run(const AllGatherMatmul& call);
 
 struct MatmulReduceScatter {
-  AxonBackend& backend;
+  c10d_backend::AxonBackend& backend;
   RowPartition rows;
   Rows x;         // of all ranks' rows
   Weight weight;  // its bias is added to the result
@@ -54,4 +54,4 @@ struct MatmulReduceScatter {
 // This rank's rows of the sum (or average) of all ranks' products.
 at::Tensor run(MatmulReduceScatter call);
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -4,15 +4,16 @@
 #include "base/interrupts.hpp"
 #include "engine/communicator.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // Returns false where the deadline has passed, or interrupts are pending. No lock may be held that a signal handler
 // could want.
-inline bool wait_attentively(Communicator& communicator, Operation& operation, Clock::time_point deadline) noexcept {
+inline bool wait_attentively(engine::Communicator& communicator, engine::Operation& operation,
+                             sync::Clock::time_point deadline) noexcept {
   while (!communicator.wait(operation, interrupts::next_look(deadline))) {
-    if (interrupts::are_pending() || Clock::now() >= deadline) return operation.finished();
+    if (interrupts::are_pending() || sync::Clock::now() >= deadline) return operation.finished();
   }
   return true;
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

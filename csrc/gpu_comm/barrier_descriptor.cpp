@@ -1,6 +1,6 @@
 #include "gpu_comm/barrier_descriptor.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 static constexpr int kDigestBits = 24;
 static constexpr uint64_t kDigestMask = (uint64_t{1} << kDigestBits) - 1;
@@ -24,4 +24,4 @@ uint64_t BarrierDescriptor::bits() const noexcept {
   return uint64_t{num_mib} << kDigestBits | digest;
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace axon {
+namespace axon::gpu_comm {
 
 struct BarrierDescriptor {
   uint64_t num_mib : 21;  // for the reader of an error; the digest knows the bytes
@@ -17,4 +17,4 @@ struct BarrierDescriptor {
   uint64_t bits() const noexcept;
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // A peer may use its GPU in the group at any time, or never: only the group's end ends the wait for its control
 // messages.
@@ -17,7 +17,7 @@ void HeldOperation::on_released() noexcept {
 void MinimumVote::cast(uint8_t value, std::chrono::milliseconds longest) {
   value_ = value;
   buffer_ = {.data = reinterpret_cast<std::byte*>(&value_), .num_bytes = 1};
-  arguments.kind = OperationKind::kAllReduce;
+  arguments.kind = transport::OperationKind::kAllReduce;
   arguments.dtype = DataType::kUint8;
   arguments.reduction = Reduction::kMin;
   arguments.outputs = {&buffer_, 1};
@@ -29,7 +29,7 @@ void MinimumVote::cast(uint8_t value, std::chrono::milliseconds longest) {
 
 void ControlMessage::describe(int rank, uint32_t message_tag, size_t num_bytes) {
   num_bytes_ = num_bytes;
-  arguments.kind = OperationKind::kPointToPoint;
+  arguments.kind = transport::OperationKind::kPointToPoint;
   arguments.dtype = DataType::kByte;
   peer = rank;
   tag = message_tag;
@@ -42,7 +42,7 @@ void ControlMessage::describe(int rank, uint32_t message_tag, size_t num_bytes) 
 void ControlMessage::prepare_send(int rank, uint32_t tag, std::span<const std::byte> content) {
   describe(rank, tag, content.size());
   std::ranges::copy(content, content_.begin());
-  direction = Direction::kSend;
+  direction = engine::Direction::kSend;
   input_ = {.data = content_.data(), .num_bytes = num_bytes_};
   arguments.inputs = {&input_, 1};
 }
@@ -50,7 +50,7 @@ void ControlMessage::prepare_send(int rank, uint32_t tag, std::span<const std::b
 void ControlMessage::prepare_receive(int rank, uint32_t tag, size_t num_bytes, Reader& reader) {
   describe(rank, tag, num_bytes);
   reader_ = &reader;
-  direction = Direction::kReceive;
+  direction = engine::Direction::kReceive;
   output_ = {.data = content_.data(), .num_bytes = num_bytes_};
   arguments.outputs = {&output_, 1};
 }
@@ -59,4 +59,4 @@ void ControlMessage::on_finished() noexcept {
   if (reader_ != nullptr) reader_->on_control_message(*this);
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -10,10 +10,10 @@
 #include "engine/operation.hpp"
 #include "ipc/device_address.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // Belongs to a holder, which is kept alive until the engine has let go of the operation.
-class HeldOperation : public Operation {
+class HeldOperation : public engine::Operation {
  public:
   // Before it starts; a holder beside the group that uses it, until on_released().
   void keep_alive(std::shared_ptr<void> holder) noexcept { holder_ = std::move(holder); }
@@ -70,11 +70,11 @@ class ControlMessage final : public HeldOperation {
   void describe(int rank, uint32_t message_tag, size_t num_bytes);
   void on_finished() noexcept override;
 
-  std::array<std::byte, DeviceAddress::kNumBytes> content_{};
+  std::array<std::byte, ipc::DeviceAddress::kNumBytes> content_{};
   size_t num_bytes_ = 0;
   ConstBuffer input_;
   Buffer output_;
   Reader* reader_ = nullptr;
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

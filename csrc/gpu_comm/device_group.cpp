@@ -16,7 +16,7 @@
 #include "kernels/ll128/collectives.hpp"
 #include "kernels/team_layout.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // A kernel that waits for a rank whose process has ended knows it, takes what that had sent, and ends. Other waits for
 // a lost rank end with all of the group, so long after the loss: some are for other ranks.
@@ -29,20 +29,21 @@ static size_t index_of(PeerAccess access) noexcept {
 }
 
 // Where a team is in a slice, and how much of it.
-static ArenaSlice part_of_slice(PeerAccess access) noexcept {
-  static constexpr size_t kSmall = SliceAllocator::kSmallSlice;
+static ipc::ArenaSlice part_of_slice(PeerAccess access) noexcept {
+  static constexpr size_t kSmall = ipc::SliceAllocator::kSmallSlice;
   if (access == PeerAccess::kSmall) return {.offset = 0, .num_bytes = kSmall};
-  return {.offset = kSmall, .num_bytes = SliceAllocator::kLargeSlice - kSmall};
+  return {.offset = kSmall, .num_bytes = ipc::SliceAllocator::kLargeSlice - kSmall};
 }
 
-DeviceGroup::DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event)
+DeviceGroup::DeviceGroup(engine::Communicator& communicator, int device, std::chrono::milliseconds timeout,
+                         cuda::Event event)
     : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
 
-Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicator, int device,
+Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(engine::Communicator& communicator, int device,
                                                        std::chrono::milliseconds timeout, uint32_t round) {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(device);
-  Result<Event> event = Event::create_untimed();
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(device);
+  Result<cuda::Event> event = cuda::Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
   std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
   if (Status taken = group->take_slice(); !taken.ok()) {
@@ -56,35 +57,36 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(Communicator& communicato
 
 Status DeviceGroup::take_slice() {
   const int num_ranks = communicator_.size();
-  if (num_ranks < 2 || num_ranks > kMaxTeamRanks) {
-    return {ErrorCode::kInvalidArgument, "kernels serve groups of 2 to " + std::to_string(kMaxTeamRanks) + " ranks"};
+  if (num_ranks < 2 || num_ranks > cuda::kMaxTeamRanks) {
+    return {ErrorCode::kInvalidArgument,
+            "kernels serve groups of 2 to " + std::to_string(cuda::kMaxTeamRanks) + " ranks"};
   }
   if (!config::has_transport("cuda")) {
     return {ErrorCode::kInvalidArgument, "AXON_TRANSPORTS does not name cuda"};
   }
-  Result<Arena*> arena = Arena::of(device_);
+  Result<ipc::Arena*> arena = ipc::Arena::of(device_);
   if (!arena.ok()) return std::move(arena.status());
   AXON_TRY(arena.value()->prepare(num_ranks));
-  Result<ArenaSlice> slice = arena.value()->take();
+  Result<ipc::ArenaSlice> slice = arena.value()->take();
   if (!slice.ok()) return std::move(slice.status());
   arena_ = arena.value();
   slice_ = slice.value();
   for (const PeerAccess access : kTeams) {
-    const ArenaSlice part = part_of_slice(access);
-    Result<TeamLayout> layout = lay_out(num_ranks, part.num_bytes);
+    const ipc::ArenaSlice part = part_of_slice(access);
+    Result<cuda::TeamLayout> layout = kernels::lay_out(num_ranks, part.num_bytes);
     if (!layout.ok()) return std::move(layout.status());
     if (part.offset < slice_.num_bytes) build_team(access, layout.value());
   }
   return Status();
 }
 
-void DeviceGroup::build_team(PeerAccess access, const TeamLayout& layout) {
+void DeviceGroup::build_team(PeerAccess access, const cuda::TeamLayout& layout) {
   std::byte* const own = arena_->data() + slice_.offset + part_of_slice(access).offset;
-  DeviceTeam& team = teams_[index_of(access)];
+  cuda::DeviceTeam& team = teams_[index_of(access)];
   team.rank = communicator_.rank();
   team.num_ranks = communicator_.size();
   team.layout = layout;
-  team.state = reinterpret_cast<TeamState*>(own);
+  team.state = reinterpret_cast<cuda::TeamState*>(own);
   team.control = arena_->controls(slice_) + index_of(access);
   team.slices[team.rank] = own;
 }
@@ -105,7 +107,7 @@ DeviceGroup::~DeviceGroup() {
 }
 
 void DeviceGroup::connect(int rank, PeerAccess access) {
-  const PeerSlice peer_slice = links_->peer_slice(rank);
+  const ipc::PeerSlice peer_slice = links_->peer_slice(rank);
   for (const PeerAccess team : kTeams) {
     if (team > access) continue;
     teams_[index_of(team)].slices[rank] =
@@ -118,7 +120,7 @@ void DeviceGroup::connect(int rank, PeerAccess access) {
 }
 
 Result<bool> DeviceGroup::has_link(int peer) {
-  if (peer < 0 || peer >= std::min(communicator_.size(), kMaxTeamRanks)) return false;
+  if (peer < 0 || peer >= std::min(communicator_.size(), cuda::kMaxTeamRanks)) return false;
   std::optional<PeerAccess>& known = peer_access_[static_cast<size_t>(peer)];
   {
     const std::lock_guard lock(mutex_);
@@ -151,49 +153,50 @@ Status DeviceGroup::obstacle_to(int peer) const {
   return without_slice_.ok() ? links_->obstacle_to(peer) : without_slice_.clone();
 }
 
-PeerAccess DeviceGroup::access_for(const Operation& operation) const noexcept {
-  if (operation.direction == Direction::kCollective) return access_of_all_.value_or(PeerAccess::kNone);
-  if (operation.peer < 0 || operation.peer >= kMaxTeamRanks) return PeerAccess::kNone;
+PeerAccess DeviceGroup::access_for(const engine::Operation& operation) const noexcept {
+  if (operation.direction == engine::Direction::kCollective) return access_of_all_.value_or(PeerAccess::kNone);
+  if (operation.peer < 0 || operation.peer >= cuda::kMaxTeamRanks) return PeerAccess::kNone;
   return peer_access_[static_cast<size_t>(operation.peer)].value_or(PeerAccess::kNone);
 }
 
-bool DeviceGroup::serves(const Operation& operation) const noexcept {
+bool DeviceGroup::serves(const engine::Operation& operation) const noexcept {
   const std::lock_guard lock(mutex_);
   const PeerAccess access = access_for(operation);
   if (access == PeerAccess::kNone) return false;
   return select_kernel(query_of(operation, communicator_.size()), teams_[index_of(access)].layout) != Kernel::kNone;
 }
 
-DeviceTeam DeviceGroup::team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept {
-  DeviceTeam team = teams_[index_of(access)];
+cuda::DeviceTeam DeviceGroup::team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept {
+  cuda::DeviceTeam team = teams_[index_of(access)];
   const std::chrono::nanoseconds longest = timeout.count() > 0 ? timeout : timeout_;
   team.timeout_ns = static_cast<uint64_t>(longest.count());
   return team;
 }
 
-static Status refused(const Operation& operation) {
+static Status refused(const engine::Operation& operation) {
   return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
 }
 
 // With the lock.
 template <typename Launch>
-Status DeviceGroup::launch_in_order(StreamView stream, Launch launch) {
-  const DeviceGuard guard(device_);
-  const LaunchLedger::Launching launching = arena_->launches().launching();
+Status DeviceGroup::launch_in_order(cuda::StreamView stream, Launch launch) {
+  const cuda::DeviceGuard guard(device_);
+  const ipc::LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.follow(stream));
   AXON_TRY(launch());
   return arena_->launches().note(order_, stream);
 }
 
-Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside beside) {
-  if (operation.direction != Direction::kCollective) {
-    const Operation* const messages[] = {&operation};
+Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView stream,
+                           kernels::zero_copy::Beside beside) {
+  if (operation.direction != engine::Direction::kCollective) {
+    const engine::Operation* const messages[] = {&operation};
     return launch_batch(messages, stream);
   }
   const std::lock_guard lock(mutex_);
   const PeerAccess access = access_for(operation);
   if (access == PeerAccess::kNone) return refused(operation);
-  const DeviceTeam team = team_for(access, operation.timeout);
+  const cuda::DeviceTeam team = team_for(access, operation.timeout);
   const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
   if (kernel == Kernel::kNone) return refused(operation);
   const LaunchContext context{
@@ -203,13 +206,13 @@ Status DeviceGroup::launch(const Operation& operation, StreamView stream, Beside
   return Status();
 }
 
-Status DeviceGroup::enqueue_barrier(const StreamBarrier& barrier, StreamView stream) {
+Status DeviceGroup::enqueue_barrier(const StreamBarrier& barrier, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
   const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
   if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "barrier: not all ranks reach each other"};
-  const DeviceTeam team = team_for(access, barrier.timeout);
+  const cuda::DeviceTeam team = team_for(access, barrier.timeout);
   return launch_in_order(stream, [&] {
-    return ll128_exchange(
+    return kernels::ll128::exchange(
         team, {.operation = barrier.operation, .dtype = barrier.dtype, .barrier_bits = barrier.descriptor.bits()},
         stream);
   });
@@ -221,10 +224,10 @@ void DeviceGroup::watch(std::shared_ptr<Arrivals> arrivals) {
   watched_.push_back(std::move(arrivals));
 }
 
-Status DeviceGroup::await(const Arrivals& arrivals, int tile, StreamView stream) {
+Status DeviceGroup::await(const Arrivals& arrivals, int tile, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
-  const DeviceGuard guard(device_);
-  const LaunchLedger::Launching launching = arena_->launches().launching();
+  const cuda::DeviceGuard guard(device_);
+  const ipc::LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.note(stream));
   AXON_TRY(arrivals.await(tile, stream));
   return arena_->launches().note(order_, stream);
@@ -236,8 +239,8 @@ std::weak_ptr<void> DeviceGroup::graphs() const {
 }
 
 // What is sent to a rank that is gone would lie in its slice for ever.
-Status DeviceGroup::check_addressee(const Operation& message) {
-  if (message.direction != Direction::kSend) return Status();
+Status DeviceGroup::check_addressee(const engine::Operation& message) {
+  if (message.direction != engine::Direction::kSend) return Status();
   const std::lock_guard lock(fate_mutex_);
   const Status& loss = loss_of(message.peer);
   if (loss.ok()) return Status();
@@ -246,32 +249,32 @@ Status DeviceGroup::check_addressee(const Operation& message) {
 
 // Pairs with large slices are served before the others, by both of their ranks: the two launches cannot wait in a
 // circle.
-Status DeviceGroup::launch_batch(std::span<const Operation* const> point_to_points, StreamView stream) {
+Status DeviceGroup::launch_batch(std::span<const engine::Operation* const> point_to_points, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
-  std::array<std::vector<const Operation*>, kNumTeams> batches;
-  for (const Operation* message : point_to_points) {
+  std::array<std::vector<const engine::Operation*>, kNumTeams> batches;
+  for (const engine::Operation* message : point_to_points) {
     const PeerAccess access = access_for(*message);
     if (access == PeerAccess::kNone) return refused(*message);
     AXON_TRY(check_addressee(*message));
     batches[index_of(access)].push_back(message);
   }
-  const DeviceGuard guard(device_);
-  const LaunchLedger::Launching launching = arena_->launches().launching();
+  const cuda::DeviceGuard guard(device_);
+  const ipc::LaunchLedger::Launching launching = arena_->launches().launching();
   AXON_TRY(order_.note(stream));
   for (const PeerAccess access : {PeerAccess::kLarge, PeerAccess::kSmall}) {
-    const std::vector<const Operation*>& messages = batches[index_of(access)];
+    const std::vector<const engine::Operation*>& messages = batches[index_of(access)];
     if (messages.empty()) continue;
-    const DeviceTeam team = team_for(access, messages.front()->timeout);
+    const cuda::DeviceTeam team = team_for(access, messages.front()->timeout);
     AXON_TRY(launch_messages({.team = team, .registrations = arena_->registrations(), .stream = stream}, messages));
-    for (const Operation* message : messages) communicator_.note_launch(*message, "messages");
+    for (const engine::Operation* message : messages) communicator_.note_launch(*message, "messages");
   }
   return arena_->launches().note(order_, stream);
 }
 
-Result<uint64_t> DeviceGroup::total(uint32_t TeamState::* counter) const {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(device_);
-  Result<Stream> stream = Stream::create();
+Result<uint64_t> DeviceGroup::total(uint32_t cuda::TeamState::* counter) const {
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(device_);
+  Result<cuda::Stream> stream = cuda::Stream::create();
   if (!stream.ok()) return std::move(stream.status());
   std::array<uint32_t, kNumTeams> counts{};
   for (size_t team = 0; team < kNumTeams; ++team) {
@@ -294,7 +297,7 @@ void DeviceGroup::abort(Status reason) noexcept {
     for (const auto& arrivals : watched_) arrivals->give_up();
   }
   for (const PeerAccess team : kTeams) {
-    TeamControl& control = arena_->controls(slice_)[index_of(team)];
+    cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
   }
 }
@@ -304,7 +307,7 @@ void DeviceGroup::on_failed(const Status& reason) noexcept {
 }
 
 void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
-  if (rank >= kMaxTeamRanks) return;
+  if (rank >= cuda::kMaxTeamRanks) return;
   const std::lock_guard lock(fate_mutex_);
   losses_[static_cast<size_t>(rank)] = reason.clone();
   heed_loss(rank);
@@ -315,7 +318,7 @@ void DeviceGroup::heed_loss(int rank) noexcept {
   const Status& loss = loss_of(rank);
   if (!is_connected || loss.ok() || !loss_.ok()) return;
   loss_ = loss.clone();
-  lost_at_ = Clock::now();
+  lost_at_ = sync::Clock::now();
 }
 
 // Of the lost ranks, those whose processes have ended: what they wrote into tensors here has come. Whether these are
@@ -331,7 +334,7 @@ bool DeviceGroup::tell_who_is_gone() noexcept {
     are_all &= is_gone;
   }
   for (const PeerAccess team : kTeams) {
-    TeamControl& control = arena_->controls(slice_)[index_of(team)];
+    cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
   }
   return are_all;
@@ -343,11 +346,11 @@ Status DeviceGroup::fault() noexcept {
   {
     const std::lock_guard lock(fate_mutex_);
     const bool is_known = loss_.ok() || (tell_who_is_gone() && watched_.empty());
-    if (!is_known && Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
+    if (!is_known && sync::Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
   }
   if (!lost.ok()) abort(std::move(lost));
   for (const PeerAccess team : kTeams) {
-    const TeamControl& control = arena_->controls(slice_)[index_of(team)];
+    const cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
     Status found = fault_in(control, communicator_.rank());
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
@@ -362,4 +365,4 @@ const Status& DeviceGroup::loss_of(int rank) const noexcept {
   return losses_[static_cast<size_t>(rank)];
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

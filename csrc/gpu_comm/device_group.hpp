@@ -42,22 +42,22 @@
 #include "ipc/stream_order.hpp"
 #include "kernels/zero_copy/collectives.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // What ranks are about to do that meet around data which they move themselves: all the same.
 struct StreamBarrier {
-  DeviceOperation operation{};
+  cuda::DeviceOperation operation{};
   DataType dtype{};
   BarrierDescriptor descriptor{};
   std::chrono::milliseconds timeout{0};
 };
 
-class DeviceGroup final : public DeviceHook {
+class DeviceGroup final : public engine::DeviceHook {
  public:
   // Takes a slice of the device's arena and sends this rank's address to the others. Waits for nobody. `timeout` is for
   // every later wait: the host's for a peer's address, and a kernel's for a peer where the operation brings none.
   // `round`: how often the communicator has given its GPU side up before, the same on all ranks.
-  static Result<std::unique_ptr<DeviceGroup>> form(Communicator& communicator, int device,
+  static Result<std::unique_ptr<DeviceGroup>> form(engine::Communicator& communicator, int device,
                                                    std::chrono::milliseconds timeout, uint32_t round = 0);
   ~DeviceGroup();
 
@@ -75,31 +75,32 @@ class DeviceGroup final : public DeviceHook {
   Status obstacle_to(int peer) const;
 
   // Whether a kernel does it; ask after has_link(), has_all_links(). False: take the way through the host.
-  bool serves(const Operation& operation) const noexcept;
+  bool serves(const engine::Operation& operation) const noexcept;
 
   // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once. Each
   // rank knows for itself what runs beside it.
-  Status launch(const Operation& operation, StreamView stream, Beside beside = Beside::kNothing);
+  Status launch(const engine::Operation& operation, cuda::StreamView stream,
+                kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing);
   // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever. Of
   // several to (or from) one peer, the next one runs after the kernel with the first.
-  Status launch_batch(std::span<const Operation* const> point_to_points, StreamView stream);
+  Status launch_batch(std::span<const engine::Operation* const> point_to_points, cuda::StreamView stream);
 
   // Enqueues a barrier of all ranks' streams, where has_all_links(): behind it a stream sees what the others held
   // before it, and they do not use any more what they used there.
-  Status enqueue_barrier(const StreamBarrier& barrier, StreamView stream);
+  Status enqueue_barrier(const StreamBarrier& barrier, cuda::StreamView stream);
   // Their waits end once the group has failed.
   void watch(std::shared_ptr<Arrivals> arrivals);
   // Behind a meeting, on any stream that follows it: waits until all peers have told of the tile. The next meeting
   // comes behind all these waits.
-  Status await(const Arrivals& arrivals, int tile, StreamView stream);
+  Status await(const Arrivals& arrivals, int tile, cuda::StreamView stream);
 
   // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
   std::weak_ptr<void> graphs() const;
 
   // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
-  Result<uint64_t> num_zero_copy() const { return total(&TeamState::num_zero_copy); }
+  Result<uint64_t> num_zero_copy() const { return total(&cuda::TeamState::num_zero_copy); }
   // The same of messages that this rank has sent or received.
-  Result<uint64_t> num_zero_copy_messages() const { return total(&TeamState::num_zero_copy_messages); }
+  Result<uint64_t> num_zero_copy_messages() const { return total(&cuda::TeamState::num_zero_copy_messages); }
 
   // Of the GPU: the arena, which the process's groups share, and the group's part of it. 0: it has none.
   size_t arena_bytes() const noexcept { return slice_.num_bytes == 0 ? 0 : arena_->num_bytes(); }
@@ -115,27 +116,27 @@ class DeviceGroup final : public DeviceHook {
   Status fault() noexcept override;
 
  private:
-  DeviceGroup(Communicator& communicator, int device, std::chrono::milliseconds timeout, Event event);
+  DeviceGroup(engine::Communicator& communicator, int device, std::chrono::milliseconds timeout, cuda::Event event);
 
   Status take_slice();
-  Result<uint64_t> total(uint32_t TeamState::* counter) const;
-  void build_team(PeerAccess access, const TeamLayout& layout);
+  Result<uint64_t> total(uint32_t cuda::TeamState::* counter) const;
+  void build_team(PeerAccess access, const cuda::TeamLayout& layout);
   void connect(int rank, PeerAccess access);
   void heed_loss(int rank) noexcept;
   bool tell_who_is_gone() noexcept;
   const Status& loss_of(int rank) const noexcept;
-  Status check_addressee(const Operation& message);
-  PeerAccess access_for(const Operation& operation) const noexcept;
-  DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;
+  Status check_addressee(const engine::Operation& message);
+  PeerAccess access_for(const engine::Operation& operation) const noexcept;
+  cuda::DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;
   void abort(Status reason) noexcept;
   template <typename Launch>
-  Status launch_in_order(StreamView stream, Launch launch);
+  Status launch_in_order(cuda::StreamView stream, Launch launch);
 
-  Communicator& communicator_;
+  engine::Communicator& communicator_;
   const int device_;
   const std::chrono::milliseconds timeout_;
-  Arena* arena_ = nullptr;            // none: this rank reaches nobody
-  ArenaSlice slice_;                  // none without an arena
+  ipc::Arena* arena_ = nullptr;       // none: this rank reaches nobody
+  ipc::ArenaSlice slice_;             // none without an arena
   Status without_slice_;              // why there is none
   std::shared_ptr<PeerLinks> links_;  // beside the engine, which has its control messages under way
 
@@ -145,20 +146,20 @@ class DeviceGroup final : public DeviceHook {
   static constexpr size_t kNumTeams = 2;
 
   mutable std::mutex mutex_;  // guards these, and the order of launches
-  StreamOrder order_;
-  std::array<DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
-  std::array<std::optional<PeerAccess>, kMaxTeamRanks> peer_access_;  // agreed with each rank
+  ipc::StreamOrder order_;
+  std::array<cuda::DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
+  std::array<std::optional<PeerAccess>, cuda::kMaxTeamRanks> peer_access_;  // agreed with each rank
   std::optional<PeerAccess> access_of_all_;
   // A bit a rank that kernels may wait for. Relaxed: set before the first of them is launched, read once it is lost.
   std::atomic<uint32_t> connected_{0};
 
   // Guards these; held for moments only, since the progress owner takes it, too.
   std::mutex fate_mutex_;
-  Status reason_;                             // why the kernels were told to end
-  std::array<Status, kMaxTeamRanks> losses_;  // of each rank that is gone
-  Status loss_;                               // the first of a rank that kernels may wait for
-  Clock::time_point lost_at_{};
+  Status reason_;                                   // why the kernels were told to end
+  std::array<Status, cuda::kMaxTeamRanks> losses_;  // of each rank that is gone
+  Status loss_;                                     // the first of a rank that kernels may wait for
+  sync::Clock::time_point lost_at_{};
   std::vector<std::shared_ptr<Arrivals>> watched_;
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

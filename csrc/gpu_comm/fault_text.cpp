@@ -8,9 +8,9 @@
 #include "engine/device_hook.hpp"
 #include "gpu_comm/barrier_descriptor.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
-static const char* name_of(DeviceOperation operation) noexcept {
+static const char* name_of(cuda::DeviceOperation operation) noexcept {
   static constexpr std::array kNames{"nothing",         "all_reduce",        "all_reduce",
                                      "all_reduce",      "all_gather",        "reduce_scatter",
                                      "reduce",          "broadcast",         "gather",
@@ -20,51 +20,53 @@ static const char* name_of(DeviceOperation operation) noexcept {
   return index < kNames.size() ? kNames[index] : "something unknown";
 }
 
-static std::string amount_of(const DeviceDescriptor& call) {
-  const auto operation = static_cast<DeviceOperation>(call.operation);
-  if (operation == DeviceOperation::kAllGatherMatmul || operation == DeviceOperation::kMatmulReduceScatter) {
+static std::string amount_of(const cuda::DeviceDescriptor& call) {
+  const auto operation = static_cast<cuda::DeviceOperation>(call.operation);
+  if (operation == cuda::DeviceOperation::kAllGatherMatmul ||
+      operation == cuda::DeviceOperation::kMatmulReduceScatter) {
     const BarrierDescriptor descriptor = BarrierDescriptor::from_bits(call.num_bytes);
     return std::to_string(descriptor.num_mib) + " MiB in all, digest of sizes " + std::to_string(descriptor.digest);
   }
   return std::to_string(call.num_bytes / size_of(static_cast<DataType>(call.dtype))) + " elements";
 }
 
-static std::string describe(const DeviceDescriptor& call, uint32_t tag) {
-  const auto operation = static_cast<DeviceOperation>(call.operation);
+static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag) {
+  const auto operation = static_cast<cuda::DeviceOperation>(call.operation);
   std::string text = name_of(operation);
-  if (operation == DeviceOperation::kBarrier) return text;
+  if (operation == cuda::DeviceOperation::kBarrier) return text;
   text += std::string(" (") + name_of(static_cast<DataType>(call.dtype)) + ", " + amount_of(call);
   const auto reduction = static_cast<Reduction>(call.reduction);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
-  if (call.root != kNoRoot) text += ", root " + std::to_string(call.root);
-  if (operation == DeviceOperation::kPointToPoint) text += ", tag " + std::to_string(tag);
+  if (call.root != cuda::kNoRoot) text += ", root " + std::to_string(call.root);
+  if (operation == cuda::DeviceOperation::kPointToPoint) text += ", tag " + std::to_string(tag);
   return text + ")";
 }
 
-Status fault_in(const TeamControl& control, int rank) {
+Status fault_in(const cuda::TeamControl& control, int rank) {
   // Pairs with the kernel's release store, after all else of the report.
-  const auto& word = reinterpret_cast<const std::atomic<FaultCode>&>(control.report.code);
-  const FaultCode code = word.load(std::memory_order_acquire);
-  if (code == FaultCode::kNone) return Status();
-  const FaultReport& report = control.report;
+  const auto& word = reinterpret_cast<const std::atomic<cuda::FaultCode>&>(control.report.code);
+  const cuda::FaultCode code = word.load(std::memory_order_acquire);
+  if (code == cuda::FaultCode::kNone) return Status();
+  const cuda::FaultReport& report = control.report;
   const std::string peer = "rank " + std::to_string(report.peer);
   const std::string ours = describe(report.ours, report.our_tag);
   switch (code) {
-    case FaultCode::kTimeout: {
+    case cuda::FaultCode::kTimeout: {
       std::string text = ours + ": Timed out on the GPU. Still awaited here: " + peer + ".";
-      const bool is_message = static_cast<DeviceOperation>(report.ours.operation) == DeviceOperation::kPointToPoint;
-      if (is_message) text += kMeetingUnderTags;
+      const bool is_message =
+          static_cast<cuda::DeviceOperation>(report.ours.operation) == cuda::DeviceOperation::kPointToPoint;
+      if (is_message) text += engine::kMeetingUnderTags;
       return {ErrorCode::kTimeout, std::move(text)};
     }
-    case FaultCode::kMismatch:
+    case cuda::FaultCode::kMismatch:
       return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
                                         describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +
                                         " called " + ours};
-    case FaultCode::kGone:
+    case cuda::FaultCode::kGone:
       return {ErrorCode::kPeerLost, ours + " was waiting for " + peer + " on the GPU, whose process has ended"};
     default:
       return {ErrorCode::kAborted, ours + " was waiting for " + peer + " on the GPU"};
   }
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -4,9 +4,9 @@
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // The first fault of a team, if there is one; `rank` is whose team it is. Cheap where there is none.
-Status fault_in(const TeamControl& control, int rank);
+Status fault_in(const cuda::TeamControl& control, int rank);
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -11,7 +11,7 @@
 #include "kernels/ll128/collectives.hpp"
 #include "kernels/zero_copy/point_to_point.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 template <typename Buffers>
 static size_t bytes_of(const Buffers& buffers) noexcept {
@@ -20,8 +20,8 @@ static size_t bytes_of(const Buffers& buffers) noexcept {
   return num_bytes;
 }
 
-KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
-  const CollectiveArguments& arguments = operation.arguments;
+KernelQuery query_of(const engine::Operation& operation, int num_ranks) noexcept {
+  const collectives::CollectiveArguments& arguments = operation.arguments;
   const std::span<const Buffer> outputs = arguments.outputs;
   const bool has_equal_counts =
       std::ranges::all_of(outputs, [&](const Buffer& output) { return output.num_bytes == outputs.front().num_bytes; });
@@ -29,7 +29,7 @@ KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
           .dtype = arguments.dtype,
           .reduction = arguments.reduction,
           .num_ranks = num_ranks,
-          .num_bytes = arguments.kind == OperationKind::kAllToAll
+          .num_bytes = arguments.kind == transport::OperationKind::kAllToAll
                            ? std::max(bytes_of(arguments.inputs), bytes_of(outputs))
                            : operation.num_elements * size_of(arguments.dtype),
           .has_equal_counts = has_equal_counts};
@@ -37,58 +37,58 @@ KernelQuery query_of(const Operation& operation, int num_ranks) noexcept {
 
 namespace {
 
-SendBuffer to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
+kernels::SendBuffer to_send(const ConstBuffer& buffer, uint32_t tag = 0) noexcept {
   return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
 }
 
-ReceiveBuffer to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
+kernels::ReceiveBuffer to_receive(const Buffer& buffer, uint32_t tag = 0) noexcept {
   return {.data = buffer.data, .num_bytes = buffer.num_bytes, .tag = tag};
 }
 
-DeviceOperation moving(OperationKind kind) noexcept {
+cuda::DeviceOperation moving(transport::OperationKind kind) noexcept {
   switch (kind) {
-    case OperationKind::kBroadcast:
-      return DeviceOperation::kBroadcast;
-    case OperationKind::kAllGather:
-      return DeviceOperation::kAllGather;
-    case OperationKind::kGather:
-      return DeviceOperation::kGather;
-    case OperationKind::kScatter:
-      return DeviceOperation::kScatter;
-    case OperationKind::kAllToAll:
-      return DeviceOperation::kAllToAll;
+    case transport::OperationKind::kBroadcast:
+      return cuda::DeviceOperation::kBroadcast;
+    case transport::OperationKind::kAllGather:
+      return cuda::DeviceOperation::kAllGather;
+    case transport::OperationKind::kGather:
+      return cuda::DeviceOperation::kGather;
+    case transport::OperationKind::kScatter:
+      return cuda::DeviceOperation::kScatter;
+    case transport::OperationKind::kAllToAll:
+      return cuda::DeviceOperation::kAllToAll;
     default:
-      return DeviceOperation::kBarrier;
+      return cuda::DeviceOperation::kBarrier;
   }
 }
 
 // The blocks of a collective that only moves data, as messages between the ranks. The root sends a broadcast to itself
 // no more than others do: its output is the input.
-ExchangeCall messages_of(const DeviceTeam& team, const CollectiveArguments& arguments) {
-  ExchangeCall call{.operation = moving(arguments.kind),
-                    .dtype = arguments.dtype,
-                    .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+kernels::ExchangeCall messages_of(const cuda::DeviceTeam& team, const collectives::CollectiveArguments& arguments) {
+  kernels::ExchangeCall call{.operation = moving(arguments.kind),
+                             .dtype = arguments.dtype,
+                             .root = arguments.root >= 0 ? arguments.root : cuda::kNoRoot};
   const bool is_root = team.rank == arguments.root;
   const auto root = static_cast<size_t>(std::max(arguments.root, 0));
   for (size_t rank = 0; rank < static_cast<size_t>(team.num_ranks); ++rank) {
     switch (arguments.kind) {
-      case OperationKind::kBroadcast:
+      case transport::OperationKind::kBroadcast:
         if (is_root && rank != root) call.sends[rank] = to_send(arguments.outputs[0]);
         if (!is_root && rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
         break;
-      case OperationKind::kAllGather:
+      case transport::OperationKind::kAllGather:
         call.sends[rank] = to_send(arguments.inputs[0]);
         call.receives[rank] = to_receive(arguments.outputs[rank]);
         break;
-      case OperationKind::kGather:
+      case transport::OperationKind::kGather:
         if (rank == root) call.sends[rank] = to_send(arguments.inputs[0]);
         if (is_root) call.receives[rank] = to_receive(arguments.outputs[rank]);
         break;
-      case OperationKind::kScatter:
+      case transport::OperationKind::kScatter:
         if (is_root) call.sends[rank] = to_send(arguments.inputs[rank]);
         if (rank == root) call.receives[rank] = to_receive(arguments.outputs[0]);
         break;
-      case OperationKind::kAllToAll:
+      case transport::OperationKind::kAllToAll:
         call.sends[rank] = to_send(arguments.inputs[rank]);
         call.receives[rank] = to_receive(arguments.outputs[rank]);
         break;
@@ -100,115 +100,119 @@ ExchangeCall messages_of(const DeviceTeam& team, const CollectiveArguments& argu
 }
 
 // Moves messages through the tensors' segments, then by LL128 what could not be moved so.
-Status launch_exchange(const LaunchContext& context, Kernel kernel, ExchangeCall call) {
-  const DeviceTeam& team = context.team;
+Status launch_exchange(const LaunchContext& context, Kernel kernel, kernels::ExchangeCall call) {
+  const cuda::DeviceTeam& team = context.team;
   if (kernel == Kernel::kZeroCopy) {
-    ExchangeLocations locations{.num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
+    kernels::zero_copy::ExchangeLocations locations{
+        .num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
     for (int rank = 0; rank < team.num_ranks; ++rank) {
-      const ReceiveBuffer& receive = call.receives[static_cast<size_t>(rank)];
+      const kernels::ReceiveBuffer& receive = call.receives[static_cast<size_t>(rank)];
       if (rank == team.rank || receive.num_bytes == 0) continue;
       locations.receives[static_cast<size_t>(rank)] = context.registrations.locate(receive.data, receive.num_bytes);
     }
-    AXON_TRY(zero_copy_exchange(team, call, locations, context.stream));
-    call.when = When::kIfFallback;
+    AXON_TRY(kernels::zero_copy::exchange(team, call, locations, context.stream));
+    call.when = kernels::When::kIfFallback;
   }
-  return ll128_exchange(team, call, context.stream);
+  return kernels::ll128::exchange(team, call, context.stream);
 }
 
 // Scattered by the root and passed on by its peers, through the tensors' segments or by LL128.
-Status launch_broadcast(const LaunchContext& context, Kernel kernel, const CollectiveArguments& arguments) {
+Status launch_broadcast(const LaunchContext& context, Kernel kernel,
+                        const collectives::CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
-  BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
+  kernels::BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
   if (kernel == Kernel::kZeroCopy) {
-    BroadcastLocations locations{
-        .num_blocks = preferred_blocks(DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
+    kernels::zero_copy::BroadcastLocations locations{
+        .num_blocks = preferred_blocks(cuda::DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
     if (context.team.rank != call.root) locations.data = context.registrations.locate(tensor.data, tensor.num_bytes);
-    AXON_TRY(zero_copy_broadcast(context.team, call, locations, context.stream));
-    call.when = When::kIfFallback;
+    AXON_TRY(kernels::zero_copy::broadcast(context.team, call, locations, context.stream));
+    call.when = kernels::When::kIfFallback;
   }
-  return ll128_broadcast(context.team, call, context.stream);
+  return kernels::ll128::broadcast(context.team, call, context.stream);
 }
 
-Status launch_ll_all_reduce(const LaunchContext& context, Kernel kernel, const ReduceCall& call) {
-  const LlCollective packets{.input = call.input,
-                             .output = call.output,
-                             .num_elements = call.num_elements,
-                             .dtype = call.dtype,
-                             .reduction = call.reduction,
-                             .premul_factor = call.premul_factor};
-  return kernel == Kernel::kLlOneShot ? ll_all_reduce_one_shot(context.team, packets, context.stream)
-                                      : ll_all_reduce_two_shot(context.team, packets, context.stream);
+Status launch_ll_all_reduce(const LaunchContext& context, Kernel kernel, const kernels::ReduceCall& call) {
+  const kernels::ll::LlCollective packets{.input = call.input,
+                                          .output = call.output,
+                                          .num_elements = call.num_elements,
+                                          .dtype = call.dtype,
+                                          .reduction = call.reduction,
+                                          .premul_factor = call.premul_factor};
+  return kernel == Kernel::kLlOneShot ? kernels::ll::all_reduce_one_shot(context.team, packets, context.stream)
+                                      : kernels::ll::all_reduce_two_shot(context.team, packets, context.stream);
 }
 
-Status launch_reduction(const LaunchContext& context, Kernel kernel, const Operation& operation) {
-  const CollectiveArguments& arguments = operation.arguments;
-  const bool reduces_in_place = arguments.kind == OperationKind::kAllReduce;
-  ReduceCall call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
-                  .output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data,
-                  .num_elements = operation.num_elements,
-                  .dtype = arguments.dtype,
-                  .reduction = arguments.reduction,
-                  .premul_factor = arguments.premul_factor,
-                  .root = arguments.root >= 0 ? arguments.root : kNoRoot};
+Status launch_reduction(const LaunchContext& context, Kernel kernel, const engine::Operation& operation) {
+  const collectives::CollectiveArguments& arguments = operation.arguments;
+  const bool reduces_in_place = arguments.kind == transport::OperationKind::kAllReduce;
+  kernels::ReduceCall call{.input = reduces_in_place ? arguments.outputs[0].data : arguments.inputs[0].data,
+                           .output = arguments.outputs.empty() ? nullptr : arguments.outputs[0].data,
+                           .num_elements = operation.num_elements,
+                           .dtype = arguments.dtype,
+                           .reduction = arguments.reduction,
+                           .premul_factor = arguments.premul_factor,
+                           .root = arguments.root >= 0 ? arguments.root : cuda::kNoRoot};
   if (kernel == Kernel::kLlOneShot || kernel == Kernel::kLlTwoShot) {
     return launch_ll_all_reduce(context, kernel, call);
   }
   if (kernel == Kernel::kZeroCopy) {
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
-    const bool has_root = call.root != kNoRoot;
-    const auto operation_there = has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce;
-    ReduceLocations locations{.input = context.registrations.locate(call.input, num_bytes),
-                              .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
+    const bool has_root = call.root != cuda::kNoRoot;
+    const auto operation_there = has_root ? cuda::DeviceOperation::kReduce : cuda::DeviceOperation::kAllReduce;
+    kernels::zero_copy::ReduceLocations locations{
+        .input = context.registrations.locate(call.input, num_bytes),
+        .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
     if (!has_root || call.root == context.team.rank) {
       locations.output =
           call.output == call.input ? locations.input : context.registrations.locate(call.output, num_bytes);
     }
-    AXON_TRY(zero_copy_all_reduce(context.team, call, locations, context.stream));
-    call.when = When::kIfFallback;
+    AXON_TRY(kernels::zero_copy::all_reduce(context.team, call, locations, context.stream));
+    call.when = kernels::When::kIfFallback;
   }
-  return ll128_all_reduce(context.team, call, context.stream);
+  return kernels::ll128::all_reduce(context.team, call, context.stream);
 }
 
-Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel, const CollectiveArguments& arguments) {
-  ReduceScatterCall call{.output = arguments.outputs[0].data,
-                         .dtype = arguments.dtype,
-                         .reduction = arguments.reduction,
-                         .premul_factor = arguments.premul_factor};
+Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel,
+                             const collectives::CollectiveArguments& arguments) {
+  kernels::ReduceScatterCall call{.output = arguments.outputs[0].data,
+                                  .dtype = arguments.dtype,
+                                  .reduction = arguments.reduction,
+                                  .premul_factor = arguments.premul_factor};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
   if (kernel == Kernel::kZeroCopy) {
-    ReduceScatterLocations locations{
-        .num_blocks = preferred_blocks(DeviceOperation::kReduceScatter, context.beside, context.team.num_ranks)};
+    kernels::zero_copy::ReduceScatterLocations locations{
+        .num_blocks = preferred_blocks(cuda::DeviceOperation::kReduceScatter, context.beside, context.team.num_ranks)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
       if (input.num_bytes != 0) locations.inputs[rank] = context.registrations.locate(input.data, input.num_bytes);
     }
-    AXON_TRY(zero_copy_reduce_scatter(context.team, call, locations, context.stream));
-    call.when = When::kIfFallback;
+    AXON_TRY(kernels::zero_copy::reduce_scatter(context.team, call, locations, context.stream));
+    call.when = kernels::When::kIfFallback;
   }
-  return ll128_reduce_scatter(context.team, call, context.stream);
+  return kernels::ll128::reduce_scatter(context.team, call, context.stream);
 }
 
 // The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
-Status launch_ll_all_gather(const LaunchContext& context, const CollectiveArguments& arguments) {
+Status launch_ll_all_gather(const LaunchContext& context, const collectives::CollectiveArguments& arguments) {
   const std::span<const Buffer> outputs = arguments.outputs;
   const size_t num_bytes = outputs.front().num_bytes;
   bool is_array = true;
   for (size_t rank = 0; rank < outputs.size(); ++rank) {
     is_array = is_array && outputs[rank].data == outputs.front().data + rank * num_bytes;
   }
-  std::optional<StreamMemory> scratch;
+  std::optional<cuda::StreamMemory> scratch;
   if (!is_array) {
-    Result<StreamMemory> taken = StreamMemory::allocate(outputs.size() * num_bytes, context.stream);
+    Result<cuda::StreamMemory> taken = cuda::StreamMemory::allocate(outputs.size() * num_bytes, context.stream);
     if (!taken.ok()) return std::move(taken.status());
     scratch.emplace(std::move(taken).value());
   }
   std::byte* const gathered = is_array ? outputs.front().data : scratch->data();
-  AXON_TRY(ll_all_gather(context.team,
-                         {.input = arguments.inputs[0].data,
-                          .output = gathered,
-                          .num_elements = num_bytes / size_of(arguments.dtype),
-                          .dtype = arguments.dtype},
-                         context.stream));
+  AXON_TRY(kernels::ll::all_gather(context.team,
+                                   {.input = arguments.inputs[0].data,
+                                    .output = gathered,
+                                    .num_elements = num_bytes / size_of(arguments.dtype),
+                                    .dtype = arguments.dtype},
+                                   context.stream));
   for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
     AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, context.stream));
   }
@@ -221,8 +225,8 @@ class MessageBatch {
   explicit MessageBatch(const LaunchContext& context) : context_(context) {}
 
   // False: there is one of its link already.
-  bool take(const Operation& message) {
-    const bool sends = message.direction == Direction::kSend;
+  bool take(const engine::Operation& message) {
+    const bool sends = message.direction == engine::Direction::kSend;
     const auto peer = static_cast<size_t>(message.peer);
     const uint32_t bit = 1u << peer;
     uint32_t& links = sends ? call_.sends_to : call_.receives_from;
@@ -243,43 +247,46 @@ class MessageBatch {
     return true;
   }
 
-  Status launch() const { return zero_copy_exchange_messages(context_.team, call_, zero_copy_, context_.stream); }
+  Status launch() const {
+    return kernels::zero_copy::exchange_messages(context_.team, call_, zero_copy_, context_.stream);
+  }
 
  private:
   const LaunchContext& context_;
   // As bytes, since those of one launch may have several types.
-  ExchangeCall call_{.traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint};
-  MessageLocations zero_copy_;
+  kernels::ExchangeCall call_{.traffic = cuda::TrafficClass::kPointToPoint,
+                              .operation = cuda::DeviceOperation::kPointToPoint};
+  kernels::zero_copy::MessageLocations zero_copy_;
 };
 
 }  // namespace
 
-Status launch_collective(const LaunchContext& context, Kernel kernel, const Operation& operation) {
-  const CollectiveArguments& arguments = operation.arguments;
+Status launch_collective(const LaunchContext& context, Kernel kernel, const engine::Operation& operation) {
+  const collectives::CollectiveArguments& arguments = operation.arguments;
   if (kernel == Kernel::kLl) return launch_ll_all_gather(context, arguments);
   switch (arguments.kind) {
-    case OperationKind::kBroadcast:
+    case transport::OperationKind::kBroadcast:
       // Between two, or over LL128 in one flight, it is a message.
       if (context.team.num_ranks > 2 && kernel != Kernel::kLl128) return launch_broadcast(context, kernel, arguments);
       return launch_exchange(context, kernel, messages_of(context.team, arguments));
-    case OperationKind::kAllReduce:
-    case OperationKind::kReduce:
+    case transport::OperationKind::kAllReduce:
+    case transport::OperationKind::kReduce:
       return launch_reduction(context, kernel, operation);
-    case OperationKind::kReduceScatter:
+    case transport::OperationKind::kReduceScatter:
       return launch_reduce_scatter(context, kernel, arguments);
     default:
       return launch_exchange(context, kernel, messages_of(context.team, arguments));
   }
 }
 
-Status launch_messages(const LaunchContext& context, std::span<const Operation* const> messages) {
-  std::vector<const Operation*> waiting(messages.begin(), messages.end());
+Status launch_messages(const LaunchContext& context, std::span<const engine::Operation* const> messages) {
+  std::vector<const engine::Operation*> waiting(messages.begin(), messages.end());
   while (!waiting.empty()) {
     MessageBatch batch(context);
-    std::erase_if(waiting, [&](const Operation* message) { return batch.take(*message); });
+    std::erase_if(waiting, [&](const engine::Operation* message) { return batch.take(*message); });
     AXON_TRY(batch.launch());
   }
   return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

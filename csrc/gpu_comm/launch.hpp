@@ -11,24 +11,24 @@
 #include "ipc/registrations/registrations.hpp"
 #include "kernels/zero_copy/collectives.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // What the selector asks about an operation of a group of so many ranks.
-KernelQuery query_of(const Operation& operation, int num_ranks) noexcept;
+KernelQuery query_of(const engine::Operation& operation, int num_ranks) noexcept;
 
 // Where and for whom: tensors are found in `registrations`, of the same device.
 struct LaunchContext {
-  const DeviceTeam& team;
-  Registrations& registrations;
-  StreamView stream;
-  Beside beside = Beside::kNothing;
+  const cuda::DeviceTeam& team;
+  ipc::Registrations& registrations;
+  cuda::StreamView stream;
+  kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing;
 };
 
 // Enqueues a collective with the kernel chosen for it.
-Status launch_collective(const LaunchContext& context, Kernel kernel, const Operation& operation);
+Status launch_collective(const LaunchContext& context, Kernel kernel, const engine::Operation& operation);
 
 // Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
 // peer one after the other, in this order.
-Status launch_messages(const LaunchContext& context, std::span<const Operation* const> messages);
+Status launch_messages(const LaunchContext& context, std::span<const engine::Operation* const> messages);
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

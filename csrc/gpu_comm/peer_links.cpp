@@ -8,38 +8,39 @@
 #include "engine/device_hook.hpp"
 #include "gpu_comm/attention.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // Longer than mapping an arena takes. It ends a wait for oneself: a callback may destroy the group from within
 // answer().
 static constexpr std::chrono::seconds kLongestAnswer{20};
 
-static PeerAccess access_of(const ArenaSlice& slice) noexcept {
-  if (slice.num_bytes >= SliceAllocator::kLargeSlice) return PeerAccess::kLarge;
-  return slice.num_bytes >= SliceAllocator::kSmallSlice ? PeerAccess::kSmall : PeerAccess::kNone;
+static PeerAccess access_of(const ipc::ArenaSlice& slice) noexcept {
+  if (slice.num_bytes >= ipc::SliceAllocator::kLargeSlice) return PeerAccess::kLarge;
+  return slice.num_bytes >= ipc::SliceAllocator::kSmallSlice ? PeerAccess::kSmall : PeerAccess::kNone;
 }
 
-std::shared_ptr<PeerLinks> PeerLinks::open(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round) {
+std::shared_ptr<PeerLinks> PeerLinks::open(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice,
+                                           uint32_t round) {
   std::shared_ptr<PeerLinks> links(new PeerLinks(communicator, arena, slice, round));
   links->send_addresses();
   return links;
 }
 
-PeerLinks::PeerLinks(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round)
+PeerLinks::PeerLinks(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice, uint32_t round)
     : communicator_(communicator), arena_(arena), slice_(slice), round_(round) {
-  if (communicator.size() > kMaxTeamRanks) return;
+  if (communicator.size() > cuda::kMaxTeamRanks) return;
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
 }
 
 void PeerLinks::send_addresses() {
-  const DeviceAddress address = arena_ != nullptr ? arena_->address_of(slice_) : DeviceAddress{};
+  const ipc::DeviceAddress address = arena_ != nullptr ? arena_->address_of(slice_) : ipc::DeviceAddress{};
   const auto encoded = address.encode();
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = *peers_[rank];
     const int number = static_cast<int>(rank);
     if (is_own(rank)) {
       if (arena_ == nullptr) continue;
-      if (const Result<std::shared_ptr<const ArenaView>> view = arena_->view_of(address); view.ok()) {
+      if (const Result<std::shared_ptr<const ipc::ArenaView>> view = arena_->view_of(address); view.ok()) {
         peer.peer_slice = {number, view.value(), slice_};
       }
       continue;
@@ -79,7 +80,7 @@ void PeerLinks::answer(int peer, const ControlMessage& address) {
 
 // An address's pid means something only on this host, which the engine has had proven; the address only claims it.
 Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
-  Result<DeviceAddress> address = DeviceAddress::decode(message.content());
+  Result<ipc::DeviceAddress> address = ipc::DeviceAddress::decode(message.content());
   if (!address.ok()) return std::move(address.status());
   if (!communicator_.shares_host(peer)) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
@@ -88,7 +89,7 @@ Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
   if (access == PeerAccess::kNone) {
     return Status(ErrorCode::kResourceExhausted, "one of the two has no slice of an arena for this group");
   }
-  Result<std::shared_ptr<const ArenaView>> view = arena_->view_of(address.value());
+  Result<std::shared_ptr<const ipc::ArenaView>> view = arena_->view_of(address.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
   Peer& met = *peers_[static_cast<size_t>(peer)];
@@ -134,11 +135,11 @@ Status PeerLinks::await(ControlMessage& message, const Deadline& deadline) {
 Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
   const auto index = static_cast<size_t>(peer);
   if (is_own(index) || index >= peers_.size()) return PeerAccess::kNone;
-  const Deadline deadline{Clock::now() + timeout, timeout};
+  const Deadline deadline{sync::Clock::now() + timeout, timeout};
   Peer& other = *peers_[index];
   if (Status met = await(other.address_in, deadline); !met.ok()) {
     if (met.code() != ErrorCode::kTimeout) return met;
-    return Status(met.code(), met.message() + "." + kMeetingUnderTags);
+    return Status(met.code(), met.message() + "." + engine::kMeetingUnderTags);
   }
   AXON_TRY(await(other.access_in, deadline));
   return std::min(access_to(peer), static_cast<PeerAccess>(other.access_in.content().front()));
@@ -156,7 +157,7 @@ PeerAccess PeerLinks::access_to(int peer) const {
 
 Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
   if (peers_.size() < 2) return PeerAccess::kNone;
-  const Deadline deadline{Clock::now() + timeout, timeout};
+  const Deadline deadline{sync::Clock::now() + timeout, timeout};
   const Result<InterruptibleMutex::Held> voting = voting_.lock_until(deadline.time);
   if (!voting.ok()) return voting.status().clone();
   if (!voted_) {
@@ -180,21 +181,21 @@ Result<PeerAccess> PeerLinks::vote(PeerAccess mine, std::chrono::milliseconds ti
     vote_.cast(static_cast<uint8_t>(mine), timeout);
     start(vote_);
   }
-  if (!wait_attentively(communicator_, vote_, Clock::now() + timeout + kLongestAnswer)) {
+  if (!wait_attentively(communicator_, vote_, sync::Clock::now() + timeout + kLongestAnswer)) {
     return interrupts::are_pending() ? interrupts::interrupted() : communicator_.explain(vote_);
   }
   if (!vote_.status().ok()) return vote_.status().clone();
   return static_cast<PeerAccess>(vote_.outcome());
 }
 
-PeerSlice PeerLinks::peer_slice(int rank) const {
+ipc::PeerSlice PeerLinks::peer_slice(int rank) const {
   const std::lock_guard lock(mutex_);
   return peers_[static_cast<size_t>(rank)]->peer_slice;
 }
 
-std::vector<PeerSlice> PeerLinks::slice_owners() const {
+std::vector<ipc::PeerSlice> PeerLinks::slice_owners() const {
   const std::lock_guard lock(mutex_);
-  std::vector<PeerSlice> slice_owners;
+  std::vector<ipc::PeerSlice> slice_owners;
   for (const auto& peer : peers_) {
     if (peer->peer_slice.arena != nullptr) slice_owners.push_back(peer->peer_slice);
   }
@@ -202,9 +203,9 @@ std::vector<PeerSlice> PeerLinks::slice_owners() const {
 }
 
 // Those whom this rank has mapped and so told that they may; but not those who have told that they cannot.
-std::vector<PeerSlice> PeerLinks::slice_users() const {
-  std::vector<PeerSlice> slice_users = slice_owners();
-  std::erase_if(slice_users, [this](const PeerSlice& peer_slice) {
+std::vector<ipc::PeerSlice> PeerLinks::slice_users() const {
+  std::vector<ipc::PeerSlice> slice_users = slice_owners();
+  std::erase_if(slice_users, [this](const ipc::PeerSlice& peer_slice) {
     const ControlMessage& answer = peers_[static_cast<size_t>(peer_slice.rank)]->access_in;
     return answer.finished() && answer.status().ok() &&
            answer.content().front() == static_cast<std::byte>(PeerAccess::kNone);
@@ -212,4 +213,4 @@ std::vector<PeerSlice> PeerLinks::slice_users() const {
   return slice_users;
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

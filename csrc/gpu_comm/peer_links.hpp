@@ -26,7 +26,7 @@
 #include "gpu_comm/control_message.hpp"
 #include "ipc/arena.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // What two ranks can use of each other's slices; on the wire. Of two that differ, the lesser holds.
 enum class PeerAccess : uint8_t { kNone, kSmall, kLarge };
@@ -35,7 +35,7 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
  public:
   // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its links
   // up before, the same on all ranks.
-  static std::shared_ptr<PeerLinks> open(Communicator& communicator, Arena* arena, ArenaSlice slice,
+  static std::shared_ptr<PeerLinks> open(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice,
                                          uint32_t round = 0);
 
   // The first call for a peer waits until it has formed its side. The own rank: kNone. These two fail with kCancelled
@@ -48,11 +48,11 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   Status obstacle_to(int peer) const;
 
   // Where a rank's slice is, once an agreement with it says more than kNone.
-  PeerSlice peer_slice(int rank) const;
+  ipc::PeerSlice peer_slice(int rank) const;
   // Whose slices this rank has mapped, its own included: they wait for its notice.
-  std::vector<PeerSlice> slice_owners() const;
+  std::vector<ipc::PeerSlice> slice_owners() const;
   // Who may use this rank's slice, for all that it knows, itself included.
-  std::vector<PeerSlice> slice_users() const;
+  std::vector<ipc::PeerSlice> slice_users() const;
 
   // When this returns, the communicator is not used any more but by callers of agree().
   void close() noexcept;
@@ -60,16 +60,16 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
  private:
   struct Peer {
     ControlMessage address_out, address_in, access_out, access_in;
-    PeerSlice peer_slice;                   // guarded by mutex_
+    ipc::PeerSlice peer_slice;              // guarded by mutex_
     PeerAccess access = PeerAccess::kNone;  // as far as this rank is concerned; guarded by mutex_
     Status obstacle;                        // why that is kNone; guarded by mutex_
   };
   struct Deadline {
-    Clock::time_point time;
+    sync::Clock::time_point time;
     std::chrono::milliseconds timeout;  // what it is called in messages
   };
 
-  PeerLinks(Communicator& communicator, Arena* arena, ArenaSlice slice, uint32_t round);
+  PeerLinks(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice, uint32_t round);
   bool is_own(size_t rank) const noexcept { return static_cast<int>(rank) == communicator_.rank(); }
   void send_addresses();
   void start(HeldOperation& operation);
@@ -84,9 +84,9 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   Result<PeerAccess> vote(PeerAccess mine, std::chrono::milliseconds timeout);
   PeerAccess access_to(int peer) const;
 
-  Communicator& communicator_;
-  Arena* const arena_;
-  const ArenaSlice slice_;
+  engine::Communicator& communicator_;
+  ipc::Arena* const arena_;
+  const ipc::ArenaSlice slice_;
   const uint32_t round_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
 
@@ -101,4 +101,4 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   int num_inside_ = 0;   // threads that answer a control message; guarded by mutex_
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -6,14 +6,14 @@
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // Never destroyed: when the process exits, CUDA may be gone before.
 PinnedPool& PinnedPool::current() {
   static auto* mutex = new std::mutex;
   static auto* pools = new std::map<int, PinnedPool>;
   const std::lock_guard lock(*mutex);
-  return (*pools)[current_device()];
+  return (*pools)[cuda::current_device()];
 }
 
 std::optional<PinnedPool::Allocation> PinnedPool::find(size_t num_bytes) {
@@ -28,12 +28,12 @@ std::optional<PinnedPool::Allocation> PinnedPool::find(size_t num_bytes) {
 }
 
 Result<PinnedPool::Allocation> PinnedPool::take(size_t num_bytes) {
-  const RelaxedCapture beside_captures;
+  const cuda::RelaxedCapture beside_captures;
   const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestAllocation));
   if (std::optional<Allocation> allocation = find(rounded)) return *std::move(allocation);
-  Result<PinnedMemory> memory = PinnedMemory::allocate(rounded);
+  Result<cuda::PinnedMemory> memory = cuda::PinnedMemory::allocate(rounded);
   if (!memory.ok()) return std::move(memory.status());
-  Result<Event> event = Event::create_untimed();
+  Result<cuda::Event> event = cuda::Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
   return Allocation{std::move(memory).value(), rounded, std::move(event).value()};
 }
@@ -44,4 +44,4 @@ void PinnedPool::give_back(Allocation allocation) {
   resting_.emplace(num_bytes, std::move(allocation));
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

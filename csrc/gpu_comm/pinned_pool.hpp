@@ -9,14 +9,14 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 class PinnedPool {
  public:
   struct Allocation {
-    PinnedMemory memory;
-    size_t num_bytes;  // a power of two
-    Event last_use;    // to be recorded behind the last copy from or to the allocation
+    cuda::PinnedMemory memory;
+    size_t num_bytes;      // a power of two
+    cuda::Event last_use;  // to be recorded behind the last copy from or to the allocation
   };
 
   // The current device's, whose streams and events the allocations are used with.
@@ -37,4 +37,4 @@ class PinnedPool {
   std::multimap<size_t, Allocation> resting_;  // by size, those of one size by age; guarded by mutex_
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

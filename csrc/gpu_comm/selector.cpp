@@ -8,7 +8,7 @@
 #include "kernels/ll128/collectives.hpp"
 #include "kernels/load.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 namespace {
 
@@ -19,7 +19,7 @@ constexpr size_t kMiB = 1024 * kKiB;
 
 // The first row that fits, and whose kernel can do it, is taken.
 struct TuningRow {
-  OperationKind kind;
+  transport::OperationKind kind;
   int most_ranks;
   size_t most_bytes;
   Kernel kernel;
@@ -28,55 +28,58 @@ struct TuningRow {
 // Measured with 2 and 4 GPUs: packets in benchmarks/results/packets_4xh200.jsonl, LL128 and zero-copy kernels in
 // lines_2xh200.jsonl, direct_2xh200.jsonl, direct_4xh200.jsonl and direct_4xh100.jsonl.
 constexpr TuningRow kTuning[] = {
-    {OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kLlOneShot},
-    {OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kLlOneShot},
-    {OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kLlTwoShot},
-    {OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kLlOneShot},
-    {OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kLlOneShot},
-    {OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kLlTwoShot},
-    {OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLl128},
-    {OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLl128},
-    {OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kLl},
-    {OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLl128},
-    {OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kLl128Scattered},
-    {OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLl128},
-    {OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLl128},
-    {OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLl128},
-    {OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLl128},
-    {OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kLlOneShot},
+    {transport::OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kLlOneShot},
+    {transport::OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kLlTwoShot},
+    {transport::OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kLlOneShot},
+    {transport::OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kLlOneShot},
+    {transport::OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kLlTwoShot},
+    {transport::OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLl128},
+    {transport::OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kLl},
+    {transport::OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLl128},
+    {transport::OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kLl128Scattered},
+    {transport::OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLl128},
+    {transport::OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
+    {transport::OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLl128},
+    {transport::OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLl128},
+    {transport::OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
 };
 
-constexpr bool reduces(OperationKind kind) noexcept {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce || kind == OperationKind::kReduceScatter;
+constexpr bool reduces(transport::OperationKind kind) noexcept {
+  return kind == transport::OperationKind::kAllReduce || kind == transport::OperationKind::kReduce ||
+         kind == transport::OperationKind::kReduceScatter;
 }
 
-bool is_able(Kernel kernel, const KernelQuery& query, const TeamLayout& layout) noexcept {
-  if (reduces(query.kind) && !has_kernel(query.dtype, query.reduction)) return false;
+bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& layout) noexcept {
+  if (reduces(query.kind) && !kernels::has_kernel(query.dtype, query.reduction)) return false;
   const bool has_data = query.num_bytes != 0;  // packets are for data
   switch (kernel) {
     case Kernel::kLlOneShot:
-      return has_data && ll_one_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
+      return has_data &&
+             kernels::ll::one_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
     case Kernel::kLlTwoShot:
-      return has_data && ll_two_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
+      return has_data &&
+             kernels::ll::two_shot_region_packets(query.num_ranks, query.num_bytes) <= layout.region_packets;
     case Kernel::kLl: {
       const size_t input_bytes = query.num_bytes / static_cast<size_t>(query.num_ranks);
       return has_data && query.has_equal_counts &&
-             ll_one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
+             kernels::ll::one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
     }
     default:
       return true;
@@ -96,7 +99,7 @@ const char* name_of(Kernel kernel) noexcept {
   return kNames[static_cast<size_t>(kernel)];
 }
 
-Kernel select_kernel(const KernelQuery& query, const TeamLayout& layout) noexcept {
+Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout) noexcept {
   const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
     return row.kind == query.kind && query.num_ranks <= row.most_ranks && query.num_bytes <= row.most_bytes &&
            is_able(row.kernel, query, layout);
@@ -117,4 +120,4 @@ std::string describe_kernel_table() {
   return table;
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

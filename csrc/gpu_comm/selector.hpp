@@ -12,7 +12,7 @@
 #include "cuda/device_types.hpp"
 #include "transport/message.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 enum class Kernel : uint8_t {
   kNone,            // through the host
@@ -28,7 +28,7 @@ const char* name_of(Kernel kernel) noexcept;
 
 // What all ranks know alike.
 struct KernelQuery {
-  OperationKind kind{};
+  transport::OperationKind kind{};
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   int num_ranks = 0;
@@ -40,9 +40,9 @@ struct KernelQuery {
 };
 
 // `layout` of the block that all ranks use.
-Kernel select_kernel(const KernelQuery& query, const TeamLayout& layout) noexcept;
+Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout) noexcept;
 
 // The tuning table for people: operation, ranks, bytes, kernel, a line a row.
 std::string describe_kernel_table();
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

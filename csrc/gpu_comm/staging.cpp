@@ -5,7 +5,7 @@
 #include "cuda/memops.hpp"
 #include "cuda/memory.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // Blocks start where the engine's arithmetic is fastest.
 static constexpr size_t kAlignment = 64;
@@ -14,7 +14,7 @@ static size_t aligned(size_t num_bytes) noexcept {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-static Status copy(ConstBuffer source, std::byte* target, StreamView stream) {
+static Status copy(ConstBuffer source, std::byte* target, cuda::StreamView stream) {
   return copy_async(target, source.data, source.num_bytes, stream);
 }
 
@@ -46,7 +46,7 @@ Staging::~Staging() {
   if (allocation_.memory.data() != nullptr) pool_.give_back(std::move(allocation_));
 }
 
-Status Staging::copy_in(StreamView stream) {
+Status Staging::copy_in(cuda::StreamView stream) {
   for (size_t i = 0; i < host_inputs_.size(); ++i) {
     AXON_TRY(copy(device_.inputs[i], const_cast<std::byte*>(host_inputs_[i].data), stream));
   }
@@ -59,7 +59,7 @@ Status Staging::copy_in(StreamView stream) {
   return stream.record(allocation_.last_use);  // copy_out() may never be called
 }
 
-Status Staging::copy_out(StreamView stream) {
+Status Staging::copy_out(cuda::StreamView stream) {
   AXON_TRY(wait_for_word(stream, &words().done, 1));
   if (device_.access.written) {
     for (size_t i = 0; i < host_outputs_.size(); ++i) {
@@ -69,4 +69,4 @@ Status Staging::copy_out(StreamView stream) {
   return stream.record(allocation_.last_use);
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -20,7 +20,7 @@
 #include "gpu_comm/pinned_pool.hpp"
 #include "memory/buffer.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // What an operation does with its outputs, beside what their name says.
 struct OutputAccess {
@@ -49,8 +49,8 @@ class Staging {
   const std::atomic<uint32_t>& start_flag() const noexcept { return words().start_flag; }
   std::atomic<uint32_t>& done() const noexcept { return words().done; }
 
-  Status copy_in(StreamView stream);
-  Status copy_out(StreamView stream);
+  Status copy_in(cuda::StreamView stream);
+  Status copy_out(cuda::StreamView stream);
 
  private:
   // At the front of the pinned memory.
@@ -69,4 +69,4 @@ class Staging {
   std::vector<Buffer> host_outputs_;
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -19,13 +19,13 @@
 #include "cuda/error.hpp"
 #include "kernels/load.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 namespace {
 
 // The table of notices, at the begin of the arena. Its first row belongs to no slice: it holds what is stored.
 constexpr size_t kTableBytes = SliceAllocator::kUnit;
-using Row = std::array<uint32_t, kMaxTeamRanks>;
+using Row = std::array<uint32_t, cuda::kMaxTeamRanks>;
 constexpr uint32_t kDetached = 1;
 
 // How long a full arena is looked through for slices that come back.
@@ -88,7 +88,7 @@ void Arena::give_back_unused() noexcept {
   }
 }
 
-Arena::Arena(int device, size_t num_units, PinnedMemory controls)
+Arena::Arena(int device, size_t num_units, cuda::PinnedMemory controls)
     : device_(device),
       num_bytes_(num_units * SliceAllocator::kUnit),
       controls_(std::move(controls)),
@@ -100,9 +100,9 @@ Result<std::unique_ptr<Arena>> Arena::create(int device) {
   if (num_units < 2) {
     return Status(ErrorCode::kResourceExhausted, "AXON_ARENA_MB is " + std::to_string(num_units));
   }
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device);
-  Result<PinnedMemory> controls = PinnedMemory::allocate(2 * num_units * sizeof(TeamControl));
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device);
+  Result<cuda::PinnedMemory> controls = cuda::PinnedMemory::allocate(2 * num_units * sizeof(cuda::TeamControl));
   if (!controls.ok()) return std::move(controls.status());
   std::unique_ptr<Arena> arena(new Arena(device, num_units, std::move(controls).value()));
   AXON_TRY(arena->open());
@@ -110,11 +110,11 @@ Result<std::unique_ptr<Arena>> Arena::create(int device) {
 }
 
 Status Arena::open() {
-  Result<DeviceUuid> uuid = uuid_of(device_);
+  Result<cuda::DeviceUuid> uuid = cuda::uuid_of(device_);
   if (!uuid.ok()) return std::move(uuid.status());
   uuid_ = uuid.value();
-  for (std::optional<Stream>* stream : {&upkeep_, &detach_stream_}) {
-    Result<Stream> made = Stream::create();
+  for (std::optional<cuda::Stream>* stream : {&upkeep_, &detach_stream_}) {
+    Result<cuda::Stream> made = cuda::Stream::create();
     if (!made.ok()) return std::move(made.status());
     *stream = std::move(made).value();
   }
@@ -126,7 +126,7 @@ Status Arena::open() {
 }
 
 Status Arena::make_memory() {
-  Result<SharedMemory> memory = SharedMemory::allocate(device_, num_bytes_);
+  Result<cuda::SharedMemory> memory = cuda::SharedMemory::allocate(device_, num_bytes_);
   if (!memory.ok()) return std::move(memory.status());
   Result<FileDescriptor> shared = memory.value().share();
   if (!shared.ok()) return std::move(shared.status());
@@ -141,8 +141,8 @@ Status Arena::make_memory() {
 // Without a slice nobody writes into it: the slice users have told so behind their last kernels. Nor do we write into
 // the peers', once it is told.
 Status Arena::give_back() {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device_);
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   if (!memory_) return Status();
   AXON_TRY(collect_until([this] { return slices_.num_bytes_taken() == 0; }));
@@ -160,18 +160,18 @@ Status Arena::clear(size_t offset, size_t num_bytes) const {
 }
 
 Status Arena::prepare(int num_ranks) {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device_);
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   if (prepared_.contains(num_ranks)) return Status();
-  AXON_TRY(load_kernels(num_ranks));
+  AXON_TRY(kernels::load_kernels(num_ranks));
   prepared_.insert(num_ranks);
   return Status();
 }
 
 Result<ArenaSlice> Arena::take() {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device_);
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   if (!memory_) AXON_TRY(make_memory());
   Result<std::optional<ArenaSlice>> found = find_room();
@@ -187,7 +187,7 @@ Result<ArenaSlice> Arena::take() {
     if (!std::exchange(has_told_, true)) log::info(full.message() + ". Further groups use host memory");
     return full.clone();
   }
-  std::memset(controls(*slice), 0, 2 * sizeof(TeamControl));
+  std::memset(controls(*slice), 0, 2 * sizeof(cuda::TeamControl));
   AXON_TRY(clear(row_of(*slice) * sizeof(Row), sizeof(Row)));
   AXON_TRY(clear(slice->offset, slice->num_bytes));
   AXON_TRY(upkeep_->view().synchronize());
@@ -236,9 +236,9 @@ Status Arena::collect() {
   return Status();
 }
 
-void Arena::detach(DetachNotice notice, std::span<const StreamView> streams) {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device_);
+void Arena::detach(DetachNotice notice, std::span<const cuda::StreamView> streams) {
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device_);
   const std::lock_guard lock(mutex_);
   if (!follow(streams).ok()) return lost_.push_back(std::move(notice));
   if (has_graphs(notice)) return lingering_.push_back(std::move(notice));
@@ -247,10 +247,10 @@ void Arena::detach(DetachNotice notice, std::span<const StreamView> streams) {
 
 // What is told from here on is told behind what the streams hold. A stream that is being captured holds no more than
 // its graph will.
-Status Arena::follow(std::span<const StreamView> streams) {
-  Result<Event> event = Event::create_untimed();
+Status Arena::follow(std::span<const cuda::StreamView> streams) {
+  Result<cuda::Event> event = cuda::Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
-  for (const StreamView stream : streams) {
+  for (const cuda::StreamView stream : streams) {
     const Result<uint64_t> capture = capture_of(stream);
     if (!capture.ok() || capture.value() != 0) continue;
     AXON_TRY(stream.record(event.value()));
@@ -308,8 +308,8 @@ void Arena::forget_ended() {
 }
 
 Status Arena::map(ArenaView& view, const DeviceAddress& address) const {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device_);
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device_);
   const Arena* own = find(address.incarnation);
   if (own == nullptr) return view.import(address, device_);
   AXON_TRY(own->memory_->grant(device_));
@@ -317,8 +317,8 @@ Status Arena::map(ArenaView& view, const DeviceAddress& address) const {
   return Status();
 }
 
-TeamControl* Arena::controls(ArenaSlice slice) const noexcept {
-  return reinterpret_cast<TeamControl*>(controls_.data()) + 2 * row_of(slice);
+cuda::TeamControl* Arena::controls(ArenaSlice slice) const noexcept {
+  return reinterpret_cast<cuda::TeamControl*>(controls_.data()) + 2 * row_of(slice);
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

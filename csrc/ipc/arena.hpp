@@ -34,7 +34,7 @@
 #include "ipc/registrations/registrations.hpp"
 #include "ipc/slice_allocator.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // A member of a group that holds a slice of ours, or whose slice we hold.
 struct PeerSlice {
@@ -68,7 +68,7 @@ class Arena {
 
   // The slice owners are told behind what these streams hold now, and once the graphs are gone. The rank's own slice
   // comes back as soon as all slice users have left. Waits for nobody.
-  void detach(DetachNotice notice, std::span<const StreamView> streams);
+  void detach(DetachNotice notice, std::span<const cuda::StreamView> streams);
 
   DeviceAddress address_of(ArenaSlice slice) const;
   // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
@@ -84,10 +84,10 @@ class Arena {
   // Of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
   // Pinned, and zeros, as long as the slice is taken: two a slice.
-  TeamControl* controls(ArenaSlice slice) const noexcept;
+  cuda::TeamControl* controls(ArenaSlice slice) const noexcept;
 
  private:
-  Arena(int device, size_t num_units, PinnedMemory controls);
+  Arena(int device, size_t num_units, cuda::PinnedMemory controls);
   static Result<std::unique_ptr<Arena>> create(int device);
   static const Arena* find(uint64_t incarnation);
   Status open();
@@ -100,21 +100,21 @@ class Arena {
   Status collect_until(Predicate is_enough);
   Status collect();
   void forget_ended();
-  Status follow(std::span<const StreamView> streams);
+  Status follow(std::span<const cuda::StreamView> streams);
   Status notify_owners(const DetachNotice& notice);
 
   const int device_;
   const size_t num_bytes_;
-  const PinnedMemory controls_;
+  const cuda::PinnedMemory controls_;
   const uint64_t incarnation_;
-  DeviceUuid uuid_{};
+  cuda::DeviceUuid uuid_{};
   LaunchLedger launches_;
   std::unique_ptr<Registrations> registrations_;
-  std::optional<Stream> upkeep_;         // clears slices and reads notices
-  std::optional<Stream> detach_stream_;  // may wait for kernels: nothing that somebody waits for goes here
+  std::optional<cuda::Stream> upkeep_;         // clears slices and reads notices
+  std::optional<cuda::Stream> detach_stream_;  // may wait for kernels: nothing that somebody waits for goes here
 
   // Stays while a slice is taken, so groups use it without the lock.
-  std::optional<SharedMemory> memory_;
+  std::optional<cuda::SharedMemory> memory_;
   FileDescriptor shared_;
   uint64_t edition_ = 0;  // how often there has been memory
 
@@ -128,4 +128,4 @@ class Arena {
   bool has_told_ = false;                                 // that it is full
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -5,7 +5,7 @@
 
 #include "base/host_id.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 Status ArenaView::import(const DeviceAddress& address, int device) {
   if (address.host != this_host()) {
@@ -18,7 +18,7 @@ Status ArenaView::import(const DeviceAddress& address, int device) {
   }
   Result<FileDescriptor> descriptor = process_->fetch(address.descriptor);
   if (!descriptor.ok()) return std::move(descriptor.status());
-  Result<SharedMemory> memory = SharedMemory::import(device, descriptor.value(), address.arena_num_bytes);
+  Result<cuda::SharedMemory> memory = cuda::SharedMemory::import(device, descriptor.value(), address.arena_num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   memory_ = std::move(memory).value();
   show(memory_->data(), address);
@@ -35,4 +35,4 @@ void ArenaView::unmap() noexcept {
   memory_.reset();
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -9,7 +9,7 @@
 #include "ipc/peer_process.hpp"
 #include "ipc/registrations/registrations.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 class ArenaView {
  public:
@@ -24,7 +24,7 @@ class ArenaView {
   bool shows(const DeviceAddress& address) const noexcept { return data_ != nullptr && edition_ == address.edition; }
   std::byte* data() const noexcept { return data_; }
   // Where the segments of its device and process are mapped for kernels of ours: device memory.
-  const RegistrationEntry* registrations() const noexcept { return owner_->table; }
+  const cuda::RegistrationEntry* registrations() const noexcept { return owner_->table; }
   // Looks for them from now on.
   void follow(Registrations& registrations, const DeviceAddress& address) {
     owner_ = registrations.follow({.address = address.export_table, .incarnation = address.incarnation}, process_);
@@ -36,8 +36,8 @@ class ArenaView {
   std::byte* data_ = nullptr;
   uint64_t edition_ = 0;
   std::shared_ptr<const RegistrationOwner> owner_;  // shared with others who read what it has
-  std::optional<SharedMemory> memory_;              // of another process
+  std::optional<cuda::SharedMemory> memory_;        // of another process
   std::shared_ptr<const PeerProcess> process_;      // if another one; shared with those who look for its segments
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -4,7 +4,7 @@
 #include <string>
 #include <type_traits>
 
-namespace axon {
+namespace axon::ipc {
 
 namespace {
 
@@ -76,4 +76,4 @@ Result<DeviceAddress> DeviceAddress::decode(std::span<const std::byte> bytes) {
                        .slice = {.offset = wire.slice_offset, .num_bytes = wire.slice_num_bytes}};
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

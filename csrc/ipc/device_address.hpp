@@ -9,7 +9,7 @@
 #include "base/status.hpp"
 #include "ipc/slice_allocator.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 struct DeviceAddress {
   static constexpr size_t kNumBytes = 88;
@@ -29,4 +29,4 @@ struct DeviceAddress {
   static Result<DeviceAddress> decode(std::span<const std::byte> bytes);
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

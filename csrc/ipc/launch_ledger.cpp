@@ -5,13 +5,13 @@
 
 #include "cuda/capture.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 static bool hold_kernels(const std::weak_ptr<void>& graphs) {
   return graphs.use_count() > 1;
 }
 
-Status LaunchLedger::note(const StreamOrder& order, StreamView stream) {
+Status LaunchLedger::note(const StreamOrder& order, cuda::StreamView stream) {
   Result<bool> captured = is_capturing(stream);
   if (!captured.ok()) return std::move(captured.status());
   const std::lock_guard lock(mutex_);
@@ -20,7 +20,7 @@ Status LaunchLedger::note(const StreamOrder& order, StreamView stream) {
   if (captured.value()) return Status();
   auto use = std::ranges::find_if(holders.uses, [&](const Use& each) { return each.stream.get() == stream.get(); });
   if (use == holders.uses.end()) {
-    Result<Event> event = Event::create_untimed();
+    Result<cuda::Event> event = cuda::Event::create_untimed();
     if (!event.ok()) return std::move(event.status());
     use = holders.uses.insert(use, Use{stream, std::move(event).value()});
   }
@@ -45,7 +45,7 @@ bool LaunchLedger::is_idle() const {
 }
 
 bool LaunchLedger::run_if_idle(const std::function<void()>& action) {
-  const RelaxedCapture beside_captures;
+  const cuda::RelaxedCapture beside_captures;
   const std::unique_lock nobody_launches(launching_, std::try_to_lock);
   if (!nobody_launches.owns_lock()) return false;
   {
@@ -57,4 +57,4 @@ bool LaunchLedger::run_if_idle(const std::function<void()>& action) {
   return true;
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -18,7 +18,7 @@
 
 #include "ipc/stream_order.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // Any thread; of one device, which is current in every call.
 class LaunchLedger {
@@ -28,7 +28,7 @@ class LaunchLedger {
   Launching launching() { return Launching(launching_); }
 
   // A kernel of a group has been launched on this stream, or captured into a graph.
-  Status note(const StreamOrder& order, StreamView stream);
+  Status note(const StreamOrder& order, cuda::StreamView stream);
   // The group launches nothing more; its graphs may still be launched.
   void forget(const StreamOrder& order);
 
@@ -37,8 +37,8 @@ class LaunchLedger {
 
  private:
   struct Use {
-    StreamView stream;
-    Event last;  // recorded behind the last kernel: a stream that somebody captures cannot be asked itself
+    cuda::StreamView stream;
+    cuda::Event last;  // recorded behind the last kernel: a stream that somebody captures cannot be asked itself
   };
   struct Holders {
     std::vector<Use> uses;
@@ -54,4 +54,4 @@ class LaunchLedger {
   std::vector<Holders> former_;  // of groups that are gone
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

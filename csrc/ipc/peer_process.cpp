@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 
-namespace axon {
+namespace axon::ipc {
 
 // System calls that glibc wraps only since 2.36.
 #ifndef SYS_pidfd_getfd
@@ -64,4 +64,4 @@ void PeerProcess::allow_peers() noexcept {
   (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // an error where there is no Yama: nothing to allow
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -8,7 +8,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 class PeerProcess {
  public:
@@ -40,4 +40,4 @@ class PeerProcess {
   FileDescriptor process_;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

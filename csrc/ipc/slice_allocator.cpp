@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace axon {
+namespace axon::ipc {
 
 SliceAllocator::SliceAllocator(size_t begin, size_t end)
     : begin_(begin), taken_(end > begin ? (end - begin) / kUnit : 0) {}
@@ -40,4 +40,4 @@ ArenaSlice SliceAllocator::mark(size_t first, size_t num_units) {
   return {.offset = begin_ + first * kUnit, .num_bytes = num_units * kUnit};
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace axon {
+namespace axon::ipc {
 
 struct ArenaSlice {
   size_t offset = 0;
@@ -40,4 +40,4 @@ class SliceAllocator {
   size_t num_taken_ = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -8,7 +8,7 @@
 #include "cuda/memops.hpp"
 #include "cuda/memory.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 namespace {
 
@@ -51,8 +51,8 @@ class Words {
 
   // The driver may take its time: nobody waits for that who only gives back.
   Status add_page() {
-    const RelaxedCapture beside_captures;
-    Result<PinnedMemory> page = PinnedMemory::allocate(kPageBytes);
+    const cuda::RelaxedCapture beside_captures;
+    Result<cuda::PinnedMemory> page = cuda::PinnedMemory::allocate(kPageBytes);
     if (!page.ok()) return std::move(page.status());
     const std::lock_guard lock(mutex_);
     auto* const words = reinterpret_cast<std::atomic<uint32_t>*>(page.value().data());
@@ -65,13 +65,13 @@ class Words {
   }
 
   std::mutex mutex_;  // guards all below
-  std::vector<PinnedMemory> pages_;
+  std::vector<cuda::PinnedMemory> pages_;
   std::deque<std::atomic<uint32_t>*> free_;
 };
 
 }  // namespace
 
-Result<StreamMarker> StreamMarker::set(StreamView stream) {
+Result<StreamMarker> StreamMarker::set(cuda::StreamView stream) {
   Result<std::atomic<uint32_t>*> word = Words::instance().take();
   if (!word.ok()) return std::move(word.status());
   word.value()->store(0, std::memory_order_relaxed);
@@ -86,4 +86,4 @@ StreamMarker::~StreamMarker() {
   if (word_ != nullptr) Words::instance().give_back(word_);
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

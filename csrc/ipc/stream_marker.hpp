@@ -13,12 +13,12 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 class StreamMarker {
  public:
   // Of a stream that is not captured.
-  static Result<StreamMarker> set(StreamView stream);
+  static Result<StreamMarker> set(cuda::StreamView stream);
   StreamMarker(StreamMarker&& other) noexcept : word_(std::exchange(other.word_, nullptr)) {}
   StreamMarker& operator=(StreamMarker&&) = delete;
   // Its word is used again once it has been passed.
@@ -32,4 +32,4 @@ class StreamMarker {
   std::atomic<uint32_t>* word_;  // null: moved away
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -12,21 +12,21 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // Needs a lock around it.
 class StreamOrder {
  public:
-  explicit StreamOrder(Event event) noexcept : event_(std::move(event)) {}
+  explicit StreamOrder(cuda::Event event) noexcept : event_(std::move(event)) {}
 
   // For a kernel in the group's order: behind the last one, unless one of the two is captured and the other is not in
   // the same capture. Fails where the stream cannot be asked (the legacy default stream beside a capture).
-  Status follow(StreamView stream);
+  Status follow(cuda::StreamView stream);
   // For one that its caller has put in order.
-  Status note(StreamView stream);
+  Status note(cuda::StreamView stream);
 
   // Streams that have held kernels, each once.
-  const std::vector<StreamView>& streams() const noexcept { return streams_; }
+  const std::vector<cuda::StreamView>& streams() const noexcept { return streams_; }
   // Whether graphs hold kernels: they share it.
   std::weak_ptr<void> graphs() const noexcept { return graphs_; }
   // Once nothing more is launched: shared with the graphs that hold kernels, which may be launched as long as they
@@ -34,14 +34,14 @@ class StreamOrder {
   std::shared_ptr<void> take_graphs() noexcept { return std::move(graphs_); }
 
  private:
-  Result<uint64_t> remember(StreamView stream);
+  Result<uint64_t> remember(cuda::StreamView stream);
 
-  Event event_;
-  std::optional<StreamView> last_;           // outside of captures
-  std::optional<StreamView> last_captured_;  // in the latest
-  std::vector<StreamView> streams_;
+  cuda::Event event_;
+  std::optional<cuda::StreamView> last_;           // outside of captures
+  std::optional<cuda::StreamView> last_captured_;  // in the latest
+  std::vector<cuda::StreamView> streams_;
   std::shared_ptr<void> graphs_ = std::make_shared<char>();  // beside the graphs: whether there are any
   uint64_t last_capture_ = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -8,13 +8,13 @@
 #include "cuda/device.hpp"
 #include "cuda/memory.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 Result<ExposedLocation> expose(int device, const void* data, size_t num_bytes) {
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
   Registrations& registrations = arena.value()->registrations();
-  const IpcLocation location = registrations.locate(data, num_bytes);
+  const cuda::IpcLocation location = registrations.locate(data, num_bytes);
   if (location.registration == 0) return Status(ErrorCode::kInvalidArgument, "peers cannot map the tensor's memory");
   return ExposedLocation{.incarnation = arena.value()->incarnation(),
                          .export_table = registrations.export_table_address(),
@@ -30,8 +30,8 @@ Result<ZeroCopyReader*> ZeroCopyReader::of(int device) {
   if (reader) return reader.get();
   Result<Arena*> arena = Arena::of(device);
   if (!arena.ok()) return std::move(arena.status());
-  const DeviceGuard guard(device);
-  Result<Event> order = Event::create_untimed();
+  const cuda::DeviceGuard guard(device);
+  Result<cuda::Event> order = cuda::Event::create_untimed();
   if (!order.ok()) return std::move(order.status());
   reader.reset(new ZeroCopyReader(device, *arena.value(), std::move(order).value()));
   return reader.get();
@@ -46,9 +46,9 @@ static Status unreachable(int32_t pid, const std::string& why) {
   return {ErrorCode::kPeerLost, "the GPU memory of process " + std::to_string(pid) + " cannot be read: " + why};
 }
 
-Status ZeroCopyReader::read(int32_t pid, const ExposedLocation& location, Buffer target, StreamView stream) {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(device_);
+Status ZeroCopyReader::read(int32_t pid, const ExposedLocation& location, Buffer target, cuda::StreamView stream) {
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(device_);
   Result<bool> captured = is_capturing(stream);
   if (!captured.ok()) return std::move(captured.status());
   if (captured.value()) {
@@ -93,4 +93,4 @@ void ZeroCopyReader::forget_ended() {
   std::erase_if(owners_, [](const auto& known) { return known.second.process->has_ended(); });
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

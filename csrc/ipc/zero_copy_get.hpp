@@ -21,7 +21,7 @@
 #include "ipc/stream_order.hpp"
 #include "memory/buffer.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // What an owner tells. Its peer believes none of it before it is mapped.
 struct ExposedLocation {
@@ -47,7 +47,7 @@ class ZeroCopyReader {
   // Copies `target.num_bytes` from there, in a process of this host, in the order of a stream of this device. Waits for
   // the mapping (Registrations::await). Fails with kInvalidArgument if the stream is captured, with kPeerLost if the
   // memory is not mapped.
-  Status read(int32_t pid, const ExposedLocation& location, Buffer target, StreamView stream);
+  Status read(int32_t pid, const ExposedLocation& location, Buffer target, cuda::StreamView stream);
 
  private:
   struct Owner {
@@ -56,7 +56,7 @@ class ZeroCopyReader {
   };
   using ArenaOfProcess = std::pair<int32_t, uint64_t>;  // its incarnation
 
-  ZeroCopyReader(int device, Arena& arena, Event order) noexcept
+  ZeroCopyReader(int device, Arena& arena, cuda::Event order) noexcept
       : device_(device), arena_(arena), order_(std::move(order)) {}
 
   Result<std::shared_ptr<const RegistrationOwner>> meet(int32_t pid, const ExposedLocation& location);
@@ -70,4 +70,4 @@ class ZeroCopyReader {
   std::map<ArenaOfProcess, Owner> owners_;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -5,7 +5,7 @@
 
 #include "kernels/ll/packet.cuh"
 
-namespace axon::device {
+namespace axon::kernels {
 
 // Peers are numbered without the rank itself.
 __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
@@ -13,45 +13,46 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
 }
 
 // By one warp, a thread a peer; context.ours may differ from peer to peer.
-__device__ __forceinline__ void announce(const EpochContext& context) {
-  const DeviceTeam& team = context.team;
+__device__ __forceinline__ void announce(const ll::EpochContext& context) {
+  const cuda::DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
-  const Payload payload = *reinterpret_cast<const Payload*>(&context.ours);
+  const ll::Payload payload = *reinterpret_cast<const ll::Payload*>(&context.ours);
   store_packet(context.descriptors(peer) + team.rank, packet_of(payload, context.epoch));
 }
 
-__device__ __forceinline__ bool is_same(const DeviceDescriptor& ours, Payload theirs) {
-  const Payload payload = *reinterpret_cast<const Payload*>(&ours);
+__device__ __forceinline__ bool is_same(const cuda::DeviceDescriptor& ours, ll::Payload theirs) {
+  const ll::Payload payload = *reinterpret_cast<const ll::Payload*>(&ours);
   return theirs.low == payload.low && theirs.high == payload.high;
 }
 
 // Whether the peer's word, if it has come, is context.ours; reports it if not.
-__device__ __forceinline__ bool agrees(const EpochContext& context, int peer, FaultCode fault, Payload theirs) {
-  if (fault == FaultCode::kNone && !is_same(context.ours, theirs)) fault = FaultCode::kMismatch;
-  if (fault == FaultCode::kNone) return true;
+__device__ __forceinline__ bool agrees(const ll::EpochContext& context, int peer, cuda::FaultCode fault,
+                                       ll::Payload theirs) {
+  if (fault == cuda::FaultCode::kNone && !is_same(context.ours, theirs)) fault = cuda::FaultCode::kMismatch;
+  if (fault == cuda::FaultCode::kNone) return true;
   report_fault(context.team, {.code = fault,
                               .peer = peer,
                               .sequence = context.epoch,
                               .ours = context.ours,
-                              .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs)});
+                              .theirs = *reinterpret_cast<const cuda::DeviceDescriptor*>(&theirs)});
   return false;
 }
 
 // By one warp, a thread a peer: waits for the peer's word, which is to be context.ours.
-__device__ __forceinline__ void verify(const EpochContext& context) {
-  const DeviceTeam& team = context.team;
+__device__ __forceinline__ void verify(const ll::EpochContext& context) {
+  const cuda::DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
-  Receipt<1> receipt{{context.descriptors(team.rank) + peer}, {}};
-  const FaultCode fault = receipt.await(context, peer, 0);
+  ll::Receipt<1> receipt{{context.descriptors(team.rank) + peer}, {}};
+  const cuda::FaultCode fault = receipt.await(context, peer, 0);
   (void)agrees(context, peer, fault, receipt.payloads[0]);
 }
 
 // Waits for a packet that tells that a peer does not write into our tensors any more, though this rank may have failed.
 // A peer whose process has ended does not either, nor, we have to suppose, one that does not come for so long: then
 // false.
-__device__ __noinline__ inline bool guard(const EpochContext& context, const LlPacket* packet, int peer) {
+__device__ __noinline__ inline bool guard(const ll::EpochContext& context, const cuda::LlPacket* packet, int peer) {
   constexpr uint64_t kLongestNs = 10'000'000'000;
   constexpr uint32_t kPollsPerLook = 4096;
   const uint64_t begin = global_timer();
@@ -73,15 +74,15 @@ __device__ __forceinline__ bool is_wipe_due(uint32_t epoch) {
   return epoch % kEpochsPerWipe <= 1;
 }
 
-__device__ __noinline__ inline void wipe_idle_region(const EpochContext& context, uint32_t thread,
+__device__ __noinline__ inline void wipe_idle_region(const ll::EpochContext& context, uint32_t thread,
                                                      uint32_t num_threads) {
-  const DeviceTeam& team = context.team;
-  const EpochContext idle(team, context.ours, context.epoch + 1);
-  LlPacket* packets = idle.descriptors(team.rank);
+  const cuda::DeviceTeam& team = context.team;
+  const ll::EpochContext idle(team, context.ours, context.epoch + 1);
+  cuda::LlPacket* packets = idle.descriptors(team.rank);
   for (uint32_t index = thread; index < team.layout.region_packets; index += num_threads) {
     store_packet(packets + index, packet_of({}, context.epoch));
   }
   __threadfence_system();
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels

@@ -7,7 +7,7 @@
 
 #include "kernels/ptx.cuh"
 
-namespace axon::device {
+namespace axon::kernels {
 
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -92,4 +92,4 @@ __device__ __forceinline__ Vector16 load_shared(const Vector16* vector) {
   return value;
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels

@@ -7,7 +7,7 @@
 #include "base/data_type.hpp"
 #include "cuda/device_types.hpp"
 
-namespace axon {
+namespace axon::kernels {
 
 // For tuning; zeros: chosen by size. Channels are of a link (an all_reduce uses as many again for its totals) and must
 // be the same on all ranks.
@@ -34,14 +34,15 @@ struct ReceiveBuffer {
 // A message to and from each rank. On the collective traffic class every rank launches it, and meets every other even
 // where a block is empty; on the other traffic class it meets the ranks in the masks alone.
 struct ExchangeCall {
-  TrafficClass traffic = TrafficClass::kCollective;
-  DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
+  cuda::TrafficClass traffic = cuda::TrafficClass::kCollective;
+  cuda::DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
   DataType dtype = DataType::kByte;
-  int root = kNoRoot;
-  std::array<SendBuffer, kMaxTeamRanks> sends{};        // [r] goes to rank r; the own one is copied
-  std::array<ReceiveBuffer, kMaxTeamRanks> receives{};  // [r] comes from rank r; the own one may be the block sent
-  uint32_t sends_to = 0;                                // kPointToPoint: bit r: a message (maybe empty) goes to rank r
-  uint32_t receives_from = 0;                           // kPointToPoint: bit r: a message comes from rank r
+  int root = cuda::kNoRoot;
+  std::array<SendBuffer, cuda::kMaxTeamRanks> sends{};  // [r] goes to rank r; the own one is copied
+  std::array<ReceiveBuffer, cuda::kMaxTeamRanks>
+      receives{};              // [r] comes from rank r; the own one may be the block sent
+  uint32_t sends_to = 0;       // kPointToPoint: bit r: a message (maybe empty) goes to rank r
+  uint32_t receives_from = 0;  // kPointToPoint: bit r: a message comes from rank r
   // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on.
   uint64_t barrier_bits = 0;
   Ll128Shape shape{};
@@ -55,14 +56,15 @@ struct ReduceCall {
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;  // of kPremulSum
-  int root = kNoRoot;        // the only rank that gets the result, or kNoRoot: all do
+  int root = cuda::kNoRoot;  // the only rank that gets the result, or kNoRoot: all do
   Ll128Shape shape{};
   When when = When::kAlways;
 };
 
 struct ReduceScatterCall {
-  std::array<SendBuffer, kMaxTeamRanks> inputs{};  // [r]: what rank r gets the sum of; sizes are the same on all ranks
-  void* output = nullptr;                          // as long as the own input; may be it
+  std::array<SendBuffer, cuda::kMaxTeamRanks>
+      inputs{};            // [r]: what rank r gets the sum of; sizes are the same on all ranks
+  void* output = nullptr;  // as long as the own input; may be it
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;
@@ -78,4 +80,4 @@ struct BroadcastCall {
   When when = When::kAlways;
 };
 
-}  // namespace axon
+}  // namespace axon::kernels

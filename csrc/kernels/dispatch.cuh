@@ -3,7 +3,7 @@
 
 #include "kernels/reduce.cuh"
 
-namespace axon::device {
+namespace axon::kernels {
 
 template <int kValue>
 using Constant = std::integral_constant<int, kValue>;
@@ -109,4 +109,4 @@ const void* with_arithmetic(DataType dtype, Reduction reduction, Visitor visit) 
   }
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels

@@ -10,7 +10,7 @@
 #include "kernels/reduce_types.hpp"
 #include "kernels/zero_copy/launch.hpp"
 
-namespace axon::device {
+namespace axon::kernels {
 
 std::vector<ReductionType> all_reduction_types() {
   std::vector<ReductionType> types;
@@ -28,28 +28,24 @@ Status no_kernel(DataType dtype, Reduction reduction) {
                 std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
 }
 
-}  // namespace axon::device
-
-namespace axon {
-
 bool has_kernel(DataType dtype, Reduction reduction) noexcept {
-  return device::ll128_reduce_kernels_for(dtype, reduction).for_short != nullptr;
+  return kernels::ll128::reduce_kernels_for(dtype, reduction).for_short != nullptr;
 }
 
 Status load_kernels(int num_ranks) {
-  std::vector<device::ReduceKernels> kernels{device::ll128_relay_kernels()};
-  for (const auto& [dtype, reduction] : device::all_reduction_types()) {
-    kernels.push_back(device::ll128_reduce_kernels_for(dtype, reduction));
+  std::vector<ll128::ReduceKernels> kernels{kernels::ll128::relay_kernels()};
+  for (const auto& [dtype, reduction] : all_reduction_types()) {
+    kernels.push_back(kernels::ll128::reduce_kernels_for(dtype, reduction));
   }
-  for (const device::ReduceKernels& pair : kernels) {
-    AXON_TRY(load(pair.for_short));
-    AXON_TRY(load(pair.for_long));
+  for (const ll128::ReduceKernels& pair : kernels) {
+    AXON_TRY(cuda::load(pair.for_short));
+    AXON_TRY(cuda::load(pair.for_long));
   }
-  AXON_TRY(load(device::ll128_exchange_kernel_address()));
-  AXON_TRY(load(device::ll128_message_kernel_address()));
-  AXON_TRY(device::zero_copy_load_kernels());
+  AXON_TRY(cuda::load(kernels::ll128::exchange_kernel_address()));
+  AXON_TRY(cuda::load(kernels::ll128::message_kernel_address()));
+  AXON_TRY(kernels::zero_copy::load_kernels());
   AXON_TRY(load_reduce_slots_kernels());
-  return ll_load_kernels(num_ranks);
+  return kernels::ll::load_kernels(num_ranks);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels

@@ -8,18 +8,18 @@
 
 #include "cuda/device_types.hpp"
 
-namespace axon::device {
+namespace axon::kernels {
 
 // Pairs with store_packet: what it reads in one half was stored by one store.
-__device__ __forceinline__ LlPacket load_packet(const LlPacket* address) {
-  LlPacket packet;
+__device__ __forceinline__ cuda::LlPacket load_packet(const cuda::LlPacket* address) {
+  cuda::LlPacket packet;
   asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(packet.low), "=r"(packet.low_epoch), "=r"(packet.high), "=r"(packet.high_epoch)
                : "l"(address));
   return packet;
 }
 
-__device__ __forceinline__ void store_packet(LlPacket* address, LlPacket packet) {
+__device__ __forceinline__ void store_packet(cuda::LlPacket* address, cuda::LlPacket packet) {
   asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(packet.low),
                "r"(packet.low_epoch), "r"(packet.high), "r"(packet.high_epoch));
 }
@@ -69,8 +69,8 @@ __device__ __forceinline__ void store_release(uint32_t* address, uint32_t value)
 
 // Orders all later accesses of this thread behind it. Pairs with what stored the packet: what is read then was there
 // before, by a fence of that thread's or since it was there before its kernel.
-__device__ __forceinline__ LlPacket load_acquire(const LlPacket* address) {
-  LlPacket packet;
+__device__ __forceinline__ cuda::LlPacket load_acquire(const cuda::LlPacket* address) {
+  cuda::LlPacket packet;
   asm volatile("ld.acquire.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(packet.low), "=r"(packet.low_epoch), "=r"(packet.high), "=r"(packet.high_epoch)
                : "l"(address)
@@ -108,4 +108,4 @@ __device__ __forceinline__ uint64_t global_timer() {
   return nanoseconds;
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels

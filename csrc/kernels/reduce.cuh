@@ -12,7 +12,7 @@
 
 #include "kernels/ptx.cuh"
 
-namespace axon::device {
+namespace axon::kernels {
 
 // What to do with the elements, of any type.
 struct ReducePlan {
@@ -234,4 +234,4 @@ class Accumulator {
   Totals totals_;
 };
 
-}  // namespace axon::device
+}  // namespace axon::kernels

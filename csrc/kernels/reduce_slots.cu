@@ -10,8 +10,7 @@
 #include "kernels/reduce.cuh"
 #include "kernels/reduce_types.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels {
 namespace {
 
 constexpr int kThreads = 512;
@@ -82,31 +81,29 @@ const void* kernel_for(DataType dtype) {
 }
 
 }  // namespace
-}  // namespace device
 
-Status reduce_slots(const ReduceSlotsCall& call, StreamView stream) {
-  const void* kernel = device::kernel_for(call.dtype);
+Status reduce_slots(const ReduceSlotsCall& call, cuda::StreamView stream) {
+  const void* kernel = kernel_for(call.dtype);
   const bool is_sum = call.reduction == Reduction::kSum || call.reduction == Reduction::kAverage;
-  if (kernel == nullptr || !is_sum) return device::no_kernel(call.dtype, call.reduction);
+  if (kernel == nullptr || !is_sum) return no_kernel(call.dtype, call.reduction);
   if (call.num_elements == 0) return Status();
-  device::ReduceSlotsArguments arguments{
-      .plan = {.reduction = call.reduction, .num_ranks = call.num_slots, .premul_factor = 1},
-      .slots = call.slots,
-      .slot_bytes = call.slot_bytes,
-      .output = call.output,
-      .num_bytes = call.num_elements * size_of(call.dtype)};
-  const size_t span = device::kThreads * device::kWide * sizeof(device::Vector16);
+  ReduceSlotsArguments arguments{.plan = {.reduction = call.reduction, .num_ranks = call.num_slots, .premul_factor = 1},
+                                 .slots = call.slots,
+                                 .slot_bytes = call.slot_bytes,
+                                 .output = call.output,
+                                 .num_bytes = call.num_elements * size_of(call.dtype)};
+  const size_t span = kThreads * kWide * sizeof(Vector16);
   const auto num_blocks =
-      static_cast<int>(std::min((arguments.num_bytes + span - 1) / span, static_cast<size_t>(device::kMostBlocks)));
+      static_cast<int>(std::min((arguments.num_bytes + span - 1) / span, static_cast<size_t>(kMostBlocks)));
   void* parameters[] = {&arguments};
-  return launch(kernel, {.num_blocks = num_blocks, .num_threads = device::kThreads}, parameters, stream);
+  return launch(kernel, {.num_blocks = num_blocks, .num_threads = kThreads}, parameters, stream);
 }
 
 Status load_reduce_slots_kernels() {
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
-    AXON_TRY(load(device::kernel_for(dtype)));
+    AXON_TRY(load(kernel_for(dtype)));
   }
   return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::kernels

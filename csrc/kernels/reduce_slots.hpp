@@ -7,7 +7,7 @@
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
-namespace axon {
+namespace axon::kernels {
 
 struct ReduceSlotsCall {
   const std::byte* slots = nullptr;  // in rank order; here and below, addresses and slot_bytes are multiples of 16
@@ -19,10 +19,10 @@ struct ReduceSlotsCall {
   Reduction reduction = Reduction::kSum;  // or kAverage
 };
 
-// In rank order, in the elements' accumulation type, rounded once: as zero_copy_all_reduce does.
-Status reduce_slots(const ReduceSlotsCall& call, StreamView stream);
+// In rank order, in the elements' accumulation type, rounded once: as kernels::zero_copy::all_reduce does.
+Status reduce_slots(const ReduceSlotsCall& call, cuda::StreamView stream);
 
 // Puts its kernels on the current device.
 Status load_reduce_slots_kernels();
 
-}  // namespace axon
+}  // namespace axon::kernels

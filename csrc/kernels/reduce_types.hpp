@@ -6,7 +6,7 @@
 #include "base/data_type.hpp"
 #include "base/status.hpp"
 
-namespace axon::device {
+namespace axon::kernels {
 
 struct ReductionType {
   DataType dtype;
@@ -18,4 +18,4 @@ std::vector<ReductionType> all_reduction_types();
 
 Status no_kernel(DataType dtype, Reduction reduction);
 
-}  // namespace axon::device
+}  // namespace axon::kernels

@@ -8,26 +8,26 @@
 
 #include "kernels/ptx.cuh"
 
-namespace axon::device {
+namespace axon::kernels {
 
-__device__ __forceinline__ uint32_t current_epoch(const DeviceTeam& team, unsigned reader) {
+__device__ __forceinline__ uint32_t current_epoch(const cuda::DeviceTeam& team, unsigned reader) {
   return load_relaxed(&team.state->epochs[reader]) + 1;
 }
 
 // By one warp of each of `num_readers`, after reader's last current_epoch(): this epoch is over. Pairs with the next
 // launch on the stream; the end of the kernel orders them.
-__device__ __forceinline__ void advance_epoch(const DeviceTeam& team, uint32_t epoch, unsigned reader,
+__device__ __forceinline__ void advance_epoch(const cuda::DeviceTeam& team, uint32_t epoch, unsigned reader,
                                               unsigned num_readers) {
-  for (unsigned copy = reader + (threadIdx.x % 32) * num_readers; copy < kMaxBlocks; copy += 32 * num_readers) {
+  for (unsigned copy = reader + (threadIdx.x % 32) * num_readers; copy < cuda::kMaxBlocks; copy += 32 * num_readers) {
     store_relaxed(&team.state->epochs[copy], epoch);
   }
 }
 
 // Ends every wait of this rank and tells the host, unless another thread has done so already.
-__device__ __noinline__ inline void report_fault(const DeviceTeam& team, const FaultReport& found) {
+__device__ __noinline__ inline void report_fault(const cuda::DeviceTeam& team, const cuda::FaultReport& found) {
   const auto code = static_cast<uint32_t>(found.code);
   if (atomicCAS(&team.state->fault, uint32_t{0}, code) != 0) return;
-  FaultReport& report = team.control->report;
+  cuda::FaultReport& report = team.control->report;
   report.peer = found.peer;
   report.sequence = found.sequence;
   report.ours = found.ours;
@@ -48,17 +48,17 @@ class SpinWait {
  public:
   static constexpr uint64_t kGraceForData = 100'000'000;  // ns
 
-  __device__ explicit SpinWait(const DeviceTeam& team, uint64_t grace_ns = kGraceForData)
+  __device__ explicit SpinWait(const cuda::DeviceTeam& team, uint64_t grace_ns = kGraceForData)
       : team_(team), grace_ns_(grace_ns) {}
 
   // To be called after each poll that found nothing; anything but kNone ends the wait. missing() is a rank that is
   // waited for.
   template <typename Missing>
-  __device__ __forceinline__ FaultCode after_poll(Missing missing) {
-    if (++num_polls_ % kPollsPerFaultCheck != 0) return FaultCode::kNone;
+  __device__ __forceinline__ cuda::FaultCode after_poll(Missing missing) {
+    if (++num_polls_ % kPollsPerFaultCheck != 0) return cuda::FaultCode::kNone;
     const uint32_t fault = load_relaxed(&team_.state->fault);
-    if (fault != 0) return static_cast<FaultCode>(fault);
-    if (num_polls_ % kPollsPerHostCheck != 0) return FaultCode::kNone;
+    if (fault != 0) return static_cast<cuda::FaultCode>(fault);
+    if (num_polls_ % kPollsPerHostCheck != 0) return cuda::FaultCode::kNone;
     return look_at_host(missing());
   }
 
@@ -66,21 +66,21 @@ class SpinWait {
   static constexpr uint32_t kPollsPerFaultCheck = 64;
   static constexpr uint32_t kPollsPerHostCheck = 4096;
 
-  __device__ __forceinline__ FaultCode look_at_host(int missing) {
-    if (load_relaxed(&team_.control->abort) != 0) return FaultCode::kAborted;
+  __device__ __forceinline__ cuda::FaultCode look_at_host(int missing) {
+    if (load_relaxed(&team_.control->abort) != 0) return cuda::FaultCode::kAborted;
     const uint32_t gone = load_relaxed(&team_.control->gone);
-    if ((gone >> missing & was_gone_ >> missing & 1) != 0) return FaultCode::kGone;
+    if ((gone >> missing & was_gone_ >> missing & 1) != 0) return cuda::FaultCode::kGone;
     was_gone_ = gone;
     const uint64_t now = global_timer();
     if (first_look_ == 0) first_look_ = now;
-    return now - first_look_ > team_.timeout_ns + grace_ns_ ? FaultCode::kTimeout : FaultCode::kNone;
+    return now - first_look_ > team_.timeout_ns + grace_ns_ ? cuda::FaultCode::kTimeout : cuda::FaultCode::kNone;
   }
 
-  const DeviceTeam& team_;
+  const cuda::DeviceTeam& team_;
   const uint64_t grace_ns_;
   uint32_t num_polls_ = 0;
   uint32_t was_gone_ = 0;  // at the last look
   uint64_t first_look_ = 0;
 };
 
-}  // namespace axon::device
+}  // namespace axon::kernels

@@ -5,12 +5,12 @@
 #include "kernels/ll128/message.cuh"
 #include "kernels/zero_copy/launch.hpp"
 
-namespace axon::device {
+namespace axon::kernels {
 
 inline constexpr int kSpanThreads = 512;  // of a block
 inline constexpr int kSpanInFlight = 8;   // vectors a thread
 inline constexpr uint64_t kSpanVectors = uint64_t{kSpanThreads} * kSpanInFlight;
-inline constexpr uint64_t kSpanBytes = kSpanVectors * kVectorBytes;
+inline constexpr uint64_t kSpanBytes = kSpanVectors * zero_copy::kVectorBytes;
 
 __host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
   return (num_bytes + kSpanBytes - 1) / kSpanBytes;
@@ -20,7 +20,7 @@ __host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
 template <typename ForEachTarget>
 __device__ __forceinline__ void copy_span_to_each(const std::byte* source, uint64_t num_bytes, uint64_t span,
                                                   ForEachTarget for_each_target) {
-  const uint64_t num_vectors = num_bytes / kVectorBytes;
+  const uint64_t num_vectors = num_bytes / zero_copy::kVectorBytes;
   const uint4* from = reinterpret_cast<const uint4*>(source);
   const uint64_t first = span * kSpanVectors + threadIdx.x;
   uint4 vectors[kSpanInFlight];
@@ -35,7 +35,7 @@ __device__ __forceinline__ void copy_span_to_each(const std::byte* source, uint6
       if (first + k * kSpanThreads < num_vectors) to[first + k * kSpanThreads] = vectors[k];
     }
   });
-  const uint64_t num_whole = num_vectors * kVectorBytes;
+  const uint64_t num_whole = num_vectors * zero_copy::kVectorBytes;
   if (num_whole == num_bytes || span + 1 != count_spans(num_bytes) || threadIdx.x != 0) return;
   const Vector16 end = load_partial_vector(source + num_whole, num_bytes - num_whole);
   for_each_target([&](std::byte* target) { store_partial_vector(target + num_whole, num_bytes - num_whole, 0, end); });
@@ -46,4 +46,4 @@ __device__ __forceinline__ void copy_span(const std::byte* source, std::byte* ta
   copy_span_to_each(source, num_bytes, span, [target](auto store) { store(target); });
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels

@@ -7,9 +7,9 @@
 #include <set>
 #include <utility>
 
-namespace axon {
+namespace axon::messaging {
 
-Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
+Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const transport::Fingerprint& fingerprint)
     : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
 
 // Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more,
@@ -62,7 +62,7 @@ void Exchange::abandon(Request& request) noexcept {
 std::vector<int> Exchange::ranks_awaited() {
   std::set<int> ranks;
   for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
-    const MessageHeader& header = request->header;
+    const transport::MessageHeader& header = request->header;
     const bool sends = header.source == static_cast<uint32_t>(rank());
     const uint32_t other = sends ? header.destination : header.source;
     if (other != kAnySource) ranks.insert(static_cast<int>(other));
@@ -82,13 +82,13 @@ std::vector<int> Exchange::ranks_behind() {
   return {ranks.begin(), ranks.end()};
 }
 
-bool Exchange::awaits(PeerId peer) noexcept {
+bool Exchange::awaits(transport::PeerId peer) noexcept {
   return live_.find([&](const Request& request) {
     return request.peer == peer || (request.peer == kNoPeer && nobody_left());
   }) != nullptr;
 }
 
-Request& Exchange::make_request(Batch& batch, PeerId peer, const Message& message, Buffer buffer) noexcept {
+Request& Exchange::make_request(Batch& batch, transport::PeerId peer, const Message& message, Buffer buffer) noexcept {
   auto* request = new (size_class_pool().allocate(sizeof(Request))) Request;
   request->done = &Exchange::on_done;
   request->exchange = this;
@@ -98,13 +98,14 @@ Request& Exchange::make_request(Batch& batch, PeerId peer, const Message& messag
   request->header.sequence = sequence_;
   request->header.slot = message.slot;
   request->header.fingerprint = fingerprint_;
-  if (fingerprint_.operation == OperationKind::kAllToAll) request->header.fingerprint.num_elements = message.num_back;
+  if (fingerprint_.operation == transport::OperationKind::kAllToAll)
+    request->header.fingerprint.num_elements = message.num_back;
   live_.push_back(*request);
   return *request;
 }
 
 void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept {
-  const PeerId peer = inbox_.team().peers[message.peer];
+  const transport::PeerId peer = inbox_.team().peers[message.peer];
   Request& request =
       make_request(batch, peer, message, {const_cast<std::byte*>(buffer.data), buffer.num_bytes, buffer.kind});
   request.header.key = inbox_.team().keys[message.peer];
@@ -123,13 +124,13 @@ void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept 
 // Messages between two ranks are numbered as they leave: those that never do leave no gap.
 void Exchange::transmit(Request& send) noexcept {
   const uint32_t destination = send.header.destination;
-  if (fingerprint_.operation == OperationKind::kPointToPoint) {
+  if (fingerprint_.operation == transport::OperationKind::kPointToPoint) {
     send.header.sequence = inbox_.next_point_to_point(destination);
   }
   ++num_moving_;
   const bool is_eager = inbox_.flow().take(destination, send.buffer.num_bytes) == FlowControl::Protocol::kEager;
   send.state = is_eager ? Request::State::kMoving : Request::State::kRtsSent;
-  Transport& transport = messenger_.transport();
+  transport::Transport& transport = messenger_.transport();
   const auto sent = is_eager ? transport.send(send.peer, send.header, send.buffer, send)
                              : transport.send_rendezvous(send.peer, send.header, send.buffer, send);
   if (sent) on_moved(send, *sent);
@@ -137,7 +138,7 @@ void Exchange::transmit(Request& send) noexcept {
 
 void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
   const bool from_anyone = message.peer == kAnyRank;
-  const PeerId peer = from_anyone ? kNoPeer : inbox_.team().peers[message.peer];
+  const transport::PeerId peer = from_anyone ? kNoPeer : inbox_.team().peers[message.peer];
   Request& request = make_request(batch, peer, message, buffer);
   request.header.source = from_anyone ? kAnySource : static_cast<uint32_t>(message.peer);
   request.header.destination = static_cast<uint32_t>(rank());
@@ -158,7 +159,8 @@ Status Exchange::hopelessness_of(const Request& receive) const {
   return is_silent(source) ? inbox_.departure_of(source).clone() : Status();
 }
 
-void Exchange::deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
+void Exchange::deliver(Request& receive, const transport::MessageHeader& header,
+                       const transport::Payload& payload) noexcept {
   if (!fits(receive, header, payload)) {
     Status why = misfit(receive, header, payload);
     if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous, why);
@@ -186,11 +188,13 @@ void Exchange::deliver(Request& receive, const MessageHeader& header, const Payl
 
 // Collectives have compared fingerprints already (Inbox::differing), except for the sizes of an all_to_all; point to
 // point compares type and length here.
-bool Exchange::fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept {
+bool Exchange::fits(const Request& receive, const transport::MessageHeader& header,
+                    const transport::Payload& payload) const noexcept {
   return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
 }
 
-Status Exchange::misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const {
+Status Exchange::misfit(const Request& receive, const transport::MessageHeader& header,
+                        const transport::Payload& payload) const {
   const std::string name = name_of(fingerprint_.operation);
   const auto side = [](uint32_t rank, size_t num_bytes, DataType dtype) {
     return "rank " + std::to_string(rank) + " has " + std::to_string(num_bytes / size_of(dtype)) + " elements of " +
@@ -200,9 +204,9 @@ Status Exchange::misfit(const Request& receive, const MessageHeader& header, con
     return Status(ErrorCode::kMismatch, "mismatched " + name + ", slot or tag " + std::to_string(header.slot) +
                                             ": the sender, " + sender + "; the receiver, " + receiver);
   };
-  const bool is_of_way_back = fingerprint_.operation == OperationKind::kAllToAll &&
+  const bool is_of_way_back = fingerprint_.operation == transport::OperationKind::kAllToAll &&
                               header.fingerprint.num_elements != receive.header.fingerprint.num_elements;
-  const auto num_bytes_of = [](const MessageHeader& each) {
+  const auto num_bytes_of = [](const transport::MessageHeader& each) {
     return each.fingerprint.num_elements * size_of(each.fingerprint.dtype);
   };
   if (is_of_way_back) {
@@ -224,7 +228,7 @@ bool Exchange::nobody_left() const noexcept {
 
 // Nothing more comes from there: of a collective's messages that is told to all its ranks.
 bool Exchange::is_silent(int rank) const noexcept {
-  const bool is_point_to_point = fingerprint_.operation == OperationKind::kPointToPoint;
+  const bool is_point_to_point = fingerprint_.operation == transport::OperationKind::kPointToPoint;
   return messenger_.is_lost(inbox_.team().peers[static_cast<size_t>(rank)]) ||
          (is_point_to_point && inbox_.is_spent(rank));
 }
@@ -235,15 +239,15 @@ Status Exchange::lost(int rank) const {
 
 // Of a process that has just ended, a transport may know before anybody watches it end. A receiver that refuses a
 // message (transport/nack.hpp) can be reached; of a mismatch its text names both ranks.
-Status Exchange::unreachable(PeerId peer, const Status& why) const {
+Status Exchange::unreachable(transport::PeerId peer, const Status& why) const {
   if (why.code() == ErrorCode::kMismatch) return why.clone();
-  const std::vector<PeerId>& peers = inbox_.team().peers;
+  const std::vector<transport::PeerId>& peers = inbox_.team().peers;
   const auto rank = std::find(peers.begin(), peers.end(), peer) - peers.begin();
   const char* const what = why.code() == ErrorCode::kAborted ? " has refused a message: " : " cannot be reached: ";
   return {why.code(), "rank " + std::to_string(rank) + what + why.message()};
 }
 
-void Exchange::on_done(Completion& completion, Status status) noexcept {
+void Exchange::on_done(transport::Completion& completion, Status status) noexcept {
   auto& request = static_cast<Request&>(completion);
   if (request.exchange != nullptr) request.exchange->on_moved(request, status);
 }
@@ -308,4 +312,4 @@ void Batch::one_less() noexcept {
   if (--num_outstanding_ == 0 && has_waiter()) exchange_.messenger_.schedule(*this);
 }
 
-}  // namespace axon
+}  // namespace axon::messaging

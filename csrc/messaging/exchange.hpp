@@ -24,7 +24,7 @@
 #include "messaging/messenger.hpp"
 #include "messaging/request.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 // Which message of an operation: between this rank and `peer`, in this slot (collectives) or with this tag.
 struct Message {
@@ -36,12 +36,12 @@ struct Message {
 };
 
 inline constexpr int kAnyRank = -1;
-inline constexpr PeerId kNoPeer = UINT32_MAX;
+inline constexpr transport::PeerId kNoPeer = UINT32_MAX;
 
 class Exchange {
  public:
   // The inbox must know the sequence (Inbox::enter) before the first receive of a collective.
-  Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint);
+  Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const transport::Fingerprint& fingerprint);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -49,7 +49,7 @@ class Exchange {
   int rank() const noexcept { return inbox_.team().rank; }
   int size() const noexcept { return inbox_.team().size(); }
   bool on_one_host() const noexcept { return inbox_.team().on_one_host; }
-  const Fingerprint& fingerprint() const noexcept { return fingerprint_; }
+  const transport::Fingerprint& fingerprint() const noexcept { return fingerprint_; }
   uint32_t sequence() const noexcept { return sequence_; }
   SizeClassPool& size_class_pool() noexcept { return messenger_.size_class_pool(); }
 
@@ -67,7 +67,7 @@ class Exchange {
   // For diagnosis: the ranks whose messages or acknowledgements have not come, each once, ascending.
   std::vector<int> ranks_awaited();
   // Whether it waits for this peer, which is lost: also if it receives from anyone and nobody else is left.
-  bool awaits(PeerId peer) noexcept;
+  bool awaits(transport::PeerId peer) noexcept;
 
   // The rank that a receive from any source was served by; −1 before.
   int matched_source() const noexcept { return matched_source_; }
@@ -80,7 +80,7 @@ class Exchange {
   std::vector<int> ranks_behind();
 
   // For Inbox: the message for a posted receive is here.
-  void deliver(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
+  void deliver(Request& receive, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   // For FlowControl: there is credit for a send.
   void transmit(Request& send) noexcept;
 
@@ -89,11 +89,13 @@ class Exchange {
 
   void send(Batch& batch, Message message, ConstBuffer buffer) noexcept;
   void receive(Batch& batch, Message message, Buffer buffer) noexcept;
-  Request& make_request(Batch& batch, PeerId peer, const Message& message, Buffer buffer) noexcept;
-  bool fits(const Request& receive, const MessageHeader& header, const Payload& payload) const noexcept;
-  Status misfit(const Request& receive, const MessageHeader& header, const Payload& payload) const;
+  Request& make_request(Batch& batch, transport::PeerId peer, const Message& message, Buffer buffer) noexcept;
+  bool fits(const Request& receive, const transport::MessageHeader& header,
+            const transport::Payload& payload) const noexcept;
+  Status misfit(const Request& receive, const transport::MessageHeader& header,
+                const transport::Payload& payload) const;
   Status lost(int rank) const;
-  Status unreachable(PeerId peer, const Status& why) const;
+  Status unreachable(transport::PeerId peer, const Status& why) const;
   bool is_silent(int rank) const noexcept;
   bool nobody_left() const noexcept;
   void on_moved(Request& request, const Status& status) noexcept;
@@ -101,12 +103,12 @@ class Exchange {
   void finish(Request& request, Status failure) noexcept;
   void abandon(Request& request) noexcept;
   void release(Request& request) noexcept;
-  static void on_done(Completion& completion, Status status) noexcept;
+  static void on_done(transport::Completion& completion, Status status) noexcept;
 
   Messenger& messenger_;
   Inbox& inbox_;
   const uint32_t sequence_;
-  const Fingerprint fingerprint_;
+  const transport::Fingerprint fingerprint_;
   static constexpr size_t kMostScratches = 4;
 
   IntrusiveList<Request, InExchange> live_;
@@ -143,4 +145,4 @@ class Batch : public Wakeable {
   size_t num_outstanding_ = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::messaging

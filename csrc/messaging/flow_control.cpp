@@ -5,7 +5,7 @@
 
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 // Of all other ranks together, then of one of them. 4 MiB are 64 of the largest eager messages, and more than what is
 // on its way to a rank of this or the next host while it receives (100 Gb/s times 100 µs: 1.2 MiB).
@@ -24,7 +24,7 @@ Allowance Allowance::in_group_of(int num_ranks) noexcept {
           .num_bytes = std::clamp(kBytesOfAll / num_others, kFewestBytes, kMostBytes)};
 }
 
-FlowControl::FlowControl(Transport& transport, const Team& team, Allowance allowance)
+FlowControl::FlowControl(transport::Transport& transport, const Team& team, Allowance allowance)
     : transport_(transport),
       team_(team),
       allowance_(allowance),
@@ -40,12 +40,13 @@ FlowControl::FlowControl(Transport& transport, const Team& team, Allowance allow
   due_.reserve(ranks_.size());
 }
 
-static MessageHeader credit_to(const Team& team, uint32_t rank, int32_t num_messages, uint32_t num_bytes) noexcept {
+static transport::MessageHeader credit_to(const Team& team, uint32_t rank, int32_t num_messages,
+                                          uint32_t num_bytes) noexcept {
   return {.key = team.keys[rank],
           .source = static_cast<uint32_t>(team.rank),
           .destination = rank,
           .slot = static_cast<uint32_t>(num_messages),
-          .fingerprint = {.operation = OperationKind::kCredit, .num_elements = num_bytes}};
+          .fingerprint = {.operation = transport::OperationKind::kCredit, .num_elements = num_bytes}};
 }
 
 void FlowControl::enqueue(Request& send) noexcept {
@@ -56,7 +57,7 @@ static int32_t credit_of(uint64_t count) noexcept {
   return static_cast<int32_t>(std::min<uint64_t>(count, kMostCredit));
 }
 
-void FlowControl::on_credit(const MessageHeader& credit) noexcept {
+void FlowControl::on_credit(const transport::MessageHeader& credit) noexcept {
   Rank& rank = ranks_[credit.source];
   rank.num_bytes_left = std::min(rank.num_bytes_left + credit_of(credit.fingerprint.num_elements), kMostCredit);
   add_messages(credit.source, credit_of(credit.slot));
@@ -110,7 +111,7 @@ void FlowControl::return_credit(uint32_t source) noexcept {
 
 // Fails if the rank is gone, which others tell.
 void FlowControl::send_credit(uint32_t source, int32_t num_messages, uint32_t num_bytes) noexcept {
-  (void)transport_.send(team_.peers[source], credit_to(team_, source, num_messages, num_bytes), {}, unattended);
+  (void)transport_.send(team_.peers[source], credit_to(team_, source, num_messages, num_bytes), {}, transport::unattended);
 }
 
 // Messages to an inbox that has ended are dropped as they come, and rendezvous refused.
@@ -120,12 +121,12 @@ void FlowControl::dismiss() noexcept {
   }
 }
 
-void FlowControl::tell_of_leave(Transport& transport, const Team& team, uint32_t rank) noexcept {
+void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank) noexcept {
   if (static_cast<int>(rank) == team.rank) return;
-  (void)transport.send(team.peers[rank], credit_to(team, rank, kMostCredit, kMostCredit), {}, unattended);
+  (void)transport.send(team.peers[rank], credit_to(team, rank, kMostCredit, kMostCredit), {}, transport::unattended);
 }
 
-bool FlowControl::tells_of_leave(const MessageHeader& credit) noexcept {
+bool FlowControl::tells_of_leave(const transport::MessageHeader& credit) noexcept {
   return credit.slot == uint32_t{kMostCredit} && credit.fingerprint.num_elements == uint64_t{kMostCredit};
 }
 
@@ -145,4 +146,4 @@ void FlowControl::send_waiting(uint32_t destination) noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::messaging

@@ -24,7 +24,7 @@
 #include "messaging/request.hpp"
 #include "messaging/team.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 // What a rank may have sent to another one of its group, and that one not received.
 struct Allowance {
@@ -40,7 +40,7 @@ class FlowControl : public ListNode<FlowControl> {
  public:
   enum class Protocol : uint8_t { kEager, kRendezvous };
 
-  FlowControl(Transport& transport, const Team& team, Allowance allowance);
+  FlowControl(transport::Transport& transport, const Team& team, Allowance allowance);
   ~FlowControl() { unlink(); }
 
   const Allowance& allowance() const noexcept { return allowance_; }
@@ -63,9 +63,9 @@ class FlowControl : public ListNode<FlowControl> {
   // A rendezvous to that rank has ended, or nobody waits for it any more.
   void regain(uint32_t destination) noexcept { add_messages(destination, 1); }
   // The other rank returns credit.
-  void on_credit(const MessageHeader& credit) noexcept;
+  void on_credit(const transport::MessageHeader& credit) noexcept;
   // Whether that message says that its rank has left the group instead, and receives nothing any more.
-  static bool tells_of_leave(const MessageHeader& credit) noexcept;
+  static bool tells_of_leave(const transport::MessageHeader& credit) noexcept;
   // What waits for credit of a rank that has left fails for that reason, each send with its operation.
   void fail_waiting(uint32_t destination, const Status& reason) noexcept;
   // Whether a payload of this size is only sent by rendezvous for want of credit.
@@ -73,8 +73,8 @@ class FlowControl : public ListNode<FlowControl> {
 
   // ---- As a receiver
 
-  void note_latest(const MessageHeader& header) noexcept { ranks_[header.source].latest = header; }
-  const MessageHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
+  void note_latest(const transport::MessageHeader& header) noexcept { ranks_[header.source].latest = header; }
+  const transport::MessageHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
   // An eager message has been received or dropped: the inbox holds nothing of it any more.
   void note_consumed(uint32_t source, size_t num_bytes) noexcept {
     Rank& rank = ranks_[source];
@@ -92,7 +92,7 @@ class FlowControl : public ListNode<FlowControl> {
   // The inbox ends, with whatever it holds: tells the senders of that, which may wait for credit.
   void dismiss() noexcept;
   // Tells one rank that this rank of the team has left.
-  static void tell_of_leave(Transport& transport, const Team& team, uint32_t rank) noexcept;
+  static void tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank) noexcept;
 
   // ---- Both
 
@@ -107,8 +107,8 @@ class FlowControl : public ListNode<FlowControl> {
  private:
   // All that the path of small messages touches, in one cache line.
   struct alignas(64) Rank {
-    MessageHeader latest;           // the latest message from it; of no operation: none
-    int32_t num_messages_left = 0;  // that may be sent to it; none while messages wait for credit
+    transport::MessageHeader latest;  // the latest message from it; of no operation: none
+    int32_t num_messages_left = 0;    // that may be sent to it; none while messages wait for credit
     int32_t num_bytes_left = 0;
     int32_t num_messages_owed = 0;  // credit to return to it; negative: granted in advance
     uint32_t num_bytes_owed = 0;
@@ -132,7 +132,7 @@ class FlowControl : public ListNode<FlowControl> {
   void send_credit(uint32_t source, int32_t num_messages, uint32_t num_bytes) noexcept;
   void send_waiting(uint32_t destination) noexcept;
 
-  Transport& transport_;
+  transport::Transport& transport_;
   const Team& team_;
   const Allowance allowance_;
   const size_t largest_eager_;
@@ -144,4 +144,4 @@ class FlowControl : public ListNode<FlowControl> {
   IntrusiveList<FlowControl>* settled_by_ = nullptr;  // the messenger's, which outlives this
 };
 
-}  // namespace axon
+}  // namespace axon::messaging

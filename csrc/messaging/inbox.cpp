@@ -4,18 +4,19 @@
 
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 // Sequence numbers wrap: "later" means less than half the range ahead.
 static bool is_later(uint32_t left, uint32_t right) noexcept {
   return static_cast<int32_t>(left - right) > 0;
 }
 
-static bool is_for(const Request& receive, const MessageHeader& header) noexcept {
-  const MessageHeader& expected = receive.header;
+static bool is_for(const Request& receive, const transport::MessageHeader& header) noexcept {
+  const transport::MessageHeader& expected = receive.header;
   const bool from_there = expected.source == header.source || expected.source == kAnySource;
   return from_there && expected.slot == header.slot &&
-         (header.fingerprint.operation == OperationKind::kPointToPoint || expected.sequence == header.sequence);
+         (header.fingerprint.operation == transport::OperationKind::kPointToPoint ||
+          expected.sequence == header.sequence);
 }
 
 static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) noexcept {
@@ -23,10 +24,11 @@ static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) 
   return std::max(Inbox::kMostUnexpectedBytes, 2 * most_of_each * num_ranks);
 }
 
-Inbox::Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener)
+Inbox::Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener)
     : Inbox(transport, pool, team, listener, Allowance::in_group_of(team.size())) {}
 
-Inbox::Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener, Allowance allowance)
+Inbox::Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener,
+             Allowance allowance)
     : transport_(transport),
       pool_(pool),
       team_(team),
@@ -51,7 +53,7 @@ Inbox::~Inbox() {
   discard_all(early_);
 }
 
-void Inbox::enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept {
+void Inbox::enter(uint32_t sequence, const transport::Fingerprint& fingerprint) noexcept {
   entered_[sequence % kNumEntered] = {sequence, fingerprint};
   if (is_later(sequence, latest_entered_)) latest_entered_ = sequence;
   Unexpected* differing = unexpected_[bucket_of(sequence)].find([&](const Unexpected& message) {
@@ -73,7 +75,7 @@ void Inbox::leave(uint32_t sequence) noexcept {
 }
 
 bool Inbox::post(Request& receive) noexcept {
-  const bool point_to_point = receive.header.fingerprint.operation == OperationKind::kPointToPoint;
+  const bool point_to_point = receive.header.fingerprint.operation == transport::OperationKind::kPointToPoint;
   const size_t bucket = bucket_of(receive.header.sequence);
   if (serve_from(point_to_point ? unexpected_point_to_point_ : unexpected_[bucket], receive)) return false;
   (point_to_point ? posted_point_to_point_ : posted_[bucket]).push_back(receive);
@@ -82,16 +84,16 @@ bool Inbox::post(Request& receive) noexcept {
   return true;
 }
 
-void Inbox::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  if (header.fingerprint.operation == OperationKind::kPointToPoint) {
+void Inbox::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+  if (header.fingerprint.operation == transport::OperationKind::kPointToPoint) {
     on_point_to_point(header, payload);
   } else {
     on_collective(header, payload);
   }
 }
 
-void Inbox::on_collective(const MessageHeader& header, const Payload& payload) noexcept {
-  if (const Fingerprint* const ours = differing(header)) [[unlikely]]
+void Inbox::on_collective(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+  if (const transport::Fingerprint* const ours = differing(header)) [[unlikely]]
     return drop(header, payload, listener_.on_mismatch(header, *ours));
   const size_t bucket = bucket_of(header.sequence);
   Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
@@ -104,13 +106,13 @@ void Inbox::on_collective(const MessageHeader& header, const Payload& payload) n
 
 // What this rank has entered at the message's sequence, where that is another call, or else null. What has not been
 // entered yet is compared then; what is forgotten, by its receive, if there is one.
-const Fingerprint* Inbox::differing(const MessageHeader& header) const noexcept {
+const transport::Fingerprint* Inbox::differing(const transport::MessageHeader& header) const noexcept {
   const Entered& ours = entered_[header.sequence % kNumEntered];
-  const bool is_known = ours.sequence == header.sequence && ours.fingerprint.operation != OperationKind{};
+  const bool is_known = ours.sequence == header.sequence && ours.fingerprint.operation != transport::OperationKind{};
   return !is_known || is_same_call(ours.fingerprint, header.fingerprint) ? nullptr : &ours.fingerprint;
 }
 
-void Inbox::on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
+void Inbox::on_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   uint32_t& next = arrived_[header.source];
   if (header.sequence != next && is_repeated(header)) return refuse_repeated(payload);
   flow_.note_latest(header);
@@ -128,7 +130,7 @@ void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
   fail_hopeless();
 }
 
-void Inbox::on_credit(const MessageHeader& credit) noexcept {
+void Inbox::on_credit(const transport::MessageHeader& credit) noexcept {
   if (!FlowControl::tells_of_leave(credit)) return flow_.on_credit(credit);
   Departure& departure = departures_[credit.source];
   if (departure.reason.ok()) {
@@ -146,13 +148,13 @@ void Inbox::fail_hopeless() noexcept {
   }
 }
 
-bool Inbox::is_repeated(const MessageHeader& header) noexcept {
+bool Inbox::is_repeated(const transport::MessageHeader& header) noexcept {
   return is_later(arrived_[header.source], header.sequence) || early_.find([&](const Unexpected& held) {
     return held.header.source == header.source && held.header.sequence == header.sequence;
   }) != nullptr;
 }
 
-void Inbox::serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept {
+void Inbox::serve_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   Request* receive = posted_point_to_point_.find([&](const Request& posted) { return is_for(posted, header); });
   if (receive == nullptr) {
     hold(unexpected_point_to_point_, header, payload);
@@ -176,7 +178,8 @@ void Inbox::serve_early(uint32_t source) noexcept {
     relieve_again();
 }
 
-void Inbox::hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept {
+void Inbox::hold(IntrusiveList<Unexpected>& list, const transport::MessageHeader& header,
+                 const transport::Payload& payload) noexcept {
   if (num_unexpected_bytes_ > most_unexpected_bytes_) {
     Status why(ErrorCode::kResourceExhausted, "more than " + std::to_string(most_unexpected_bytes_ >> 20) +
                                                   " MiB have come without a receive for them, the latest from rank " +
@@ -198,7 +201,8 @@ void Inbox::let_go(Unexpected& message) noexcept {
 }
 
 // The rendezvous of a payload that waits at its sender returns its own credit.
-void Inbox::hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept {
+void Inbox::hand_over(Request& receive, const transport::MessageHeader& header,
+                      const transport::Payload& payload) noexcept {
   static_cast<InboxNode&>(receive).unlink();
   if (payload.rendezvous == nullptr) flow_.note_consumed(header.source, payload.num_bytes);
   receive.exchange->deliver(receive, header, payload);
@@ -248,20 +252,21 @@ static Status repeated_or_late() {
   return {ErrorCode::kAborted, "it has come twice, or for a collective that has ended"};
 }
 
-void Inbox::refuse(const MessageHeader& header, const Payload& payload) noexcept {
+void Inbox::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   ++num_refused_;
   drop(header, payload, repeated_or_late());
 }
 
 // Has its credit back already, if it is a repetition indeed.
-void Inbox::refuse_repeated(const Payload& payload) noexcept {
+void Inbox::refuse_repeated(const transport::Payload& payload) noexcept {
   ++num_refused_;
   if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, repeated_or_late());
 }
 
-void Inbox::drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept {
+void Inbox::drop(const transport::MessageHeader& header, const transport::Payload& payload,
+                 const Status& why) noexcept {
   if (payload.rendezvous != nullptr) return transport_.refuse(payload.rendezvous, why);
   flow_.note_consumed(header.source, payload.num_bytes);
 }
 
-}  // namespace axon
+}  // namespace axon::messaging

@@ -20,26 +20,26 @@
 #include "messaging/request.hpp"
 #include "messaging/team.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 // A message that came before anybody waited for it. Small payloads are copied behind it, large ones wait at the sender.
 struct Unexpected : ListNode<Unexpected> {
-  MessageHeader header;
-  Payload payload;
+  transport::MessageHeader header;
+  transport::Payload payload;
 
   size_t num_bytes_copied() const noexcept { return payload.rendezvous == nullptr ? payload.num_bytes : 0; }
   size_t num_bytes_held() const noexcept { return sizeof(Unexpected) + num_bytes_copied(); }
 };
 
 // Keeps a message that nobody waits for yet; the copy goes back to the pool it came from, out of any list it is in.
-Unexpected& hold_copy(SizeClassPool& pool, const MessageHeader& header, const Payload& payload);
+Unexpected& hold_copy(SizeClassPool& pool, const transport::MessageHeader& header, const transport::Payload& payload);
 void release_copy(SizeClassPool& pool, Unexpected& message) noexcept;
 
 // Told what matching found wrong.
 class InboxListener {
  public:
   // Another rank's operation differs from ours at the same sequence number. Returns the mismatch, for its sender.
-  virtual Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept = 0;
+  virtual Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept = 0;
   // More has come, without anybody waiting for it, than may be kept: messages are lost.
   virtual void on_overflow(Status reason) noexcept = 0;
   // Whether a collective that has been entered came to a good end, so that nobody sends for it any more.
@@ -56,9 +56,10 @@ class Inbox {
   // least allowances add up to more, twice as much as these.
   static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
 
-  Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener);
+  Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener);
   // Tests choose the allowance: the same in all inboxes of a group.
-  Inbox(Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener, Allowance allowance);
+  Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener,
+        Allowance allowance);
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
@@ -67,7 +68,7 @@ class Inbox {
   FlowControl& flow() noexcept { return flow_; }
 
   // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
-  void enter(uint32_t sequence, const Fingerprint& fingerprint) noexcept;
+  void enter(uint32_t sequence, const transport::Fingerprint& fingerprint) noexcept;
 
   // The collective came to a good end: what is left of it has come twice.
   void leave(uint32_t sequence) noexcept;
@@ -76,13 +77,13 @@ class Inbox {
   bool post(Request& receive) noexcept;
 
   // From a rank of the team, to this one.
-  void on_message(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
 
   // This rank has left the group after so many point-to-point messages to this one: receives of more than those fail
   // with this reason, now and later. Idempotent.
   void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
   // A rank returns credit, or has left: what is sent to it from now on fails, and so does what waits to be sent.
-  void on_credit(const MessageHeader& credit) noexcept;
+  void on_credit(const transport::MessageHeader& credit) noexcept;
   // Why nothing can be sent to a rank any more; ok while it has not left.
   const Status& departure_of(int rank) const noexcept { return departures_[static_cast<size_t>(rank)].reason; }
   // Whether a rank has left, and all that it had sent point to point has come.
@@ -98,9 +99,9 @@ class Inbox {
   void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
 
   // Of the latest message from a rank, the one that has come last; null: none has. For diagnosis.
-  const MessageHeader* latest_from(int rank) const noexcept {
-    const MessageHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
-    return latest.fingerprint.operation == OperationKind{} ? nullptr : &latest;
+  const transport::MessageHeader* latest_from(int rank) const noexcept {
+    const transport::MessageHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
+    return latest.fingerprint.operation == transport::OperationKind{} ? nullptr : &latest;
   }
 
   // The sequence number of the next point-to-point message to `destination`.
@@ -114,7 +115,7 @@ class Inbox {
 
   struct Entered {
     uint32_t sequence = 0;
-    Fingerprint fingerprint;  // of no operation: nothing has been entered
+    transport::Fingerprint fingerprint;  // of no operation: nothing has been entered
   };
   struct Departure {
     Status reason;                     // ok: it is there
@@ -123,25 +124,26 @@ class Inbox {
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
 
-  void on_collective(const MessageHeader& header, const Payload& payload) noexcept;
-  void on_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
-  void serve_point_to_point(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_collective(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void serve_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
   void fail_hopeless() noexcept;
-  const Fingerprint* differing(const MessageHeader& header) const noexcept;
-  bool is_repeated(const MessageHeader& header) noexcept;
-  void hold(IntrusiveList<Unexpected>& list, const MessageHeader& header, const Payload& payload) noexcept;
+  const transport::Fingerprint* differing(const transport::MessageHeader& header) const noexcept;
+  bool is_repeated(const transport::MessageHeader& header) noexcept;
+  void hold(IntrusiveList<Unexpected>& list, const transport::MessageHeader& header,
+            const transport::Payload& payload) noexcept;
   void let_go(Unexpected& message) noexcept;
-  void hand_over(Request& receive, const MessageHeader& header, const Payload& payload) noexcept;
+  void hand_over(Request& receive, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void relieve(uint32_t source) noexcept;
   void relieve_again() noexcept;
   bool has_receive_from(uint32_t source) noexcept;
   bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
-  void refuse(const MessageHeader& header, const Payload& payload) noexcept;
-  void refuse_repeated(const Payload& payload) noexcept;
-  void drop(const MessageHeader& header, const Payload& payload, const Status& why) noexcept;
+  void refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void refuse_repeated(const transport::Payload& payload) noexcept;
+  void drop(const transport::MessageHeader& header, const transport::Payload& payload, const Status& why) noexcept;
 
-  Transport& transport_;
+  transport::Transport& transport_;
   SizeClassPool& pool_;
   const Team& team_;
   InboxListener& listener_;
@@ -165,4 +167,4 @@ class Inbox {
   std::vector<Departure> departures_;  // by rank
 };
 
-}  // namespace axon
+}  // namespace axon::messaging

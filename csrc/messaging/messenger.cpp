@@ -6,13 +6,13 @@
 
 #include "base/log.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
-static bool is_control(const MessageHeader& header) noexcept {
-  return header.fingerprint.operation >= OperationKind::kFailureNotice;
+static bool is_control(const transport::MessageHeader& header) noexcept {
+  return header.fingerprint.operation >= transport::OperationKind::kFailureNotice;
 }
 
-Unexpected& hold_copy(SizeClassPool& pool, const MessageHeader& header, const Payload& payload) {
+Unexpected& hold_copy(SizeClassPool& pool, const transport::MessageHeader& header, const transport::Payload& payload) {
   const size_t num_copied = payload.rendezvous == nullptr ? payload.num_bytes : 0;
   void* allocation = pool.allocate(sizeof(Unexpected) + num_copied);
   auto* message = new (allocation) Unexpected;
@@ -33,7 +33,8 @@ void release_copy(SizeClassPool& pool, Unexpected& message) noexcept {
   pool.release(&message, num_bytes);
 }
 
-Messenger::Messenger(Transport& transport, ControlHandler& control) : transport_(transport), control_(control) {
+Messenger::Messenger(transport::Transport& transport, ControlHandler& control)
+    : transport_(transport), control_(control) {
   transport_.set_receiver(*this);
 }
 
@@ -131,7 +132,7 @@ void Messenger::run_ready() noexcept {
   }
 }
 
-void Messenger::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+void Messenger::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   if (is_of_a_call(header.fingerprint.operation)) {
     if (latest_addressee_ != nullptr && header.key == latest_key_)
       return latest_addressee_->on_message(header, payload);
@@ -147,23 +148,26 @@ void Messenger::on_message(const MessageHeader& header, const Payload& payload) 
   hold_stranger(header, payload);
 }
 
-void Messenger::deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept {
+void Messenger::deliver(Inbox& inbox, const transport::MessageHeader& header,
+                        const transport::Payload& payload) noexcept {
   const Team& team = inbox.team();
   const bool between_members =
       header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
   if (!between_members) return refuse(header, payload);
   if (!is_control(header)) return inbox.on_message(header, payload);
-  const bool is_credit = header.fingerprint.operation == OperationKind::kCredit && payload.rendezvous == nullptr;
+  const bool is_credit =
+      header.fingerprint.operation == transport::OperationKind::kCredit && payload.rendezvous == nullptr;
   if (is_credit) return inbox.on_credit(header);
-  const bool is_known = header.fingerprint.operation <= OperationKind::kDeparture;  // behind: none, or of transports
+  const bool is_known =
+      header.fingerprint.operation <= transport::OperationKind::kDeparture;  // behind: none, or of transports
   is_known ? control_.on_control(header, payload) : refuse(header, payload);
 }
 
-void Messenger::on_peer_lost(PeerId peer, Status reason) noexcept {
+void Messenger::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
   control_.on_peer_lost(peer, std::move(reason));
 }
 
-void Messenger::mark_lost(PeerId peer) {
+void Messenger::mark_lost(transport::PeerId peer) {
   if (is_lost(peer)) return;
   lost_.resize(std::max<size_t>(lost_.size(), peer + 1));
   lost_[peer] = true;
@@ -172,7 +176,7 @@ void Messenger::mark_lost(PeerId peer) {
 
 // The group is gone (dropped), or this process has not formed it yet (kept, up to a bound), or there is none. A
 // question how far it is would be answered too late.
-void Messenger::hold_stranger(const MessageHeader& header, const Payload& payload) noexcept {
+void Messenger::hold_stranger(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   const auto found = expected_.find(header.key);
   if (found == expected_.end()) {
     if (!retired_.contains(header.key)) return refuse(header, payload);
@@ -180,8 +184,9 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
     return answer_late(header);
   }
   Early& early = found->second;
-  const OperationKind kind = header.fingerprint.operation;
-  const bool is_question = kind == OperationKind::kProgressQuery || kind == OperationKind::kProgressReply;
+  const transport::OperationKind kind = header.fingerprint.operation;
+  const bool is_question =
+      kind == transport::OperationKind::kProgressQuery || kind == transport::OperationKind::kProgressReply;
   if (is_question) return drop(payload);
   if (num_stranger_bytes_ < kMostStrangerBytes) {
     Unexpected& message = hold_copy(size_class_pool_, header, payload);
@@ -199,7 +204,7 @@ void Messenger::hold_stranger(const MessageHeader& header, const Payload& payloa
 }
 
 // A rank that goes on sending would use up its credit and wait for more until it times out.
-void Messenger::answer_late(const MessageHeader& header) noexcept {
+void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
   if (is_control(header) || is_of_a_call(header.fingerprint.operation)) return;
   const auto left = std::ranges::find(left_, header.key, &Left::key);
   if (left == left_.end() || header.source >= left->are_told.size() || left->are_told[header.source]) return;
@@ -207,7 +212,7 @@ void Messenger::answer_late(const MessageHeader& header) noexcept {
   if (!is_lost(left->team.peers[header.source])) FlowControl::tell_of_leave(transport_, left->team, header.source);
 }
 
-void Messenger::refuse(const MessageHeader& header, const Payload& payload) noexcept {
+void Messenger::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   if (num_refused_++ == 0) {
     log::warn("refused a message from no member of a group, as rank " + std::to_string(header.source) + " to rank " +
               std::to_string(header.destination) + "; more of them will be refused silently");
@@ -228,10 +233,10 @@ uint64_t Messenger::num_refused() const noexcept {
   return total;
 }
 
-void Messenger::drop(const Payload& payload) noexcept {
+void Messenger::drop(const transport::Payload& payload) noexcept {
   ++num_dropped_;
   if (payload.rendezvous == nullptr) return;
   transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "it has left, or never formed, the group"});
 }
 
-}  // namespace axon
+}  // namespace axon::messaging

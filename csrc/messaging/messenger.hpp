@@ -20,7 +20,7 @@
 #include "messaging/inbox.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 // A suspended coroutine in the queue of those that can go on.
 class Wakeable : public ListNode<Wakeable> {
@@ -36,7 +36,7 @@ class Wakeable : public ListNode<Wakeable> {
 // Takes the messages of calls (OperationKind kInvoke to kWithdrawn) whose key is its own.
 class Addressee {
  public:
-  virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
+  virtual void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept = 0;
 
  protected:
   ~Addressee() = default;
@@ -45,19 +45,19 @@ class Addressee {
 // Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice), of groups whose inbox is attached.
 class ControlHandler {
  public:
-  virtual void on_control(const MessageHeader& header, const Payload& payload) noexcept = 0;
-  virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
+  virtual void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept = 0;
+  virtual void on_peer_lost(transport::PeerId peer, Status reason) noexcept = 0;
 
  protected:
   ~ControlHandler() = default;
 };
 
-class Messenger final : public Receiver {
+class Messenger final : public transport::Receiver {
  public:
-  Messenger(Transport& transport, ControlHandler& control);
+  Messenger(transport::Transport& transport, ControlHandler& control);
   ~Messenger();
 
-  Transport& transport() noexcept { return transport_; }
+  transport::Transport& transport() noexcept { return transport_; }
   SizeClassPool& size_class_pool() noexcept { return size_class_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
@@ -85,8 +85,8 @@ class Messenger final : public Receiver {
   void discard_strangers() noexcept;
 
   // A peer that is gone: its messages that have come still count, nothing more is sent to it or expected from it.
-  void mark_lost(PeerId peer);
-  bool is_lost(PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
+  void mark_lost(transport::PeerId peer);
+  bool is_lost(transport::PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
 
   // Keeps a request whose operation is gone but which the transport may still tell done.
   void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
@@ -97,8 +97,8 @@ class Messenger final : public Receiver {
   // or repeated; and what the transport has refused itself.
   uint64_t num_refused() const noexcept;
 
-  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
-  void on_peer_lost(PeerId peer, Status reason) noexcept override;
+  void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
+  void on_peer_lost(transport::PeerId peer, Status reason) noexcept override;
   void on_refused(const char* what) noexcept override;
 
  private:
@@ -137,13 +137,13 @@ class Messenger final : public Receiver {
   // Hands out what came for a key before its owner was there, in order; true if some of it could not be kept.
   template <typename Deliver>
   bool hand_out_early(uint64_t key, Deliver deliver);
-  void deliver(Inbox& inbox, const MessageHeader& header, const Payload& payload) noexcept;
-  void hold_stranger(const MessageHeader& header, const Payload& payload) noexcept;
-  void answer_late(const MessageHeader& header) noexcept;
-  void refuse(const MessageHeader& header, const Payload& payload) noexcept;
-  void drop(const Payload& payload) noexcept;
+  void deliver(Inbox& inbox, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void hold_stranger(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void answer_late(const transport::MessageHeader& header) noexcept;
+  void refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void drop(const transport::Payload& payload) noexcept;
 
-  Transport& transport_;
+  transport::Transport& transport_;
   ControlHandler& control_;
   SizeClassPool size_class_pool_;
   ScratchPool scratch_pool_;
@@ -163,4 +163,4 @@ class Messenger final : public Receiver {
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };
 
-}  // namespace axon
+}  // namespace axon::messaging

@@ -5,14 +5,14 @@
 #include "base/intrusive_list.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 class Batch;
 class Exchange;
 
 inline constexpr uint32_t kAnySource = UINT32_MAX;
 
-struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InExchange>, Completion {
+struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InExchange>, transport::Completion {
   enum class State : uint8_t {
     kPosted,   // a receive whose message has not come
     kQueued,   // a send that waits for credit
@@ -23,12 +23,12 @@ struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InE
   Exchange* exchange = nullptr;
   Batch* batch = nullptr;  // null once its operation has given up on it
   State state = State::kMoving;
-  PeerId peer = 0;
-  MessageHeader header;  // sends: what goes out. Receives: what is expected; the source may be kAnySource
-  Buffer buffer;         // sends only read it
+  transport::PeerId peer = 0;
+  transport::MessageHeader header;  // sends: what goes out. Receives: what is expected; the source may be kAnySource
+  Buffer buffer;                    // sends only read it
 };
 
 using InboxNode = ListNode<Request, InInbox>;
 using ExchangeNode = ListNode<Request, InExchange>;
 
-}  // namespace axon
+}  // namespace axon::messaging

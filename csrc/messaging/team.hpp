@@ -6,13 +6,13 @@
 
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::messaging {
 
 struct Team {
   int rank = 0;
-  std::vector<PeerId> peers;        // by rank; this rank's own entry leads back to this process
-  std::vector<uint64_t> keys;       // by rank: what a message to it has to name
-  std::vector<bool> shares_host{};  // by rank: whether it has proven to be on this rank's host
+  std::vector<transport::PeerId> peers;  // by rank; this rank's own entry leads back to this process
+  std::vector<uint64_t> keys;            // by rank: what a message to it has to name
+  std::vector<bool> shares_host{};       // by rank: whether it has proven to be on this rank's host
   // Whether all addresses name one host, for the choice of algorithms, in which all ranks must agree. Proofs may differ
   // by rank, as when one of them has just ended.
   bool on_one_host = true;
@@ -21,4 +21,4 @@ struct Team {
   uint64_t own_key() const noexcept { return keys[static_cast<size_t>(rank)]; }
 };
 
-}  // namespace axon
+}  // namespace axon::messaging

@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-namespace axon {
+namespace axon::python {
 
 bool python_goes_on() noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -35,4 +35,4 @@ GilHeld::GilHeld() noexcept {
   or_sleep([this] { before_ = PyGILState_Ensure(); });
 }
 
-}  // namespace axon
+}  // namespace axon::python

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-namespace axon {
+namespace axon::python {
 
 // Whether the interpreter is there, and not on its way out.
 bool python_goes_on() noexcept;
@@ -51,4 +51,4 @@ class GilHeld {
   PyGILState_STATE before_;
 };
 
-}  // namespace axon
+}  // namespace axon::python

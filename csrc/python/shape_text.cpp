@@ -1,6 +1,6 @@
 #include "python/shape_text.hpp"
 
-namespace axon {
+namespace axon::python {
 
 std::string text_of(at::IntArrayRef numbers) {
   std::string text = "[";
@@ -34,4 +34,4 @@ std::string text_of(at::Layout layout) {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::python

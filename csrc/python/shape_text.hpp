@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace axon {
+namespace axon::python {
 
 // Returns sizes or strides as torch prints them: "[3, 5]".
 std::string text_of(at::IntArrayRef numbers);
@@ -14,4 +14,4 @@ std::string text_of(at::IntArrayRef numbers);
 // Returns the name of a layout as torch prints it, without "torch.": "SparseCsr".
 std::string text_of(at::Layout layout);
 
-}  // namespace axon
+}  // namespace axon::python

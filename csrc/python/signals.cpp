@@ -10,7 +10,7 @@
 
 #include "python/gil.hpp"
 
-namespace axon {
+namespace axon::python {
 
 // How long exit handlers that run after ours may take, or may wait for a thread whose wait has ended.
 static constexpr std::chrono::seconds kLongestHandlers{2};
@@ -122,4 +122,4 @@ void raise_soon_what_signals_raised() noexcept {
   if (exception != nullptr) (void)Py_AddPendingCall(&raise_pending, exception);  // unless 32 of them wait already
 }
 
-}  // namespace axon
+}  // namespace axon::python

@@ -1,7 +1,7 @@
 // Python's signal handlers and its end, for threads that wait in C++.
 #pragma once
 
-namespace axon {
+namespace axon::python {
 
 // Whether Python's lock can be taken.
 bool has_python() noexcept;
@@ -35,4 +35,4 @@ void raise_what_signals_raised();
 // The same from where nothing may be thrown: soon after, by the main thread.
 void raise_soon_what_signals_raised() noexcept;
 
-}  // namespace axon
+}  // namespace axon::python

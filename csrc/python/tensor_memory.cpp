@@ -3,7 +3,7 @@
 
 #include <ATen/EmptyTensor.h>
 
-namespace axon {
+namespace axon::python {
 
 static bool is_strided(const at::Tensor& tensor) {
   return !tensor.is_nested() && tensor.layout() == at::kStrided && !tensor.is_quantized() &&
@@ -59,4 +59,4 @@ std::optional<std::string> lack_of_memory(const at::Tensor& tensor) {
          std::to_string(length) + " bytes";
 }
 
-}  // namespace axon
+}  // namespace axon::python

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace axon {
+namespace axon::python {
 
 // Returns whether all elements lie in strided memory of the host or of a GPU. Cheap enough for every call.
 bool has_memory(const at::Tensor& tensor);
@@ -27,4 +27,4 @@ class BelowPython {
   c10::impl::ExcludeDispatchKeyGuard guard_{c10::python_ks};
 };
 
-}  // namespace axon
+}  // namespace axon::python

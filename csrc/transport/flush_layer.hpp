@@ -7,7 +7,7 @@
 
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 template <typename IsAtRest>
 void flush_layer(Transport& layer, Transport& below, int timeout_ms, IsAtRest is_at_rest) noexcept {
@@ -18,4 +18,4 @@ void flush_layer(Transport& layer, Transport& below, int timeout_ms, IsAtRest is
   below.flush(std::max(0, static_cast<int>(left.count())));
 }
 
-}  // namespace axon
+}  // namespace axon::transport

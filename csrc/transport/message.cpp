@@ -1,6 +1,6 @@
 #include "transport/message.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 const char* name_of(OperationKind kind) noexcept {
   switch (kind) {
@@ -64,4 +64,4 @@ const char* name_of(OperationKind kind) noexcept {
   return "unknown operation";
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -10,7 +10,7 @@
 
 #include "base/data_type.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Bumped by any change to this file; compared when peers meet.
 inline constexpr uint32_t kWireVersion = 12;
@@ -96,4 +96,4 @@ struct MessageHeader {
 
 static_assert(sizeof(MessageHeader) == 40 && std::is_trivially_copyable_v<MessageHeader>);
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace axon {
+namespace axon::transport {
 
 template <typename T, int kBit>
 struct Tagged {
@@ -24,4 +24,4 @@ struct Tagged {
   static constexpr uintptr_t kTag = uintptr_t{1} << kBit;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -24,7 +24,7 @@
 #include "memory/buffer.hpp"
 #include "transport/message.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // A peer process, counted from 0 by this engine in the order of add_peer().
 using PeerId = uint32_t;
@@ -139,4 +139,4 @@ class Transport {
   virtual void flush(int timeout_ms) noexcept = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -6,8 +6,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   using namespace axon;
+  using namespace axon::collectives;
   const std::string text(data, data + num_bytes);
-  Result<AlgorithmOverrides> parsed = AlgorithmOverrides::parse(text);
+  axon::Result<AlgorithmOverrides> parsed = AlgorithmOverrides::parse(text);
   if (!parsed.ok()) {
     CHECK(parsed.status().code() == ErrorCode::kInvalidArgument);
     return 0;
@@ -18,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     CHECK(text.find(row.name) != std::string::npos && text.find(name_of(row.kind)) != std::string::npos);
     rewritten += std::string(name_of(row.kind)) + "=" + std::string(row.name) + ";";
   }
-  Result<AlgorithmOverrides> again = AlgorithmOverrides::parse(rewritten);
+  axon::Result<AlgorithmOverrides> again = AlgorithmOverrides::parse(rewritten);
   CHECK(again.ok());
   for (const AlgorithmRow& row : registered_algorithms()) {
     CHECK(again.value().of(row.kind) == parsed.value().of(row.kind));

@@ -7,9 +7,9 @@
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  using namespace axon;
+  using namespace axon::ipc;
   const auto bytes = std::as_bytes(std::span(data, num_bytes));
-  Result<DeviceAddress> decoded = DeviceAddress::decode(bytes);
+  axon::Result<DeviceAddress> decoded = DeviceAddress::decode(bytes);
   if (!decoded.ok()) return 0;
   const DeviceAddress& address = decoded.value();
   CHECK(std::ranges::equal(address.encode(), bytes));

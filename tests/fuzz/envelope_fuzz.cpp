@@ -3,7 +3,7 @@
 #include "rpc/core/header_frame_reader.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 constexpr uint64_t kMostBytes = 1 << 20;
@@ -40,12 +40,12 @@ void check_header_frame(std::span<std::byte> bytes) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   const auto input = std::as_bytes(std::span(data, num_bytes));
-  axon::check_values(input);
+  axon::rpc::check_values(input);
   std::vector<std::byte> bytes(input.begin(), input.end());
-  axon::check_header_frame(bytes);
+  axon::rpc::check_header_frame(bytes);
   return 0;
 }

@@ -7,7 +7,7 @@
 #include "fuzz.hpp"
 #include "rpc/core/handshake/listener_address.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -101,11 +101,11 @@ void decode(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  using namespace axon;
-  Input input(data, num_bytes);
+  using namespace axon::rpc;
+  axon::Input input(data, num_bytes);
   if (input.take<uint8_t>() % 2 == 0) {
     decode(std::as_bytes(input.rest()));
     return 0;

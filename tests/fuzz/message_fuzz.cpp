@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   axon::Input input(data, num_bytes);
-  axon::Rank rank(input);
-  for (int i = 0; i < axon::kMostActions && !input.is_over(); ++i) rank.act();
+  axon::transport::Rank rank(input);
+  for (int i = 0; i < axon::transport::kMostActions && !input.is_over(); ++i) rank.act();
   return 0;
 }

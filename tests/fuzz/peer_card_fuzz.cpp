@@ -6,9 +6,9 @@
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  using namespace axon;
+  using namespace axon::engine;
   const std::span<const uint8_t> blob(data, num_bytes);
-  Result<PeerAddress> peer_address = PeerAddress::decode(blob);
+  axon::Result<PeerAddress> peer_address = PeerAddress::decode(blob);
   CHECK(peer_address.ok() ? std::ranges::equal(peer_address.value().encode(), blob)
                           : !peer_address.status().message().empty());
   return 0;

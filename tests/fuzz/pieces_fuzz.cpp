@@ -8,7 +8,7 @@
 #include "fuzz.hpp"
 #include "transport/tcp_fragments/fragment_transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 constexpr int kMostActions = 200;
@@ -224,11 +224,11 @@ class Player final : Receiver {
 };
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   axon::Input input(data, num_bytes);
-  axon::Player player(input);
-  for (int i = 0; i < axon::kMostActions && !input.is_over(); ++i) player.act();
+  axon::transport::Player player(input);
+  for (int i = 0; i < axon::transport::kMostActions && !input.is_over(); ++i) player.act();
   return 0;
 }

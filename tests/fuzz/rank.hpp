@@ -15,7 +15,7 @@
 #include "fuzz.hpp"
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 inline constexpr uint64_t kKey = 0x1122334455667788;
 inline constexpr uint8_t kNumRanks = 3;
@@ -78,20 +78,20 @@ class FuzzTransport final : public Transport {
   std::vector<std::pair<Buffer, Completion*>> fetches_;
 };
 
-inline Task<Status> await(Exchange&, Batch& batch) {
+inline Task<Status> await(messaging::Exchange&, messaging::Batch& batch) {
   co_return co_await batch;
 }
 
 struct Receive {
-  Receive(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
+  Receive(messaging::Messenger& messenger, messaging::Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint)
       : exchange(messenger, inbox, sequence, fingerprint), batch(exchange), task(await(exchange, batch)) {}
 
-  Exchange exchange;
-  Batch batch;
+  messaging::Exchange exchange;
+  messaging::Batch batch;
   Task<Status> task;
 };
 
-class Rank final : ControlHandler, InboxListener {
+class Rank final : messaging::ControlHandler, messaging::InboxListener {
  public:
   explicit Rank(Input& input) : input_(input) { messenger_.expect(kKey); }
 
@@ -211,10 +211,10 @@ class Rank final : ControlHandler, InboxListener {
 
   Input& input_;
   FuzzTransport transport_;
-  Messenger messenger_{transport_, *this};
-  const Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 2, 3}};
-  static constexpr Allowance kAllowance{.num_messages = 4, .num_bytes = 100};
-  Inbox inbox_{transport_, messenger_.size_class_pool(), team_, *this, kAllowance};
+  messaging::Messenger messenger_{transport_, *this};
+  const messaging::Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 2, 3}};
+  static constexpr messaging::Allowance kAllowance{.num_messages = 4, .num_bytes = 100};
+  messaging::Inbox inbox_{transport_, messenger_.size_class_pool(), team_, *this, kAllowance};
   std::list<std::vector<std::byte>> memory_;
   std::list<Receive> receives_;
   std::set<uint32_t> ended_;
@@ -222,4 +222,4 @@ class Rank final : ControlHandler, InboxListener {
   bool attached_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

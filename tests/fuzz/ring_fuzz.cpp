@@ -10,7 +10,7 @@
 #include "rank.hpp"
 #include "transport/rings/ring_transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 // For all inputs: to make one takes longer than to read it.
@@ -297,7 +297,7 @@ class Offers final : Receiver {
 };
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
   setenv("AXON_LOG", "error", 1);  // what is refused is warned of
@@ -305,10 +305,10 @@ extern "C" int LLVMFuzzerInitialize(int*, char***) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  using namespace axon;
+  using namespace axon::transport;
   static Descriptors descriptors;
   descriptors.name_rings(0, 0);
-  Input input(data, num_bytes);
+  axon::Input input(data, num_bytes);
   const auto act = [&](auto&& player) {
     for (int i = 0; i < kMostActions && !input.is_over(); ++i) player.act();
   };

@@ -2,7 +2,7 @@
 #include "fuzz.hpp"
 #include "ipc/registrations/export_table.hpp"
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 // Each read brings what the input has next.
@@ -34,17 +34,18 @@ void check(std::span<const std::byte> bytes) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
-  using namespace axon;
-  Input input(data, num_bytes);
+  using namespace axon::ipc;
+  axon::Input input(data, num_bytes);
   if (input.take<uint8_t>() % 2 == 0) {
     check(std::as_bytes(input.rest()));
     return 0;
   }
   const ChangingMemory memory(input);
-  Result<std::optional<ExportTableContent>> content = read_export_table(memory, {.address = 4096, .incarnation = 0});
+  axon::Result<std::optional<ExportTableContent>> content =
+      read_export_table(memory, {.address = 4096, .incarnation = 0});
   if (content.ok() && content.value()) check(content.value()->bytes);
   return 0;
 }

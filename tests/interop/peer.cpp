@@ -42,7 +42,7 @@ void write(Message message, int64_t index) {
   message.tensor(std::span<const float>(*elements), Owner::of(elements));
 }
 
-void expect_value(ValueReader values, const Tensor& tensor, int64_t index, const std::string& where) {
+void expect_value(rpc::ValueReader values, const Tensor& tensor, int64_t index, const std::string& where) {
   expect(values.next().count == 2 && values.next().integer == index,
          where + ": the value of number " + std::to_string(index));
   const auto elements = tensor.as<float>();

@@ -10,7 +10,7 @@
 #include "engine/progress.hpp"
 #include "scheduler.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -66,7 +66,7 @@ class JobDriver final : public Driver {
     driven_ = false;
     return static_cast<unsigned>(num_over) + (moves ? 1 : 0);
   }
-  void tick(Clock::time_point) noexcept override {
+  void tick(sync::Clock::time_point) noexcept override {
     end_if([](const Job& job) { return job.ends == Ends::kByDeadline; });
   }
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
@@ -81,7 +81,7 @@ class JobDriver final : public Driver {
     was_armed_ |= armed_;
     return armed_;
   }
-  void on_process_ended(PeerId) noexcept override {}
+  void on_process_ended(transport::PeerId) noexcept override {}
   QueueNode* take_completions() noexcept override { return std::exchange(completions_, nullptr); }
   bool has_completions() const noexcept override { return completions_ != nullptr; }
   void complete(QueueNode* chain) noexcept override {
@@ -128,10 +128,11 @@ struct World {
     progress.pump();
     if (!job.finished.load()) progress.wake();
   }
-  void run(Ends how, Clock::duration spin_budget = pace::kSpinBudget) {
+  void run(Ends how, sync::Clock::duration spin_budget = pace::kSpinBudget) {
     Job job(how);
     start(job);
-    model::check(progress.wait(job.finished, Clock::time_point(model::kNever), spin_budget), "the wait ends well");
+    model::check(progress.wait(job.finished, sync::Clock::time_point(model::kNever), spin_budget),
+                 "the wait ends well");
   }
   // The background thread alone finishes it.
   void start_only(Ends how) {
@@ -393,4 +394,4 @@ TEST(SeededFault, is_found) {
 #endif
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -11,7 +11,7 @@
 #include "scheduler.hpp"
 #include "transport/rings/ring.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 using Outcome = RingWriter::Outcome;
@@ -244,4 +244,4 @@ TEST(SeededFault, is_found) {
 #endif
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

@@ -13,14 +13,14 @@ namespace {
 
 constexpr int kAll = 1000;  // more deviations than there are points
 
-struct Item : QueueNode {
+struct Item : engine::QueueNode {
   int thread = 0;
   int number = 0;
 };
 
 TEST(SubmissionsModel, every_item_is_taken_once_in_its_threads_order) {
   const model::Report report = model::explore({.most_deviations = kAll}, [] {
-    Submissions submissions;
+    engine::Submissions submissions;
     std::array<Item, 4> items;
     std::vector<sync::thread> pushers;
     for (int thread = 0; thread < 2; ++thread) {
@@ -35,7 +35,7 @@ TEST(SubmissionsModel, every_item_is_taken_once_in_its_threads_order) {
     }
     std::array<int, 2> num_taken{};
     const auto take = [&] {
-      for (QueueNode* next = submissions.take_all(); next != nullptr; next = next->next) {
+      for (engine::QueueNode* next = submissions.take_all(); next != nullptr; next = next->next) {
         const auto& item = static_cast<Item&>(*next);
         model::check(item.number == num_taken[static_cast<size_t>(item.thread)]++, "in the order of their pushes");
       }

@@ -22,7 +22,7 @@
 #include "ipc/arena.hpp"
 #include "python/signals.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 namespace {
 
@@ -52,12 +52,12 @@ auto without(std::unique_lock<std::mutex>& lock, Wait wait) {
   return value_of(std::move(result));
 }
 
-StreamView view_of(c10::Stream stream) {
-  return StreamView(static_cast<cudaStream_t>(stream.native_handle()));
+cuda::StreamView view_of(c10::Stream stream) {
+  return cuda::StreamView(static_cast<cudaStream_t>(stream.native_handle()));
 }
 
-Status copy_to_self(const WorkOperation& operation, StreamView stream) {
-  const CollectiveArguments& arguments = operation.arguments;
+Status copy_to_self(const WorkOperation& operation, cuda::StreamView stream) {
+  const collectives::CollectiveArguments& arguments = operation.arguments;
   if (arguments.inputs.empty() || arguments.outputs.empty()) return Status();
   const ConstBuffer& input = arguments.inputs.front();
   const Buffer& output = arguments.outputs.front();
@@ -65,14 +65,14 @@ Status copy_to_self(const WorkOperation& operation, StreamView stream) {
   return copy_async(output.data, input.data, output.num_bytes, stream);
 }
 
-OutputAccess access_of(const WorkOperation& operation, int rank) {
-  const CollectiveArguments& arguments = operation.arguments;
+gpu_comm::OutputAccess access_of(const WorkOperation& operation, int rank) {
+  const collectives::CollectiveArguments& arguments = operation.arguments;
   switch (arguments.kind) {
-    case OperationKind::kAllReduce:
+    case transport::OperationKind::kAllReduce:
       return {.read = true, .written = true};
-    case OperationKind::kBroadcast:
+    case transport::OperationKind::kBroadcast:
       return {.read = arguments.root == rank, .written = arguments.root != rank};
-    case OperationKind::kReduce:
+    case transport::OperationKind::kReduce:
       return {.read = false, .written = arguments.root == rank};
     default:
       return {.read = false, .written = true};
@@ -81,15 +81,15 @@ OutputAccess access_of(const WorkOperation& operation, int rank) {
 
 }  // namespace
 
-CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds timeout,
-                   uint32_t round)
+CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device,
+                   std::chrono::milliseconds timeout, uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
       own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
-  passed_ = std::make_unique<const Event>(value_of(Event::create_untimed()));
-  group_ = value_of(DeviceGroup::form(*communicator_, device.index(), timeout, round));
+  passed_ = std::make_unique<const cuda::Event>(value_of(cuda::Event::create_untimed()));
+  group_ = value_of(gpu_comm::DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
 
 CudaSide::~CudaSide() {
@@ -98,7 +98,7 @@ CudaSide::~CudaSide() {
     const c10::DeviceGuard on_device(device_);  // throws once CUDA has failed
     const std::weak_ptr<void> graphs = group_->graphs();
     group_.reset();
-    Workspace::let_go(std::move(workspaces_), graphs);
+    gpu_comm::Workspace::let_go(std::move(workspaces_), graphs);
   } catch (const std::exception&) {
     log::info("CUDA has failed, or is gone since the process exits: a group's workspaces are left behind");
   }
@@ -108,7 +108,7 @@ CudaSide::~CudaSide() {
 void CudaSide::drain() noexcept {
   try {
     const c10::DeviceGuard on_device(device_);
-    const RelaxedCapture beside_captures;
+    const cuda::RelaxedCapture beside_captures;
     for (const c10::Stream stream : used_streams()) {
       const Result<bool> capturing = is_capturing(view_of(stream));
       if (capturing.ok() && !capturing.value()) drain(stream);
@@ -142,24 +142,24 @@ void CudaSide::drain(c10::Stream stream) {
 
 void CudaSide::finish() {
   drain();
-  raise_what_signals_raised();
+  python::raise_what_signals_raised();
   const std::lock_guard lock(mutex_);
   check_health();
 }
 
 void CudaSide::give_back_arenas() noexcept {
-  Arena::give_back_unused();
+  ipc::Arena::give_back_unused();
 }
 
 bool CudaSide::has_passed(const c10::Event& event) {
   const c10::DeviceGuard on_device(event.device());
-  const RelaxedCapture beside_captures;
+  const cuda::RelaxedCapture beside_captures;
   return event.query();
 }
 
 void CudaSide::clear_in_flight_works() noexcept {
   try {
-    const RelaxedCapture beside_captures;
+    const cuda::RelaxedCapture beside_captures;
     InFlightWorks::instance().clear();
   } catch (const std::exception&) {
     log::info("CUDA has failed: Works that it has not finished are kept");
@@ -224,7 +224,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
 
 c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
   const auto is_message = [](const OperationList& operations) {
-    return !operations.empty() && operations.front()->direction != Direction::kCollective;
+    return !operations.empty() && operations.front()->direction != engine::Direction::kCollective;
   };
   if (is_message(ways.launched)) return stream_of(*ways.launched.front(), Way::kKernel);
   if (is_message(ways.staged)) return stream_of(*ways.staged.front(), Way::kHost);
@@ -268,17 +268,17 @@ CudaSide::Ways CudaSide::choose(const OperationList& operations, bool captured, 
 
 // In a group of one every collective is a copy to itself, if anything: but for the factor of PREMUL_SUM.
 bool CudaSide::is_alone(const WorkOperation& operation) const {
-  return communicator_->size() == 1 && operation.direction == Direction::kCollective &&
+  return communicator_->size() == 1 && operation.direction == engine::Direction::kCollective &&
          operation.arguments.reduction != Reduction::kPremulSum;
 }
 
 // Kernels match the messages between two ranks in order, the host engine by their tags.
 bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock) {
-  if (operation.direction == Direction::kCollective) {
+  if (operation.direction == engine::Direction::kCollective) {
     return without(lock, [&] { return group_->has_all_links(); }) && group_->serves(operation);
   }
   if (operation.tag != 0 || operation.peer == communicator_->rank()) return false;
-  if (operation.peer == kAnyRank) {
+  if (operation.peer == messaging::kAnyRank) {
     throw_value_error(
         "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any with a tag "
         "other than 0");
@@ -288,22 +288,23 @@ bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::
 
 // Everything is started before anything is waited for.
 void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position) {
-  const StreamView stream = view_of(position.stream);
+  const cuda::StreamView stream = view_of(position.stream);
   for (WorkOperation* operation : ways.staged) stage(*operation, position.stream);
   for (const WorkOperation* operation : ways.alone) check(copy_to_self(*operation, stream));
   launch(ways.launched, position);
   for (WorkOperation* operation : ways.staged) {
-    if (operation->direction != Direction::kSend) check(operation->staging->copy_out(stream));
+    if (operation->direction != engine::Direction::kSend) check(operation->staging->copy_out(stream));
   }
 }
 
 void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPosition& position) {
   const c10::Stream stream = position.stream;
-  const Beside beside = stream == own_stream_ ? Beside::kComputation : Beside::kNothing;
-  c10::SmallVector<const Operation*, 4> messages;
+  const kernels::zero_copy::Beside beside =
+      stream == own_stream_ ? kernels::zero_copy::Beside::kComputation : kernels::zero_copy::Beside::kNothing;
+  c10::SmallVector<const engine::Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other links, whose earlier messages come first
   for (const WorkOperation* operation : operations) {
-    if (operation->direction == Direction::kCollective) {
+    if (operation->direction == engine::Direction::kCollective) {
       check(group_->launch(*operation, view_of(stream), beside));
       num_launched_.fetch_add(1, std::memory_order_relaxed);
       continue;
@@ -320,21 +321,22 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPos
 }
 
 void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
-  operation.staging =
-      std::make_shared<Staging>(value_of(Staging::open({.inputs = operation.arguments.inputs,
-                                                        .outputs = operation.arguments.outputs,
-                                                        .access = access_of(operation, communicator_->rank())})));
+  operation.staging = std::make_shared<gpu_comm::Staging>(
+      value_of(gpu_comm::Staging::open({.inputs = operation.arguments.inputs,
+                                        .outputs = operation.arguments.outputs,
+                                        .access = access_of(operation, communicator_->rank())})));
   operation.arguments.inputs = operation.staging->inputs();
   operation.arguments.outputs = operation.staging->outputs();
   operation.done_flag = &operation.staging->done();
   // A receive reads nothing, so it is posted now, in the order of the calls.
-  if (operation.direction != Direction::kReceive) enqueue_start_flag(operation, stream);
+  if (operation.direction != engine::Direction::kReceive) enqueue_start_flag(operation, stream);
   operation.start(*communicator_);
 }
 
 // The gates of the sends to one peer open in the order of the calls: on the stream of that link.
 void CudaSide::enqueue_start_flag(WorkOperation& operation, c10::Stream stream) {
-  const c10::Stream copying = operation.direction == Direction::kSend ? stream_of(operation, Way::kHost) : stream;
+  const c10::Stream copying =
+      operation.direction == engine::Direction::kSend ? stream_of(operation, Way::kHost) : stream;
   if (copying != stream) put_in_order(stream, copying);
   check(operation.staging->copy_in(view_of(copying)));
   if (copying != stream) put_in_order(copying, stream);
@@ -350,17 +352,17 @@ GpuPath CudaSide::path_to(int peer) {
   return {.by_kernels = true, .obstacle = "", .num_zero_copy = value_of(group_->num_zero_copy_messages())};
 }
 
-const Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {
+const gpu_comm::Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {
   const c10::DeviceGuard on_device(device_);
   const auto making = value_of(making_.lock_until(Clock::now() + timeout));
   std::unique_lock lock(mutex_);
   check_health();
   if (num_bytes > most_workspace_bytes_ || !without(lock, [&] { return group_->has_all_links(); })) return nullptr;
   if (!workspaces_.empty() && workspaces_.back()->num_bytes() >= num_bytes) return workspaces_.back().get();
-  const Workspace::Wish wish{.device = device_.index(),
-                             .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),
-                             .timeout = timeout};
-  auto made = without(lock, [&] { return Workspace::make(*communicator_, wish); });
+  const gpu_comm::Workspace::Wish wish{.device = device_.index(),
+                                       .num_bytes = std::min(std::bit_ceil(num_bytes), most_workspace_bytes_),
+                                       .timeout = timeout};
+  auto made = without(lock, [&] { return gpu_comm::Workspace::make(*communicator_, wish); });
   if (!made) {
     most_workspace_bytes_ = num_bytes - 1;
     return nullptr;
@@ -377,7 +379,7 @@ CudaSide::Memory CudaSide::memory() {
   return memory;
 }
 
-void CudaSide::enqueue_barrier(const StreamBarrier& barrier, c10::Stream stream) {
+void CudaSide::enqueue_barrier(const gpu_comm::StreamBarrier& barrier, c10::Stream stream) {
   const std::lock_guard lock(mutex_);
   check_health();
   note_use(stream);
@@ -405,11 +407,11 @@ void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
   check(view_of(later).wait(*passed_));
 }
 
-void CudaSide::tell(const Workspace& workspace, int peer, int tile) {
+void CudaSide::tell(const gpu_comm::Workspace& workspace, int peer, int tile) {
   check(workspace.arrivals()->tell(peer, tile, view_of(own_stream_)));
 }
 
-void CudaSide::await(const Workspace& workspace, int tile) {
+void CudaSide::await(const gpu_comm::Workspace& workspace, int tile) {
   const std::lock_guard lock(mutex_);
   check(group_->await(*workspace.arrivals(), tile, view_of(*awaiting_stream_)));
 }
@@ -431,8 +433,8 @@ void CudaSide::start_after_current_stream(WorkOperation& operation) {
     throw_value_error("barrier: a CUDA graph cannot capture it: the host waits");
   }
   note_use(stream);
-  operation.staging = std::make_shared<Staging>(value_of(Staging::open({})));
+  operation.staging = std::make_shared<gpu_comm::Staging>(value_of(gpu_comm::Staging::open({})));
   enqueue_start_flag(operation, stream);
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

@@ -13,10 +13,10 @@
 #include "cuda/device.hpp"
 #include "cuda/shared_memory.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 bool has_registered_memory(c10::DeviceIndex device) noexcept {
-  return device >= 0 && device < num_devices();
+  return device >= 0 && device < cuda::num_devices();
 }
 
 namespace {
@@ -24,7 +24,7 @@ namespace {
 // What torch's pools hold. Never destroyed: they give memory back to the very end.
 struct Allocations {
   std::mutex mutex;
-  std::map<void*, SharedMemory> by_address;
+  std::map<void*, cuda::SharedMemory> by_address;
 };
 
 Allocations& allocations() {
@@ -33,9 +33,9 @@ Allocations& allocations() {
 }
 
 void* allocate(size_t num_bytes, int device) {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard on_device(device);
-  Result<SharedMemory> memory = SharedMemory::allocate(device, num_bytes);
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard on_device(device);
+  Result<cuda::SharedMemory> memory = cuda::SharedMemory::allocate(device, num_bytes);
   if (!memory.ok()) {
     log::info("no registered memory on GPU " + std::to_string(device) + ": " + memory.status().message());
     return nullptr;  // torch gives back what it holds and asks again, then raises
@@ -49,8 +49,8 @@ void* allocate(size_t num_bytes, int device) {
 // Unmapping does not wait for kernels, as cudaFree does: torch relies on that. What cannot be waited for (while
 // somebody captures, or once CUDA has failed) stays.
 void free(void* address, int device) {
-  const RelaxedCapture beside_captures;
-  const DeviceGuard on_device(device);
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard on_device(device);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
     (void)cudaGetLastError();  // which others would take for an error of theirs
     return log::info("registered memory on GPU " + std::to_string(device) + " stays: " + cudaGetErrorString(error));
@@ -61,19 +61,19 @@ void free(void* address, int device) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::c10d_backend
 
 // With the signatures of torch.cuda.memory.CUDAPluggableAllocator.
 extern "C" {
 
 [[gnu::visibility("default")]] void* axon_allocate(size_t num_bytes, int device, cudaStream_t) noexcept try {
-  return axon::allocate(num_bytes, device);
+  return axon::c10d_backend::allocate(num_bytes, device);
 } catch (const std::exception&) {
   return nullptr;
 }
 
 [[gnu::visibility("default")]] void axon_free(void* address, size_t, int device, cudaStream_t) noexcept {
-  axon::free(address, device);
+  axon::c10d_backend::free(address, device);
 }
 
 }  // extern "C"

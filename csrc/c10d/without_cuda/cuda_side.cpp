@@ -3,13 +3,14 @@
 
 #include "c10d/errors.hpp"
 
-namespace axon {
+namespace axon::c10d_backend {
 
 class DeviceGroup {};
 class Event {};
 class Workspace {};
 
-CudaSide::CudaSide(std::shared_ptr<Communicator> communicator, at::Device device, std::chrono::milliseconds, uint32_t)
+CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device, std::chrono::milliseconds,
+                   uint32_t)
     : communicator_(std::move(communicator)),
       device_(device),
       own_stream_(c10::Stream(c10::Stream::DEFAULT, device)),
@@ -37,4 +38,4 @@ uint64_t CudaSide::num_zero_copy() const {
   return 0;
 }
 
-}  // namespace axon
+}  // namespace axon::c10d_backend

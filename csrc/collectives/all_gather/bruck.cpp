@@ -10,9 +10,9 @@
 #include "collectives/patterns.hpp"
 #include "collectives/pool_array.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> all_gather::bruck(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_gather::bruck(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const int size = exchange.size();
   const int rank = exchange.rank();
   // Staging holds the shards one after the other, starting with the own one: position p is the shard of rank + p.
@@ -22,7 +22,7 @@ Task<Status> all_gather::bruck(Exchange& exchange, const CollectiveArguments& ar
   const Buffer staging = exchange.scratch(offsets[size]);
   const auto shards = [&](int begin, int end) { return staging.slice(offsets[begin], offsets[end] - offsets[begin]); };
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   copy_shard(staging, arguments.inputs[0]);
   uint32_t slot = 0;
   for (int held = 1; held < size; held *= 2, ++slot) {
@@ -35,4 +35,4 @@ Task<Status> all_gather::bruck(Exchange& exchange, const CollectiveArguments& ar
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -6,14 +6,14 @@
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> all_gather::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_gather::direct(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const ConstBuffer own = arguments.inputs[0];
   const int size = exchange.size();
   const int rank = exchange.rank();
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   for (int distance = 1; distance < size; ++distance) {
     const int source = ring_neighbour(rank, -distance, size);
     batch.receive({.peer = source}, arguments.outputs[source]);
@@ -23,4 +23,4 @@ Task<Status> all_gather::direct(Exchange& exchange, const CollectiveArguments& a
   co_return co_await batch;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -6,12 +6,12 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> all_gather::ring(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_gather::ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   copy_shard(arguments.outputs[static_cast<size_t>(exchange.rank())], arguments.inputs[0]);
   const RingGather gathering{.shards = arguments.outputs};
   co_return co_await ring_all_gather(exchange, gathering);
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -7,16 +7,16 @@
 #include "collectives/patterns.hpp"
 #include "collectives/pool_array.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> all_reduce::one_shot(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::one_shot(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const int rank = exchange.rank();
   const Buffer staging = exchange.scratch(tensor.num_bytes * static_cast<size_t>(size));
   PoolArray<ConstBuffer> operands(exchange.size_class_pool(), size);
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   operands[rank] = tensor;
   for (int distance = 1; distance < size; ++distance) {
     const int peer = ring_neighbour(rank, distance, size);
@@ -30,4 +30,4 @@ Task<Status> all_reduce::one_shot(Exchange& exchange, const CollectiveArguments&
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -9,13 +9,13 @@
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 static constexpr uint32_t kFoldSlot = 0;
 static constexpr uint32_t kUnfoldSlot = 1;
 static constexpr uint32_t kFirstSlot = 2;
 
-Task<Status> all_reduce::recursive_doubling(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::recursive_doubling(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
   const PowerOfTwoFold fold{exchange.rank(), exchange.size()};
   const ReductionPlan plan = reduction_plan(arguments, exchange.size());
@@ -25,7 +25,7 @@ Task<Status> all_reduce::recursive_doubling(Exchange& exchange, const Collective
   Buffer mine = staging.slice(0, length);
   Buffer theirs = staging.slice(length, length);
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   begin_partial(plan, mine, tensor, num_elements);
   if (fold.is_represented()) {
     batch.send({.peer = fold.pair_partner(), .slot = kFoldSlot}, mine);
@@ -51,4 +51,4 @@ Task<Status> all_reduce::recursive_doubling(Exchange& exchange, const Collective
   co_return co_await batch;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

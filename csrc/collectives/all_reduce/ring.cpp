@@ -8,9 +8,9 @@
 #include "collectives/patterns.hpp"
 #include "collectives/pool_array.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> all_reduce::ring(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const Partition parts(tensor.num_bytes, size);
@@ -24,4 +24,4 @@ Task<Status> all_reduce::ring(Exchange& exchange, const CollectiveArguments& arg
   co_return co_await ring_all_gather(exchange, gathering);
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -8,10 +8,11 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/direct_reduction.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 // Sends the own part's chunk, reduced, to everybody.
-static void share_result(Exchange& exchange, DirectReduction& reduction, size_t chunk, ConstBuffer result) noexcept {
+static void share_result(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
+                         ConstBuffer result) noexcept {
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int peer = ring_neighbour(exchange.rank(), distance, exchange.size());
     reduction.departures(chunk).send({.peer = peer, .slot = reduction.slot_of(chunk) + 1}, result);
@@ -19,7 +20,8 @@ static void share_result(Exchange& exchange, DirectReduction& reduction, size_t 
 }
 
 // Receives the others' where this rank's contributions lie: whoever sends a result has fetched the contribution before.
-static void receive_results(Exchange& exchange, DirectReduction& reduction, size_t chunk, Buffer tensor) noexcept {
+static void receive_results(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
+                            Buffer tensor) noexcept {
   const Partition parts(tensor.num_bytes, exchange.size());
   for (int distance = 1; distance < exchange.size(); ++distance) {
     const int owner = ring_neighbour(exchange.rank(), -distance, exchange.size());
@@ -31,7 +33,7 @@ static void receive_results(Exchange& exchange, DirectReduction& reduction, size
   }
 }
 
-Task<Status> all_reduce::two_shot(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::two_shot(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const Partition parts(tensor.num_bytes, size);
@@ -59,4 +61,4 @@ Task<Status> all_reduce::two_shot(Exchange& exchange, const CollectiveArguments&
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -7,9 +7,9 @@
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_to_all::pairwise(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   constexpr size_t kDepth = 8;
   const int size = exchange.size();
   const int rank = exchange.rank();
@@ -19,7 +19,7 @@ Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments&
   for (int distance = 1; distance < size; ++distance) {
     const int source = ring_neighbour(rank, -distance, size);
     const int destination = ring_neighbour(rank, distance, size);
-    Batch& step = steps[static_cast<size_t>(distance)];
+    messaging::Batch& step = steps[static_cast<size_t>(distance)];
     AXON_CO_TRY(co_await step);
     step.receive({.peer = source, .num_back = arguments.inputs[source].num_bytes / element_num_bytes},
                  arguments.outputs[source]);
@@ -31,4 +31,4 @@ Task<Status> all_to_all::pairwise(Exchange& exchange, const CollectiveArguments&
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -4,7 +4,7 @@
 
 #include "collectives/arithmetic/kernels.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 static const arithmetic::KernelTable& fastest_table() noexcept {
   static const arithmetic::KernelTable& table = *arithmetic::usable_tables().front();
@@ -53,4 +53,4 @@ void finish_partial(const ReductionPlan& plan, Buffer output, ConstBuffer partia
   arithmetic::finish_partial(fastest_kernels(plan), output.data, partial.data, num_elements);
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

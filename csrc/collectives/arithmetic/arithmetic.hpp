@@ -21,7 +21,7 @@
 #include "base/status.hpp"
 #include "memory/buffer.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 struct ReductionPlan {
   DataType dtype{};
@@ -50,4 +50,4 @@ void add_to_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer other
 void add_own_to_partial(const ReductionPlan& plan, Buffer partial, ConstBuffer own, size_t num_elements) noexcept;
 void finish_partial(const ReductionPlan& plan, Buffer output, ConstBuffer partial, size_t num_elements) noexcept;
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -27,7 +27,7 @@ static size_t operator_of(Reduction reduction) noexcept {
   return index < kOperators.size() ? static_cast<size_t>(kOperators[index]) : kNumOperators;
 }
 
-PlanKernels kernels_of(const KernelTable& table, const ReductionPlan& plan) noexcept {
+PlanKernels kernels_of(const KernelTable& table, const collectives::ReductionPlan& plan) noexcept {
   const auto type_index = static_cast<size_t>(plan.dtype);
   const size_t operation = operator_of(plan.reduction);
   if (type_index >= table.types.size() || operation >= kNumOperators) return {};
@@ -45,7 +45,7 @@ PlanKernels kernels_of(const KernelTable& table, const ReductionPlan& plan) noex
           .finish_argument = static_cast<double>(plan.num_ranks),
           .num_scalars = type.num_scalars,
           .num_stored_bytes = size_of(plan.dtype),
-          .num_partial_bytes = size_of(partial_type(plan.dtype))};
+          .num_partial_bytes = size_of(collectives::partial_type(plan.dtype))};
 }
 
 void begin_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* own, size_t num_elements) noexcept {

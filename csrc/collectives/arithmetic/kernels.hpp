@@ -63,7 +63,7 @@ struct PlanKernels {
   size_t num_partial_bytes = 1;
 };
 
-PlanKernels kernels_of(const KernelTable& table, const ReductionPlan& plan) noexcept;
+PlanKernels kernels_of(const KernelTable& table, const collectives::ReductionPlan& plan) noexcept;
 
 // The public functions, over kernels of the caller's choice.
 void combine(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,

@@ -5,13 +5,13 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> barrier::dissemination(Exchange& exchange, const CollectiveArguments&) {
+Task<Status> barrier::dissemination(messaging::Exchange& exchange, const CollectiveArguments&) {
   const int size = exchange.size();
   const int rank = exchange.rank();
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   uint32_t slot = 0;
   for (int distance = 1; distance < size; distance *= 2, ++slot) {
     batch.receive({.peer = ring_neighbour(rank, -distance, size), .slot = slot}, {});
@@ -21,4 +21,4 @@ Task<Status> barrier::dissemination(Exchange& exchange, const CollectiveArgument
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -5,15 +5,15 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> broadcast::binomial(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> broadcast::binomial(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const int root = arguments.root;
   const BinomialTree tree{ring_neighbour(exchange.rank(), -root, size), size};
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   if (tree.position != 0) {
     batch.receive({.peer = ring_neighbour(tree.parent(), root, size)}, tensor);
     AXON_CO_TRY(co_await batch);
@@ -24,4 +24,4 @@ Task<Status> broadcast::binomial(Exchange& exchange, const CollectiveArguments& 
   co_return co_await batch;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

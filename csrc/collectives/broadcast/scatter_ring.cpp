@@ -9,9 +9,9 @@
 #include "collectives/pool_array.hpp"
 #include "collectives/ring.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> broadcast::scatter_ring(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> broadcast::scatter_ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
   const int size = exchange.size();
   const int rank = exchange.rank();
@@ -22,7 +22,7 @@ Task<Status> broadcast::scatter_ring(Exchange& exchange, const CollectiveArgumen
     shards[owner] = slice(tensor, parts[ring_neighbour(owner, -root, size)]);
   }
 
-  Batch dealing(exchange);
+  messaging::Batch dealing(exchange);
   if (rank != root) {
     dealing.receive({.peer = root}, shards[rank]);
     AXON_CO_TRY(co_await dealing);
@@ -36,4 +36,4 @@ Task<Status> broadcast::scatter_ring(Exchange& exchange, const CollectiveArgumen
   co_return co_await dealing;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

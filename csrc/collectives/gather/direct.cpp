@@ -6,14 +6,14 @@
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> gather::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> gather::direct(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const ConstBuffer own = arguments.inputs[0];
   const int size = exchange.size();
   const int root = arguments.root;
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   if (exchange.rank() != root) {
     batch.send({.peer = root}, own);
     co_return co_await batch;
@@ -26,4 +26,4 @@ Task<Status> gather::direct(Exchange& exchange, const CollectiveArguments& argum
   co_return co_await batch;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

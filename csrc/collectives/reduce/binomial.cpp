@@ -8,9 +8,9 @@
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> reduce::binomial(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce::binomial(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const ConstBuffer input = arguments.inputs[0];
   const int size = exchange.size();
   const int root = arguments.root;
@@ -22,7 +22,7 @@ Task<Status> reduce::binomial(Exchange& exchange, const CollectiveArguments& arg
       exchange.scratch(length * (1 + static_cast<size_t>(std::bit_width(static_cast<unsigned>(size)))));
   const Buffer partial = staging.slice(0, length);
 
-  Batch batch(exchange);
+  messaging::Batch batch(exchange);
   size_t num_children = 0;
   for (int mask = 1; mask < tree.child_limit(); mask *= 2) {
     if (!tree.has_child(mask)) continue;
@@ -42,4 +42,4 @@ Task<Status> reduce::binomial(Exchange& exchange, const CollectiveArguments& arg
   co_return co_await batch;
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

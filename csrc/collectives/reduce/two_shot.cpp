@@ -6,9 +6,10 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/direct_reduction.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-static void receive_results(Exchange& exchange, DirectReduction& reduction, size_t chunk, Buffer output) noexcept {
+static void receive_results(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
+                            Buffer output) noexcept {
   const Partition parts(output.num_bytes, exchange.size());
   for (int owner = 0; owner < exchange.size(); ++owner) {
     const Buffer part = slice(output, parts[owner]);
@@ -19,7 +20,7 @@ static void receive_results(Exchange& exchange, DirectReduction& reduction, size
   }
 }
 
-Task<Status> reduce::two_shot(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce::two_shot(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const ConstBuffer input = arguments.inputs[0];
   const int size = exchange.size();
   const bool is_root = exchange.rank() == arguments.root;
@@ -53,4 +54,4 @@ Task<Status> reduce::two_shot(Exchange& exchange, const CollectiveArguments& arg
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

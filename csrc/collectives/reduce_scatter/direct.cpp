@@ -6,9 +6,9 @@
 #include "collectives/algorithms.hpp"
 #include "collectives/direct_reduction.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> reduce_scatter::direct(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce_scatter::direct(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const Buffer own = arguments.outputs[0];
   DirectReduction reduction(exchange, arguments, arguments.inputs);
 
@@ -26,4 +26,4 @@ Task<Status> reduce_scatter::direct(Exchange& exchange, const CollectiveArgument
   co_return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

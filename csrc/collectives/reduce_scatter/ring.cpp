@@ -5,11 +5,11 @@
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-Task<Status> reduce_scatter::ring(Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce_scatter::ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const RingReduction reduction{.shards = arguments.inputs, .output = arguments.outputs[0]};
   co_return co_await ring_reduce_scatter(exchange, arguments, reduction);
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -6,12 +6,12 @@
 
 #include "c10d/convert.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 namespace {
 
-MatrixProducts* products_of(c10::Device device) {
-  const Result<MatrixProducts*> products = MatrixProducts::of(device.index());
+matmul::MatrixProducts* products_of(c10::Device device) {
+  const Result<matmul::MatrixProducts*> products = matmul::MatrixProducts::of(device.index());
   return products.ok() ? products.value() : nullptr;
 }
 
@@ -20,7 +20,7 @@ bool has_kernels(at::ScalarType dtype) {
   return dtype == at::kBFloat16;
 }
 
-MatrixView view_of(const at::Tensor& matrix) {
+matmul::MatrixView view_of(const at::Tensor& matrix) {
   return {.data = matrix.const_data_ptr(), .stride = matrix.stride(0)};
 }
 
@@ -30,14 +30,14 @@ bool can_be_read(const at::Tensor& bias) {
 }
 
 // None: torch's to do.
-std::optional<MatrixProduct> describe(const Rows& x, const Weight& weight, const at::Tensor& output) {
+std::optional<matmul::MatrixProduct> describe(const Rows& x, const Weight& weight, const at::Tensor& output) {
   const at::Tensor& factor = weight.values;
   if (weight.bias && !can_be_read(*weight.bias)) return std::nullopt;
   const bool in_rows = factor.stride(1) == 1 && factor.stride(0) >= factor.size(1);
   const bool in_columns = factor.stride(0) == 1 && factor.stride(1) >= factor.size(0);
   if (weight.scale.defined() || !has_kernels(output.scalar_type()) || !(in_rows || in_columns)) return std::nullopt;
-  return MatrixProduct{
-      .dtype = to_data_type(output.scalar_type()),
+  return matmul::MatrixProduct{
+      .dtype = c10d_backend::to_data_type(output.scalar_type()),
       .num_rows = output.size(0),
       .depth = factor.size(0),
       .num_columns = output.size(1),
@@ -53,30 +53,30 @@ std::optional<MatrixProduct> describe(const Rows& x, const Weight& weight, const
 Multiplier::Multiplier(c10::Device device)
     : stream_(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device)), products_(products_of(device)) {
   const auto bytes = at::TensorOptions().dtype(at::kByte).device(device);
-  if (products_ != nullptr) workspace_ = at::empty({MatrixProducts::kWorkspaceBytes}, bytes);
+  if (products_ != nullptr) workspace_ = at::empty({matmul::MatrixProducts::kWorkspaceBytes}, bytes);
 }
 
 void Multiplier::multiply(const Rows& x, const Weight& weight, const at::Tensor& output) {
   if (output.numel() == 0 || enqueue(describe(x, weight, output))) return;
-  axon::multiply(x, weight, output);
+  fused::multiply(x, weight, output);
 }
 
 void Multiplier::multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& other, double factor,
                                   const at::Tensor& output) {
   if (output.numel() == 0) return;
-  std::optional<MatrixProduct> product = describe(x, weight, output);
+  std::optional<matmul::MatrixProduct> product = describe(x, weight, output);
   if (product) {
     product->addend = view_of(other);
     product->factor = static_cast<float>(factor);
   }
-  if (!enqueue(product)) axon::multiply_and_add(x, weight, other, factor, output);
+  if (!enqueue(product)) fused::multiply_and_add(x, weight, other, factor, output);
 }
 
 // What cuBLASLt cannot do, torch does, or tells.
-bool Multiplier::enqueue(const std::optional<MatrixProduct>& product) {
+bool Multiplier::enqueue(const std::optional<matmul::MatrixProduct>& product) {
   if (!product || product->depth == 0 || products_ == nullptr) return false;
-  const StreamView stream(static_cast<cudaStream_t>(stream_.native_handle()));
+  const cuda::StreamView stream(static_cast<cudaStream_t>(stream_.native_handle()));
   return products_->enqueue(*product, workspace_.mutable_data_ptr(), stream).ok();
 }
 
-}  // namespace axon
+}  // namespace axon::fused

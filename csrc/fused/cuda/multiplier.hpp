@@ -13,7 +13,7 @@
 #include "fused/matmul/matrix_products.hpp"
 #include "fused/products.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 class Multiplier {
  public:
@@ -24,11 +24,11 @@ class Multiplier {
                         const at::Tensor& output);
 
  private:
-  bool enqueue(const std::optional<MatrixProduct>& product);
+  bool enqueue(const std::optional<matmul::MatrixProduct>& product);
 
   const c10::Stream stream_;
-  MatrixProducts* const products_;  // none: torch's alone
-  at::Tensor workspace_;            // of the products, one after the other
+  matmul::MatrixProducts* const products_;  // none: torch's alone
+  at::Tensor workspace_;                    // of the products, one after the other
 };
 
-}  // namespace axon
+}  // namespace axon::fused

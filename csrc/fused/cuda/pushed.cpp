@@ -7,7 +7,7 @@
 #include "fused/cuda/multiplier.hpp"
 #include "fused/cuda/pushing.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 namespace {
 
@@ -71,7 +71,7 @@ Pushing::Plan Scattering::plan(const MatmulReduceScatter& call) {
   const size_t bytes_a_row = static_cast<size_t>(num_columns) * at::elementSize(call.weight.output_type);
   std::vector<int64_t> shared = call.rows.begins();
   shared.insert(shared.end(), {num_columns, call.reduction == c10d::ReduceOp::AVG});
-  return {.operation = DeviceOperation::kMatmulReduceScatter,
+  return {.operation = cuda::DeviceOperation::kMatmulReduceScatter,
           .dtype = call.weight.output_type,
           .num_bytes = static_cast<size_t>(call.rows.all().num_rows) * bytes_a_row,
           .workspace_bytes = call.rows.num_ranks() * aligned(static_cast<size_t>(call.rows.most_rows()) * bytes_a_row),
@@ -120,7 +120,8 @@ void Scattering::sum_all() {
   multiplier_.multiply(call_.x.slice(rows_.own()), call_.weight, own_slot_of(rows_.rank()));
   const auto num_tiles = static_cast<int>(cut(rows_.own().num_rows, rows_.num_ranks()).size());
   for (int tile = 0; tile < num_tiles; ++tile) pushing_.await(tile);
-  pushing_.reduce(slot_bytes(rows_.own()), to_reduction(call_.reduction, "matmul_reduce_scatter").reduction, output_);
+  pushing_.reduce(slot_bytes(rows_.own()),
+                  c10d_backend::to_reduction(call_.reduction, "matmul_reduce_scatter").reduction, output_);
 }
 
 }  // namespace
@@ -136,7 +137,7 @@ std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call) {
   std::vector<int64_t> shared = rows.begins();
   shared.insert(shared.end(), {x.values.size(1), x.has_scale_a_row()});
   std::optional<Pushing> pushing = Pushing::open(call.backend, x.values.device(),
-                                                 {.operation = DeviceOperation::kAllGatherMatmul,
+                                                 {.operation = cuda::DeviceOperation::kAllGatherMatmul,
                                                   .dtype = x.values.scalar_type(),
                                                   .num_bytes = num_bytes,
                                                   .workspace_bytes = begin_of_scales + scale_bytes,
@@ -178,4 +179,4 @@ std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call) {
   return Scattering(call, *pushing).run();
 }
 
-}  // namespace axon
+}  // namespace axon::fused

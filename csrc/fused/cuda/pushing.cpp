@@ -9,25 +9,26 @@
 #include "c10d/errors.hpp"
 #include "cuda/memory.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 // Less is moved first: a kernel does that before the copy engines have met.
 static constexpr size_t kLeastBytes = size_t{16} << 20;
 
-std::optional<Pushing> Pushing::open(AxonBackend& backend, at::Device device, const Plan& plan) {
+std::optional<Pushing> Pushing::open(c10d_backend::AxonBackend& backend, at::Device device, const Plan& plan) {
   if (backend.getSize() < 2 || plan.num_bytes < kLeastBytes) return std::nullopt;
   if (!at::isFloatingType(plan.dtype) && !at::isComplexType(plan.dtype)) return std::nullopt;
-  CudaSide& side = backend.cuda_side(device);
-  const Workspace* workspace = side.workspace(plan.workspace_bytes, backend.timeout());
+  c10d_backend::CudaSide& side = backend.cuda_side(device);
+  const gpu_comm::Workspace* workspace = side.workspace(plan.workspace_bytes, backend.timeout());
   if (workspace == nullptr) return std::nullopt;
-  const StreamBarrier barrier{.operation = plan.operation,
-                              .dtype = to_data_type(plan.dtype),
-                              .descriptor = BarrierDescriptor::of(plan.num_bytes, plan.shared),
-                              .timeout = backend.timeout()};
+  const gpu_comm::StreamBarrier barrier{.operation = plan.operation,
+                                        .dtype = c10d_backend::to_data_type(plan.dtype),
+                                        .descriptor = gpu_comm::BarrierDescriptor::of(plan.num_bytes, plan.shared),
+                                        .timeout = backend.timeout()};
   return Pushing(side, workspace, barrier, backend.getRank());
 }
 
-Pushing::Pushing(CudaSide& side, const Workspace* workspace, const StreamBarrier& barrier, int rank)
+Pushing::Pushing(c10d_backend::CudaSide& side, const gpu_comm::Workspace* workspace,
+                 const gpu_comm::StreamBarrier& barrier, int rank)
     : side_(side),
       workspace_(workspace),
       barrier_(barrier),
@@ -71,10 +72,10 @@ void Pushing::reduce(size_t slot_bytes, Reduction reduction, const at::Tensor& o
                                             {.slot_bytes = slot_bytes,
                                              .output = static_cast<std::byte*>(output.mutable_data_ptr()),
                                              .num_elements = static_cast<size_t>(output.numel()),
-                                             .dtype = to_data_type(output.scalar_type()),
+                                             .dtype = c10d_backend::to_data_type(output.scalar_type()),
                                              .reduction = reduction},
-                                            StreamView(static_cast<cudaStream_t>(current_.native_handle())));
-  if (!reduced.ok()) throw_failure(reduced);
+                                            cuda::StreamView(static_cast<cudaStream_t>(current_.native_handle())));
+  if (!reduced.ok()) c10d_backend::throw_failure(reduced);
 }
 
 at::Tensor Pushing::tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const {
@@ -85,9 +86,9 @@ at::Tensor Pushing::tensor(size_t offset, at::IntArrayRef sizes, const at::Tenso
 }
 
 void Pushing::copy(void* target, const at::Tensor& source, c10::Stream stream) {
-  const StreamView view(static_cast<cudaStream_t>(stream.native_handle()));
+  const cuda::StreamView view(static_cast<cudaStream_t>(stream.native_handle()));
   const Status copied = copy_async(target, source.const_data_ptr(), source.nbytes(), view);
-  if (!copied.ok()) throw_failure(copied);
+  if (!copied.ok()) c10d_backend::throw_failure(copied);
 }
 
-}  // namespace axon
+}  // namespace axon::fused

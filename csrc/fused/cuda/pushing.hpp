@@ -16,19 +16,19 @@
 #include "gpu_comm/device_group.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 class Pushing {
  public:
   struct Plan {
-    DeviceOperation operation{};
+    cuda::DeviceOperation operation{};
     at::ScalarType dtype{};
     size_t num_bytes = 0;         // moved by all ranks together
     size_t workspace_bytes = 0;   // of a rank
     std::vector<int64_t> shared;  // what else is the same on all ranks
   };
 
-  static std::optional<Pushing> open(AxonBackend& backend, at::Device device, const Plan& plan);
+  static std::optional<Pushing> open(c10d_backend::AxonBackend& backend, at::Device device, const Plan& plan);
   Pushing(Pushing&&) noexcept = default;
   // Half-way, for an exception: ends the group, whose other ranks would wait for what never comes.
   ~Pushing();
@@ -60,12 +60,13 @@ class Pushing {
   at::Tensor tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
  private:
-  Pushing(CudaSide& side, const Workspace* workspace, const StreamBarrier& barrier, int rank);
+  Pushing(c10d_backend::CudaSide& side, const gpu_comm::Workspace* workspace, const gpu_comm::StreamBarrier& barrier,
+          int rank);
   static void copy(void* target, const at::Tensor& source, c10::Stream stream);
 
-  CudaSide& side_;
-  const Workspace* workspace_;
-  StreamBarrier barrier_;
+  c10d_backend::CudaSide& side_;
+  const gpu_comm::Workspace* workspace_;
+  gpu_comm::StreamBarrier barrier_;
   int rank_;
   c10::Stream current_;
   c10::Stream pushing_;
@@ -74,4 +75,4 @@ class Pushing {
   bool is_open_ = false;            // between begin() and join()
 };
 
-}  // namespace axon
+}  // namespace axon::fused

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace axon {
+namespace axon::matmul {
 
 namespace {
 
@@ -74,4 +74,4 @@ Status blas_failure(const BlasLt& blas, int status, const char* call) {
           "cuBLASLt, " + std::string(call) + ": " + blas.text_of(status) + " (" + std::to_string(status) + ")"};
 }
 
-}  // namespace axon
+}  // namespace axon::matmul

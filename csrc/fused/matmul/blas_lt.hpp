@@ -15,7 +15,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::matmul {
 
 struct BlasLt {
   // Made and destroyed by the library.
@@ -73,10 +73,10 @@ Result<const BlasLt*> load_blas_lt();
 
 Status blas_failure(const BlasLt& blas, int status, const char* call);
 
-}  // namespace axon
+}  // namespace axon::matmul
 
-#define AXON_BLAS_TRY(blas, call)                                    \
-  do {                                                               \
-    if (int axon_blas_status = (blas)->call; axon_blas_status != 0)  \
-      return ::axon::blas_failure(*(blas), axon_blas_status, #call); \
+#define AXON_BLAS_TRY(blas, call)                                            \
+  do {                                                                       \
+    if (int axon_blas_status = (blas)->call; axon_blas_status != 0)          \
+      return ::axon::matmul::blas_failure(*(blas), axon_blas_status, #call); \
   } while (false)

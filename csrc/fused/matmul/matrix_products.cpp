@@ -13,7 +13,7 @@
 #include "fused/matmul/product_cut.hpp"
 #include "fused/matmul/tile_choice.hpp"
 
-namespace axon {
+namespace axon::matmul {
 
 // Sequence lengths may be many: then all are found anew.
 static constexpr size_t kMostPlans = 1024;
@@ -49,7 +49,7 @@ Result<MatrixProducts*> MatrixProducts::of(int device) {
 Result<std::unique_ptr<MatrixProducts>> MatrixProducts::create(int device) {
   Result<const BlasLt*> blas = load_blas_lt();
   if (!blas.ok()) return std::move(blas.status());
-  const DeviceGuard guard(device);
+  const cuda::DeviceGuard guard(device);
   int major = 0, minor = 0;
   AXON_CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
   AXON_CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
@@ -64,7 +64,7 @@ static MatrixView rows_from(const MatrixView& view, int64_t row, DataType dtype)
   return {.data = static_cast<const std::byte*>(view.data) + offset, .stride = view.stride};
 }
 
-Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, StreamView stream) {
+Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
   if (compute_capability_ != kMeasured) return enqueue_piece(product, workspace, stream);
   const ProductCut cut(product.num_rows, product.depth, product.num_columns);
@@ -79,7 +79,7 @@ Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, St
 }
 
 // With the lock. cuBLASLt's matrices consist of columns, so it multiplies the transposes: outputᵀ = weightᵀ · xᵀ.
-Status MatrixProducts::enqueue_piece(const MatrixProduct& product, void* workspace, StreamView stream) {
+Status MatrixProducts::enqueue_piece(const MatrixProduct& product, void* workspace, cuda::StreamView stream) {
   Result<const Plan*> found = plan_of(product);
   if (!found.ok()) return std::move(found.status());
   const Plan& plan = *found.value();
@@ -196,4 +196,4 @@ Status MatrixProducts::choose_algorithm(const MatrixProduct& product, Plan& plan
   return Status();
 }
 
-}  // namespace axon
+}  // namespace axon::matmul

@@ -20,7 +20,7 @@
 #include "cuda/stream.hpp"
 #include "fused/matmul/blas_lt.hpp"
 
-namespace axon {
+namespace axon::matmul {
 
 // Whose rows are consecutive elements.
 struct MatrixView {
@@ -50,7 +50,7 @@ class MatrixProducts {
   static Result<MatrixProducts*> of(int device);
 
   // Fails where cuBLASLt has no kernel for it. The device of the products is current.
-  Status enqueue(const MatrixProduct& product, void* workspace, StreamView stream);
+  Status enqueue(const MatrixProduct& product, void* workspace, cuda::StreamView stream);
 
  private:
   using Shape = std::array<int64_t, 9>;
@@ -65,7 +65,7 @@ class MatrixProducts {
       : blas_(blas), handle_(handle), compute_capability_(compute_capability) {}
   static Result<std::unique_ptr<MatrixProducts>> create(int device);
   static Shape shape_of(const MatrixProduct& product) noexcept;
-  Status enqueue_piece(const MatrixProduct& product, void* workspace, StreamView stream);
+  Status enqueue_piece(const MatrixProduct& product, void* workspace, cuda::StreamView stream);
   Result<const Plan*> plan_of(const MatrixProduct& product);
   Result<Plan> make_plan(const MatrixProduct& product) const;
   Status describe(const MatrixProduct& product, Plan& plan) const;
@@ -80,4 +80,4 @@ class MatrixProducts {
   std::map<Shape, Plan> plans_;
 };
 
-}  // namespace axon
+}  // namespace axon::matmul

@@ -2,7 +2,7 @@
 
 #include "fused/matmul/tile_choice.hpp"
 
-namespace axon {
+namespace axon::matmul {
 
 static constexpr int64_t kFewestRows = 2048;
 static constexpr int64_t kFewestElements = int64_t{1} << 24;  // of a piece of the output: four waves of tiles
@@ -13,4 +13,4 @@ ProductCut::ProductCut(int64_t num_rows, int64_t depth, int64_t num_columns) noe
   num_pieces_ = std::max<int64_t>(1, num_rows / std::max(kFewestRows, kFewestElements / num_columns));
 }
 
-}  // namespace axon
+}  // namespace axon::matmul

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace axon {
+namespace axon::matmul {
 
 class ProductCut {
  public:
@@ -30,4 +30,4 @@ class ProductCut {
   int64_t num_pieces_ = 1;
 };
 
-}  // namespace axon
+}  // namespace axon::matmul

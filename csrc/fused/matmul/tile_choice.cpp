@@ -4,7 +4,7 @@
 #include <cmath>
 #include <iterator>
 
-namespace axon {
+namespace axon::matmul {
 
 namespace {
 
@@ -58,4 +58,4 @@ size_t choose_kernel(std::span<const TiledKernel> kernels, int64_t depth) noexce
   return static_cast<size_t>(best - kernels.begin());
 }
 
-}  // namespace axon
+}  // namespace axon::matmul

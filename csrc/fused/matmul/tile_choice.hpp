@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace axon {
+namespace axon::matmul {
 
 // Sums of so many products, and of fewer, are short: small tiles are the best for them.
 inline constexpr int64_t kLongestShortSum = 4096;
@@ -22,4 +22,4 @@ struct TiledKernel {
 // Of one or more: the index. The first one where two are equally fast. `depth` products are summed up an element.
 size_t choose_kernel(std::span<const TiledKernel> kernels, int64_t depth) noexcept;
 
-}  // namespace axon
+}  // namespace axon::matmul

@@ -1,7 +1,7 @@
 // What a build with AXON_CUDA=0 has in place of cuda/pushed.cpp.
 #include "fused/pushed.hpp"
 
-namespace axon {
+namespace axon::fused {
 
 std::optional<GatheredProducts> run_pushed(const AllGatherMatmul&) {
   return std::nullopt;
@@ -11,4 +11,4 @@ std::optional<at::Tensor> run_pushed(const MatmulReduceScatter&) {
   return std::nullopt;
 }
 
-}  // namespace axon
+}  // namespace axon::fused

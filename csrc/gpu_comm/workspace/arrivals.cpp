@@ -10,7 +10,7 @@
 #include "cuda/memops.hpp"
 #include "ipc/arena.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // Words that are left, to be given back when the device is idle. Never destroyed: that would call CUDA at the process's
 // end.
@@ -37,7 +37,7 @@ struct Arrivals::Retired {
 };
 
 Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
-  static_assert(kMaxTeamRanks * kMaxTiles * sizeof(uint32_t) <= SharedPage::kNumBytes);
+  static_assert(cuda::kMaxTeamRanks * kMaxTiles * sizeof(uint32_t) <= SharedPage::kNumBytes);
   AXON_TRY(WaitEnder::prepare());
   std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
   AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
@@ -49,10 +49,10 @@ Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
 Arrivals::~Arrivals() {
   ender_.reset();
   Retired::instance().add(team_.device, std::move(words_));
-  const Result<Arena*> arena = Arena::of(team_.device);
+  const Result<ipc::Arena*> arena = ipc::Arena::of(team_.device);
   if (!arena.ok()) return;
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(team_.device);
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(team_.device);
   (void)arena.value()->launches().run_if_idle([this] { (void)Retired::instance().take(team_.device); });
 }
 
@@ -62,9 +62,9 @@ Status Arrivals::map(int peer, const FileDescriptor& words) {
 
 Status Arrivals::adopt(int rank, Result<SharedPage> page) {
   if (!page.ok()) return std::move(page.status());
-  const RelaxedCapture beside_captures;
-  const DeviceGuard guard(team_.device);
-  Result<RegisteredMemory> on_device = RegisteredMemory::open(page.value().data(), SharedPage::kNumBytes);
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(team_.device);
+  Result<cuda::RegisteredMemory> on_device = cuda::RegisteredMemory::open(page.value().data(), SharedPage::kNumBytes);
   if (!on_device.ok()) return std::move(on_device.status());
   words_[index_of(rank)].emplace(Words{std::move(page).value(), std::move(on_device).value()});
   return Status();
@@ -74,13 +74,13 @@ uint32_t* Arrivals::word(int receiver, int sender, int tile) const noexcept {
   return reinterpret_cast<uint32_t*>(words_[index_of(receiver)]->on_device.data()) + index_of(sender, tile);
 }
 
-Status Arrivals::tell(int peer, int tile, StreamView stream) const {
-  const DeviceGuard guard(team_.device);
+Status Arrivals::tell(int peer, int tile, cuda::StreamView stream) const {
+  const cuda::DeviceGuard guard(team_.device);
   return set_word(stream, word(peer, team_.rank, tile));
 }
 
-Status Arrivals::await(int tile, StreamView stream) const {
-  const DeviceGuard guard(team_.device);
+Status Arrivals::await(int tile, cuda::StreamView stream) const {
+  const cuda::DeviceGuard guard(team_.device);
   std::vector<uint32_t*> words;
   for (int peer = 0; peer < team_.num_ranks; ++peer) {
     if (peer != team_.rank) words.push_back(word(team_.rank, peer, tile));
@@ -88,4 +88,4 @@ Status Arrivals::await(int tile, StreamView stream) const {
   return take_words(stream, words);
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -21,7 +21,7 @@
 #include "gpu_comm/workspace/shared_page.hpp"
 #include "gpu_comm/workspace/wait_ender.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 inline constexpr int kMaxTiles = 8;  // of what a stream pushes to a peer in one operation
 
@@ -44,8 +44,8 @@ class Arrivals {
   Status map(int peer, const FileDescriptor& words);
 
   // Behind all that the stream holds. `tile` < kMaxTiles.
-  Status tell(int peer, int tile, StreamView stream) const;
-  Status await(int tile, StreamView stream) const;
+  Status tell(int peer, int tile, cuda::StreamView stream) const;
+  Status await(int tile, cuda::StreamView stream) const;
 
   // Ends all waits, and those that come later, within 10 ms each. Never blocks. Idempotent.
   void give_up() noexcept { ender_->begin(); }
@@ -54,7 +54,7 @@ class Arrivals {
   // A rank's, by sender and tile: positive once the tile has been pushed to it, until its stream has seen that.
   struct Words {
     SharedPage page;
-    RegisteredMemory on_device;
+    cuda::RegisteredMemory on_device;
   };
   struct Retired;
 
@@ -69,4 +69,4 @@ class Arrivals {
   std::optional<WaitEnder> ender_;           // of this rank's
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

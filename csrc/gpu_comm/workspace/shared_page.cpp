@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-namespace axon {
+namespace axon::gpu_comm {
 
 static Status failed(const char* call) {
   return {ErrorCode::kResourceExhausted, std::string(call) + ": " + std::generic_category().message(errno)};
@@ -34,4 +34,4 @@ Result<SharedPage> SharedPage::map(const FileDescriptor& memory) {
   return SharedPage(static_cast<std::byte*>(data));
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -12,7 +12,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 class SharedPage {
  public:
@@ -35,4 +35,4 @@ class SharedPage {
   std::unique_ptr<std::byte, Unmapper> data_;
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -5,11 +5,11 @@
 
 #include "ipc/registrations/cache_thread.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 // All of the process. The process's own cache thread would not do: it calls CUDA.
 struct WaitEnder::Registry {
-  CacheThread thread{"axon-waits"};
+  ipc::CacheThread thread{"axon-waits"};
   std::mutex mutex;
   std::vector<const WaitEnder*> all;
   std::mutex starting;
@@ -28,13 +28,13 @@ struct WaitEnder::Registry {
     return Status();
   }
 
-  Liveliness store() {
+  ipc::Liveliness store() {
     const std::lock_guard lock(mutex);
-    Liveliness liveliness = Liveliness::kIdle;
+    ipc::Liveliness liveliness = ipc::Liveliness::kIdle;
     for (const WaitEnder* each : all) {
       if (!each->has_begun_.load(std::memory_order_relaxed)) continue;
       for (uint32_t& word : each->words_) std::atomic_ref(word).store(1, std::memory_order_relaxed);
-      liveliness = Liveliness::kHasty;
+      liveliness = ipc::Liveliness::kHasty;
     }
     return liveliness;
   }
@@ -60,4 +60,4 @@ void WaitEnder::begin() noexcept {
   if (!has_begun_.exchange(true, std::memory_order_relaxed)) Registry::instance().thread.wake();
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

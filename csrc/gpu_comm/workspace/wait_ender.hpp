@@ -15,7 +15,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 class WaitEnder {
  public:
@@ -36,4 +36,4 @@ class WaitEnder {
   std::atomic<bool> has_begun_{false};  // relaxed: publishes nothing else
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -12,7 +12,7 @@
 #include "gpu_comm/control_message.hpp"
 #include "ipc/peer_process.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 using Offer = Workspace::Offer;
 
@@ -30,7 +30,7 @@ class Offers final : public HeldOperation {
     for (Offer& offer : all_) {
       outputs_.push_back({.data = reinterpret_cast<std::byte*>(&offer), .num_bytes = sizeof offer});
     }
-    arguments.kind = OperationKind::kAllGather;
+    arguments.kind = transport::OperationKind::kAllGather;
     arguments.dtype = DataType::kByte;
     arguments.inputs = {&input_, 1};
     arguments.outputs = outputs_;
@@ -54,10 +54,10 @@ constexpr std::chrono::seconds kMargin{20};
 
 // A rank that leaves the sequence of operations in the middle ends the group: the others could only time out.
 template <typename Operation>
-Status complete(Communicator& communicator, const std::shared_ptr<Operation>& operation) {
+Status complete(engine::Communicator& communicator, const std::shared_ptr<Operation>& operation) {
   operation->keep_alive(operation);
   communicator.start(*operation);
-  if (!wait_attentively(communicator, *operation, Clock::now() + operation->timeout + kMargin)) {
+  if (!wait_attentively(communicator, *operation, sync::Clock::now() + operation->timeout + kMargin)) {
     if (!interrupts::are_pending()) return communicator.explain(*operation);
     communicator.abort("a signal has interrupted a call that needed memory of all ranks");
     return interrupts::interrupted();
@@ -85,8 +85,8 @@ Registry& registry() {
 
 }  // namespace
 
-Status Workspace::allocate(const Communicator& communicator, const Wish& wish) {
-  Result<SharedMemory> memory = SharedMemory::allocate(wish.device, wish.num_bytes);
+Status Workspace::allocate(const engine::Communicator& communicator, const Wish& wish) {
+  Result<cuda::SharedMemory> memory = cuda::SharedMemory::allocate(wish.device, wish.num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   Result<FileDescriptor> shared = memory.value().share();
   if (!shared.ok()) return std::move(shared.status());
@@ -107,11 +107,11 @@ Offer Workspace::offer() const noexcept {
 Status Workspace::import(int rank, const Offer& offer, int device) {
   const std::string owner = "rank " + std::to_string(rank);
   if (offer.memory < 0) return {ErrorCode::kResourceExhausted, owner + " has no memory for it"};
-  const Result<PeerProcess> process = PeerProcess::open(offer.pid);
+  const Result<ipc::PeerProcess> process = ipc::PeerProcess::open(offer.pid);
   if (!process.ok()) return {ErrorCode::kInternal, "the process of " + owner + " cannot be opened"};
   Result<FileDescriptor> shared = process.value().fetch(offer.memory);
   if (!shared.ok()) return std::move(shared.status());
-  Result<SharedMemory> memory = SharedMemory::import(device, shared.value(), offer.num_bytes);
+  Result<cuda::SharedMemory> memory = cuda::SharedMemory::import(device, shared.value(), offer.num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   parts_.push_back(std::move(memory).value());
   Result<FileDescriptor> words = process.value().fetch(offer.words);
@@ -130,8 +130,8 @@ Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {
 }
 
 // After the vote all ranks have mapped what they need: the descriptor may go.
-Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, const Wish& wish) {
-  const RelaxedCapture beside_captures;
+Result<std::unique_ptr<Workspace>> Workspace::make(engine::Communicator& communicator, const Wish& wish) {
+  const cuda::RelaxedCapture beside_captures;
   std::unique_ptr<Workspace> workspace(new Workspace(wish.num_bytes));
   Status state = workspace->allocate(communicator, wish);
   const auto offers = std::make_shared<Offers>();
@@ -150,17 +150,17 @@ Result<std::unique_ptr<Workspace>> Workspace::make(Communicator& communicator, c
   return workspace;
 }
 
-Status Workspace::reduce(int rank, ReduceSlotsCall call, StreamView stream) const {
+Status Workspace::reduce(int rank, kernels::ReduceSlotsCall call, cuda::StreamView stream) const {
   call.slots = at(rank);
   call.num_slots = static_cast<int>(parts_.size());
   return reduce_slots(call, stream);
 }
 
 void Workspace::let_go(std::vector<std::unique_ptr<Workspace>> workspaces, std::weak_ptr<void> graphs) {
-  const RelaxedCapture beside_captures;
+  const cuda::RelaxedCapture beside_captures;
   const std::lock_guard lock(registry().mutex);
   registry().lingering.push_back({.workspaces = std::move(workspaces), .graphs = std::move(graphs)});
   std::erase_if(registry().lingering, [](const Lingering& each) { return !each.may_be_used(); });
 }
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -20,7 +20,7 @@
 #include "gpu_comm/workspace/arrivals.hpp"
 #include "kernels/reduce_slots.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 
 class Workspace {
  public:
@@ -40,7 +40,7 @@ class Workspace {
 
   // A collective of the host, made at the same place in the order of collectives on all ranks, whose GPUs reach each
   // other. Null on all of them if one cannot have or map it.
-  static Result<std::unique_ptr<Workspace>> make(Communicator& communicator, const Wish& wish);
+  static Result<std::unique_ptr<Workspace>> make(engine::Communicator& communicator, const Wish& wish);
 
   // Destroys them, but those that graphs may use (which share `graphs` with the group, or what it has left behind) in a
   // later call, once the graphs are gone. No stream uses them any more.
@@ -51,23 +51,23 @@ class Workspace {
   std::byte* at(int rank) const noexcept { return parts_[static_cast<size_t>(rank)].data(); }
   // What all ranks have put into slots of one's part, one behind the other from its begin on: where these are, and how
   // many, is filled in.
-  Status reduce(int rank, ReduceSlotsCall call, StreamView stream) const;
+  Status reduce(int rank, kernels::ReduceSlotsCall call, cuda::StreamView stream) const;
 
   // How ranks tell each other what they have pushed there.
   const std::shared_ptr<Arrivals>& arrivals() const noexcept { return arrivals_; }
 
  private:
   explicit Workspace(size_t num_bytes) noexcept : num_bytes_(num_bytes) {}
-  Status allocate(const Communicator& communicator, const Wish& wish);
+  Status allocate(const engine::Communicator& communicator, const Wish& wish);
   Offer offer() const noexcept;
   Status map(std::span<const Offer> offers, int own_rank, int device);
   Status import(int rank, const Offer& offer, int device);
 
   const size_t num_bytes_;
-  std::optional<SharedMemory> own_;  // until all are mapped
-  FileDescriptor shared_;            // so long, too
-  std::vector<SharedMemory> parts_;  // by rank
+  std::optional<cuda::SharedMemory> own_;  // until all are mapped
+  FileDescriptor shared_;                  // so long, too
+  std::vector<cuda::SharedMemory> parts_;  // by rank
   std::shared_ptr<Arrivals> arrivals_;
 };
 
-}  // namespace axon
+}  // namespace axon::gpu_comm

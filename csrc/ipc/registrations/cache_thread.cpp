@@ -8,7 +8,7 @@
 
 #include "base/resources.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 static constexpr std::chrono::seconds kLongestStop{2};
 
@@ -100,4 +100,4 @@ bool CacheThread::is_over(std::unique_lock<std::mutex>& lock, Liveliness livelin
   return is_stopping_;
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -21,7 +21,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // Whether something may change that nobody wakes the cache thread for, and whether somebody waits for it.
 enum class Liveliness : uint8_t { kIdle, kLive, kHasty };
@@ -71,4 +71,4 @@ class CacheThread {
   std::thread thread_;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -6,7 +6,7 @@
 #include "cuda/allocation.hpp"
 #include "cuda/shared_memory.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 static constexpr size_t kMostRetired = 256;
 
@@ -17,7 +17,7 @@ class Mapped final : public MappedRegistration {
  public:
   explicit Mapped(Memory memory) noexcept : memory_(std::move(memory)) {}
   std::byte* data() const noexcept override { return memory_.data(); }
-  bool waits_for_device() const noexcept override { return std::is_same_v<Memory, LegacyMemory>; }
+  bool waits_for_device() const noexcept override { return std::is_same_v<Memory, cuda::LegacyMemory>; }
 
  private:
   Memory memory_;
@@ -39,14 +39,14 @@ Result<std::unique_ptr<MappedRegistration>> DevicePeer::open_legacy(const Regist
   if (parts_.num_retired.load(std::memory_order_relaxed) >= kMostRetired) {
     return Status(ErrorCode::kResourceExhausted, "too much that was freed is still mapped");
   }
-  Result<LegacyMemory> memory = LegacyMemory::open(parts_.device, record.legacy);
+  Result<cuda::LegacyMemory> memory = cuda::LegacyMemory::open(parts_.device, record.legacy);
   if (!memory.ok()) return std::move(memory.status());
   return mapped(std::move(memory).value());
 }
 
 // One descriptor is open at a time.
 Result<std::unique_ptr<MappedRegistration>> DevicePeer::map_run(const RegistrationRecord& record) const {
-  Result<SharedRun> run = SharedRun::reserve(record.num_bytes);
+  Result<cuda::SharedRun> run = cuda::SharedRun::reserve(record.num_bytes);
   if (!run.ok()) return std::move(run.status());
   for (const RegistrationExtent& extent : record.extents) {
     Result<FileDescriptor> descriptor = parts_.process.fetch(extent.descriptor);
@@ -57,4 +57,4 @@ Result<std::unique_ptr<MappedRegistration>> DevicePeer::map_run(const Registrati
   return mapped(std::move(run).value());
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

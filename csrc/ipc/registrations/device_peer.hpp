@@ -7,14 +7,14 @@
 #include "ipc/registrations/imports.hpp"
 #include "ipc/registrations/registration_tables.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // All stay as long as this.
 struct DevicePeerParts {
   int device;
   const PeerProcess& process;
   RegistrationTables& tables;
-  RegistrationEntry* table;                // of this peer
+  cuda::RegistrationEntry* table;          // of this peer
   const std::atomic<size_t>& num_retired;  // of all peers
 };
 
@@ -39,4 +39,4 @@ class DevicePeer final : public RegistrationPeer {
   const DevicePeerParts parts_;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace axon {
+namespace axon::ipc {
 
 ExportTable::ExportTable(uint64_t incarnation) : memory_(std::make_unique<Memory>()) {
   memory_->header.incarnation = incarnation;
@@ -56,4 +56,4 @@ Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& me
   return std::optional(std::move(content));
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

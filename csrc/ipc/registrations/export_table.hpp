@@ -18,7 +18,7 @@
 #include "base/status.hpp"
 #include "ipc/registrations/registration_record.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // Another process's memory, or what stands for it in tests.
 class PeerMemory {
@@ -71,4 +71,4 @@ Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation&
 Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory,
                                                             const ExportTableLocation& location);
 
-}  // namespace axon
+}  // namespace axon::ipc

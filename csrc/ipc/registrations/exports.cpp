@@ -6,12 +6,12 @@
 
 #include "base/log.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // Refusals that are remembered, so that a tensor is not tried at each call.
 static constexpr size_t kMostRefused = 4096;
 
-static uint64_t end_of(const Allocation& allocation) noexcept {
+static uint64_t end_of(const cuda::Allocation& allocation) noexcept {
   return allocation.base + allocation.num_bytes;
 }
 
@@ -24,9 +24,9 @@ bool Exports::walk(uint64_t address, size_t num_bytes) {
   const uint64_t end = address + num_bytes;
   if (num_bytes == 0 || end < address) return false;
   for (uint64_t at = address; at < end; at = end_of(span_.back())) {
-    const Result<Allocation> found = memory_.allocation_at(at);
+    const Result<cuda::Allocation> found = memory_.allocation_at(at);
     if (!found.ok() || found.value().id == 0 || span_.size() == kMostExtents) return false;
-    const Allocation& allocation = found.value();
+    const cuda::Allocation& allocation = found.value();
     if (allocation.base > at || end_of(allocation) <= at) return false;
     if (!span_.empty() && allocation.base != at) return false;
     span_.push_back(allocation);
@@ -40,10 +40,10 @@ bool Exports::spans(const Registration& registration) const noexcept {
   const auto first = std::ranges::find(registration.ids, span_.front().id);
   return registration.ids.end() - first >= static_cast<std::ptrdiff_t>(span_.size()) &&
          std::equal(span_.begin(), span_.end(), first,
-                    [](const Allocation& allocation, uint64_t id) { return allocation.id == id; });
+                    [](const cuda::Allocation& allocation, uint64_t id) { return allocation.id == id; });
 }
 
-IpcLocation Exports::find(uint64_t address) const noexcept {
+cuda::IpcLocation Exports::find(uint64_t address) const noexcept {
   const auto holders = holders_.find(span_.front().id);
   if (holders == holders_.end()) return {};
   for (const uint32_t number : holders->second) {
@@ -59,7 +59,8 @@ Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
     tell(num_bytes, "it is not in device memory that the driver knows");
     return {.location = {}, .is_news = false};
   }
-  if (const IpcLocation known = find(address); known.registration != 0) return {.location = known, .is_news = false};
+  if (const cuda::IpcLocation known = find(address); known.registration != 0)
+    return {.location = known, .is_news = false};
   if (refused_.contains(span_.front().id)) return {.location = {}, .is_news = false};
   if (const Status added = add(); !added.ok()) {
     if (refused_.size() >= kMostRefused) refused_.clear();
@@ -78,7 +79,7 @@ void Exports::tell(size_t num_bytes, const std::string& why) {
 Status Exports::add() {
   drop(overlapped());
   const bool foreign =
-      std::ranges::any_of(span_, [&](const Allocation& extent) { return extent.device != limits_.device; });
+      std::ranges::any_of(span_, [&](const cuda::Allocation& extent) { return extent.device != limits_.device; });
   if (foreign) return {ErrorCode::kInvalidArgument, "memory of another device"};
   if (num_references_ + span_.size() > kMostExtents) {
     return {ErrorCode::kResourceExhausted, std::to_string(kMostExtents) + " extents are offered already"};
@@ -99,10 +100,10 @@ Status Exports::add() {
 
 // The next whose slot is free.
 Result<uint32_t> Exports::next_number() {
-  for (uint32_t tries = 0; tries < kRegistrationSlots && next_number_ <= kLastRegistration; ++tries) {
+  for (uint32_t tries = 0; tries < cuda::kRegistrationSlots && next_number_ <= kLastRegistration; ++tries) {
     const uint32_t number = next_number_++;
     const bool taken = std::ranges::any_of(registrations_, [&](const auto& other) {
-      return other.first % kRegistrationSlots == number % kRegistrationSlots;
+      return other.first % cuda::kRegistrationSlots == number % cuda::kRegistrationSlots;
     });
     if (!taken) return number;
   }
@@ -115,20 +116,20 @@ Result<Exports::Registration> Exports::open_span() {
   Registration registration{
       .base = span_.front().base, .num_bytes = end_of(span_.back()) - span_.front().base, .ids = {}, .legacy = {}};
   Status opened;
-  for (const Allocation& extent : span_) {
+  for (const cuda::Allocation& extent : span_) {
     registration.ids.push_back(extent.id);
     if (opened.ok()) opened = open_extent(extent);
   }
   if (opened.ok()) return registration;
   if (span_.size() != 1 || !span_.front().has_legacy_handle) return opened;
-  Result<LegacyHandle> handle = memory_.legacy_handle_of(span_.front());
+  Result<cuda::LegacyHandle> handle = memory_.legacy_handle_of(span_.front());
   if (!handle.ok()) return std::move(handle.status());
   registration.legacy = handle.value();
   extents_.emplace(span_.front().id, Extent{.allocation = span_.front(), .descriptor = FileDescriptor()});
   return registration;
 }
 
-Status Exports::open_extent(const Allocation& allocation) {
+Status Exports::open_extent(const cuda::Allocation& allocation) {
   const auto known = extents_.find(allocation.id);
   if (known != extents_.end() && known->second.allocation.base != allocation.base) {
     return {ErrorCode::kInvalidArgument, "it is mapped at two addresses"};
@@ -155,8 +156,8 @@ std::set<uint64_t> Exports::overlapped() const {
   for (const auto& [id, extent] : extents_) {
     const bool apart =
         end_of(extent.allocation) <= span_.front().base || end_of(span_.back()) <= extent.allocation.base;
-    const bool known =
-        std::ranges::any_of(span_, [&, wanted = id](const Allocation& allocation) { return allocation.id == wanted; });
+    const bool known = std::ranges::any_of(
+        span_, [&, wanted = id](const cuda::Allocation& allocation) { return allocation.id == wanted; });
     if (!apart && !known) freed.insert(id);
   }
   return freed;
@@ -164,14 +165,14 @@ std::set<uint64_t> Exports::overlapped() const {
 
 // Where the driver cannot be asked, at the process's end perhaps, nothing is known to be freed.
 size_t Exports::sweep() {
-  std::vector<Allocation> known;
+  std::vector<cuda::Allocation> known;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [id, extent] : extents_) known.push_back(extent.allocation);
   }
   std::set<uint64_t> freed;
-  for (const Allocation& allocation : known) {
-    const Result<Allocation> found = memory_.allocation_at(allocation.base);
+  for (const cuda::Allocation& allocation : known) {
+    const Result<cuda::Allocation> found = memory_.allocation_at(allocation.base);
     if (found.ok() && found.value().id != allocation.id) freed.insert(allocation.id);
   }
   const std::lock_guard lock(mutex_);
@@ -218,4 +219,4 @@ size_t Exports::num_registrations() const {
   return registrations_.size();
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -26,15 +26,15 @@
 #include "cuda/device_types.hpp"
 #include "ipc/registrations/export_table.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // This process's memory as the driver tells of it, or what stands for it in tests.
 class OwnMemory {
  public:
   virtual ~OwnMemory() = default;
-  virtual Result<Allocation> allocation_at(uint64_t address) const = 0;
-  virtual Result<FileDescriptor> share(const Allocation& allocation) const = 0;
-  virtual Result<LegacyHandle> legacy_handle_of(const Allocation& allocation) const = 0;
+  virtual Result<cuda::Allocation> allocation_at(uint64_t address) const = 0;
+  virtual Result<FileDescriptor> share(const cuda::Allocation& allocation) const = 0;
+  virtual Result<cuda::LegacyHandle> legacy_handle_of(const cuda::Allocation& allocation) const = 0;
 };
 
 struct ExportLimits {
@@ -45,7 +45,7 @@ struct ExportLimits {
 class Exports {
  public:
   struct Located {
-    IpcLocation location;
+    cuda::IpcLocation location;
     bool is_news;  // nobody has asked for this memory before
   };
 
@@ -62,25 +62,25 @@ class Exports {
 
  private:
   struct Extent {
-    Allocation allocation;
+    cuda::Allocation allocation;
     FileDescriptor descriptor;  // none: it has a legacy handle
   };
   struct Registration {
     uint64_t base = 0;
     uint64_t num_bytes = 0;
     std::vector<uint64_t> ids;  // of its extents, in the order of their addresses
-    LegacyHandle legacy{};
+    cuda::LegacyHandle legacy{};
   };
-  using Span = std::vector<Allocation>;
+  using Span = std::vector<cuda::Allocation>;
 
   bool walk(uint64_t address, size_t num_bytes);
   bool spans(const Registration& registration) const noexcept;
-  IpcLocation find(uint64_t address) const noexcept;
+  cuda::IpcLocation find(uint64_t address) const noexcept;
   void tell(size_t num_bytes, const std::string& why);
   Status add();
   Result<uint32_t> next_number();
   Result<Registration> open_span();
-  Status open_extent(const Allocation& allocation);
+  Status open_extent(const cuda::Allocation& allocation);
   std::set<uint64_t> overlapped() const;
   size_t drop(const std::set<uint64_t>& freed);
   void close_unused();
@@ -101,4 +101,4 @@ class Exports {
   bool has_told_ = false;      // that something cannot be offered
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -6,7 +6,7 @@
 
 #include "base/log.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // An export table that changes faster than this is looked at again the next time.
 static constexpr int kMostReadings = 4;
@@ -136,4 +136,4 @@ bool Imports::end() {
   return true;
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -27,7 +27,7 @@
 #include "ipc/registrations/export_table.hpp"
 #include "ipc/registrations/registration_record.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 // A segment in this process's addresses, unmapped by its destruction.
 class MappedRegistration {
@@ -106,4 +106,4 @@ class Imports {
   std::string obstacle_;  // the first has been told
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

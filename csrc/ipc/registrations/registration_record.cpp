@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace axon {
+namespace axon::ipc {
 
 namespace {
 
@@ -16,7 +16,7 @@ struct RegistrationWire {
   uint32_t number;
   uint32_t num_extents;
   uint64_t num_bytes;
-  LegacyHandle legacy;
+  cuda::LegacyHandle legacy;
 };
 struct ExtentWire {
   int32_t descriptor;
@@ -95,11 +95,11 @@ std::vector<std::byte> encode(std::span<const RegistrationRecord> records) {
 Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte> bytes) {
   if (bytes.size() > kMostRecordBytes) return refuse(std::to_string(bytes.size()) + " bytes are too many");
   std::vector<RegistrationRecord> records;
-  std::bitset<kRegistrationSlots> taken;
+  std::bitset<cuda::kRegistrationSlots> taken;
   for (Reader reader(bytes); !reader.is_done();) {
     Result<RegistrationRecord> record = take_record(reader);
     if (!record.ok()) return std::move(record.status());
-    const size_t slot = record.value().number % kRegistrationSlots;
+    const size_t slot = record.value().number % cuda::kRegistrationSlots;
     if (taken.test(slot)) return refuse("two registrations in slot " + std::to_string(slot));
     taken.set(slot);
     records.push_back(std::move(record).value());
@@ -107,4 +107,4 @@ Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte
   return records;
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

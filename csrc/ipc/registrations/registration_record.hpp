@@ -10,7 +10,7 @@
 #include "cuda/allocation.hpp"
 #include "cuda/device_types.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 struct RegistrationExtent {
   int32_t descriptor = -1;  // in the owner's process
@@ -23,13 +23,13 @@ struct RegistrationRecord {
   uint32_t number = 0;
   uint64_t num_bytes = 0;
   std::vector<RegistrationExtent> extents;  // in the order of their addresses; none: `legacy` is what opens it
-  LegacyHandle legacy{};
+  cuda::LegacyHandle legacy{};
 
   bool operator==(const RegistrationRecord&) const = default;
 };
 
 // How much a process offers at most.
-inline constexpr size_t kMostRegistrations = kRegistrationSlots;
+inline constexpr size_t kMostRegistrations = cuda::kRegistrationSlots;
 inline constexpr size_t kMostExtents = 8192;  // of all segments together
 inline constexpr size_t kMostRecordBytes = kMostRegistrations * 80 + kMostExtents * 16;
 // As far as an IpcLocation reaches.
@@ -40,4 +40,4 @@ std::vector<std::byte> encode(std::span<const RegistrationRecord> records);
 // Refuses what no owner would write, saying what: another process's memory is no more to be trusted than a message.
 Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte> bytes);
 
-}  // namespace axon
+}  // namespace axon::ipc

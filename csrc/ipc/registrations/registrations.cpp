@@ -22,13 +22,13 @@
 #include "ipc/registrations/imports.hpp"
 #include "ipc/registrations/registration_tables.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 namespace {
 
 // Its content belongs to the cache thread, but for what Parts::mutex guards.
 struct Followed : RegistrationOwner {
-  RegistrationEntry* entries;  // the table
+  cuda::RegistrationEntry* entries;  // the table
   ExportTableLocation export_table;
   std::shared_ptr<const PeerProcess> process;
   std::unique_ptr<Imports> imports;
@@ -56,10 +56,10 @@ size_t num_descriptors() noexcept {
 
 class DriversMemory final : public OwnMemory {
  public:
-  Result<Allocation> allocation_at(uint64_t address) const override { return axon::allocation_at(address); }
-  Result<FileDescriptor> share(const Allocation& allocation) const override { return axon::share(allocation); }
-  Result<LegacyHandle> legacy_handle_of(const Allocation& allocation) const override {
-    return axon::legacy_handle_of(allocation);
+  Result<cuda::Allocation> allocation_at(uint64_t address) const override { return cuda::allocation_at(address); }
+  Result<FileDescriptor> share(const cuda::Allocation& allocation) const override { return cuda::share(allocation); }
+  Result<cuda::LegacyHandle> legacy_handle_of(const cuda::Allocation& allocation) const override {
+    return cuda::legacy_handle_of(allocation);
   }
 };
 
@@ -111,17 +111,17 @@ Registrations::Registrations(std::unique_ptr<Parts> parts) noexcept : parts_(std
 Registrations::~Registrations() = default;
 
 Result<std::unique_ptr<Registrations>> Registrations::create(int device, uint64_t incarnation, LaunchLedger& launches) {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device);
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device);
   Result<std::unique_ptr<RegistrationTables>> tables = RegistrationTables::create(device);
   if (!tables.ok()) return std::move(tables.status());
   auto parts = std::make_unique<Parts>(device, incarnation, std::move(tables).value(), launches);
   return std::unique_ptr<Registrations>(new Registrations(std::move(parts)));
 }
 
-IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(parts_->device);
+cuda::IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(parts_->device);
   const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
   const bool lacks_keeper = located.location.registration != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
   if (!located.is_news && !lacks_keeper) return located.location;
@@ -140,7 +140,7 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocati
   };
   if (const auto known = std::ranges::find_if(parts_->followed, is_same); known != parts_->followed.end())
     return *known;
-  const std::optional<RegistrationEntry*> table = parts_->tables->take();
+  const std::optional<cuda::RegistrationEntry*> table = parts_->tables->take();
   if (!table) {
     log::info("too many processes have been peers of GPU " + std::to_string(parts_->device) +
               ": tensors of further ones go through the arena");
@@ -206,8 +206,8 @@ Status Registrations::Parts::wake() {
 }
 
 Liveliness Registrations::Parts::tend() {
-  const RelaxedCapture relaxed;
-  const DeviceGuard guard(device);
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device);
   sweep();
   const size_t num_mapped = look_at_peers();
   has_closed = close_retired();
@@ -281,4 +281,4 @@ void Registrations::Parts::put_away(const std::vector<std::shared_ptr<Followed>>
   }
 }
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -26,7 +26,7 @@
 #include "ipc/peer_process.hpp"
 #include "ipc/registrations/export_table.hpp"
 
-namespace axon {
+namespace axon::ipc {
 
 struct RegistrationCounts {
   size_t num_exported = 0;
@@ -36,7 +36,7 @@ struct RegistrationCounts {
 
 // A peer process that is followed.
 struct RegistrationOwner {
-  const RegistrationEntry* table;  // in device memory: what is mapped of it
+  const cuda::RegistrationEntry* table;  // in device memory: what is mapped of it
 };
 
 class Registrations {
@@ -47,7 +47,7 @@ class Registrations {
 
   // Where a tensor of this device is; segment 0 if peers cannot map it, which is said once. Microseconds, but for the
   // first tensor of a segment: then up to a millisecond.
-  IpcLocation locate(const void* data, size_t num_bytes);
+  cuda::IpcLocation locate(const void* data, size_t num_bytes);
 
   // From now on maps what the peer publishes on that export table, as long as it lives; what several follow is mapped
   // once. To be kept as long as kernels use the table. No process: a rank of this one, whose tensors are not looked
@@ -74,4 +74,4 @@ class Registrations {
   std::unique_ptr<Parts> parts_;
 };
 
-}  // namespace axon
+}  // namespace axon::ipc

@@ -6,13 +6,12 @@
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::ll {
 
 template <int kGroup>
 class AllGather {
  public:
-  __device__ __forceinline__ AllGather(const DeviceTeam&, Workers workers, const LlArguments& call)
+  __device__ __forceinline__ AllGather(const cuda::DeviceTeam&, Workers workers, const LlArguments& call)
       : workers_(workers), call_(call), input_(call.input, call.num_bytes) {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
@@ -22,7 +21,7 @@ class AllGather {
   }
 
   __device__ __forceinline__ void receive(const EpochContext& context) const {
-    const DeviceTeam& team = context.team;
+    const cuda::DeviceTeam& team = context.team;
     const StridedShards shards{call_.num_bytes, team.num_ranks * call_.num_bytes};
     copy_own(shards.of(team.rank, call_.output));
     gather_shards<kGroup>(context, workers_, shards, context.slots(team.rank), call_.output);
@@ -47,16 +46,14 @@ const void* ll_all_gather_kernel(int num_ranks) {
   });
 }
 
-}  // namespace device
-
-Status ll_all_gather(const DeviceTeam& team, const LlCollective& call, StreamView stream) {
+Status all_gather(const cuda::DeviceTeam& team, const LlCollective& call, cuda::StreamView stream) {
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  return device::ll_launch(team, call,
-                           {.operation = DeviceOperation::kAllGather,
-                            .kernel = device::ll_all_gather_kernel(team.num_ranks),
-                            .region_packets = ll_one_shot_region_packets(team.num_ranks, num_bytes),
-                            .num_packets = device::packets_for(num_bytes)},
-                           stream);
+  return launch(team, call,
+                {.operation = cuda::DeviceOperation::kAllGather,
+                 .kernel = ll_all_gather_kernel(team.num_ranks),
+                 .region_packets = one_shot_region_packets(team.num_ranks, num_bytes),
+                 .num_packets = packets_for(num_bytes)},
+                stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::ll

@@ -6,13 +6,12 @@
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::ll {
 
 template <typename Arithmetic, int kGroup>
 class OneShot {
  public:
-  __device__ __forceinline__ OneShot(const DeviceTeam&, Workers workers, const LlArguments& call)
+  __device__ __forceinline__ OneShot(const cuda::DeviceTeam&, Workers workers, const LlArguments& call)
       : workers_(workers), plan_(call.plan), input_(call.input, call.num_bytes), output_(call.output, call.num_bytes) {
     if (workers.first < input_.count()) first_ = input_.load(workers.first);
   }
@@ -42,20 +41,18 @@ const void* ll_one_shot_kernel(DataType dtype, Reduction reduction, int num_rank
   });
 }
 
-}  // namespace device
-
-size_t ll_one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
-  return num_ranks * (1 + device::packets_for(num_bytes));
+size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
+  return num_ranks * (1 + packets_for(num_bytes));
 }
 
-Status ll_all_reduce_one_shot(const DeviceTeam& team, const LlCollective& call, StreamView stream) {
+Status all_reduce_one_shot(const cuda::DeviceTeam& team, const LlCollective& call, cuda::StreamView stream) {
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  return device::ll_launch(team, call,
-                           {.operation = DeviceOperation::kAllReduceOneShot,
-                            .kernel = device::ll_one_shot_kernel(call.dtype, call.reduction, team.num_ranks),
-                            .region_packets = ll_one_shot_region_packets(team.num_ranks, num_bytes),
-                            .num_packets = device::packets_for(num_bytes)},
-                           stream);
+  return launch(team, call,
+                {.operation = cuda::DeviceOperation::kAllReduceOneShot,
+                 .kernel = ll_one_shot_kernel(call.dtype, call.reduction, team.num_ranks),
+                 .region_packets = one_shot_region_packets(team.num_ranks, num_bytes),
+                 .num_packets = packets_for(num_bytes)},
+                stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::ll

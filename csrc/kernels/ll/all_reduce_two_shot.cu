@@ -6,13 +6,12 @@
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::ll {
 
 template <typename Arithmetic, int kGroup>
 class TwoShot {
  public:
-  __device__ __forceinline__ TwoShot(const DeviceTeam& team, Workers workers, const LlArguments& call)
+  __device__ __forceinline__ TwoShot(const cuda::DeviceTeam& team, Workers workers, const LlArguments& call)
       : workers_(workers), call_(call), shards_{call.num_packets * kPayloadBytes, call.num_bytes} {
     load_parts(team, workers.first, 0);
     for (int k = 0; k < kGroup; ++k) {
@@ -31,7 +30,7 @@ class TwoShot {
   }
 
   __device__ __forceinline__ void receive(const EpochContext& context) const {
-    const DeviceTeam& team = context.team;
+    const cuda::DeviceTeam& team = context.team;
     const uint32_t totals = team.num_ranks * call_.num_packets;  // behind the slots of the first shot
     const OutputSpan output = shards_.of(team.rank, call_.output);
     const InputSpan own = shard(team.rank);
@@ -47,7 +46,7 @@ class TwoShot {
   __device__ __forceinline__ InputSpan shard(int rank) const { return shards_.of(rank, call_.input); }
 
   // Packet `index` of kGroup ranks' shards, all loads in flight together.
-  __device__ __forceinline__ void load_parts(const DeviceTeam& team, uint32_t index, int first_rank) {
+  __device__ __forceinline__ void load_parts(const cuda::DeviceTeam& team, uint32_t index, int first_rank) {
 #pragma unroll
     for (int k = 0; k < kGroup; ++k) {
       const int rank = first_rank + k;
@@ -56,7 +55,7 @@ class TwoShot {
   }
 
   __device__ __forceinline__ void send_parts(const EpochContext& context, uint32_t index, int first_rank) const {
-    const DeviceTeam& team = context.team;
+    const cuda::DeviceTeam& team = context.team;
 #pragma unroll
     for (int k = 0; k < kGroup; ++k) {
       const int rank = first_rank + k;
@@ -84,20 +83,18 @@ size_t shard_packets(int num_ranks, size_t num_bytes) {
   return (packets_for(num_bytes) + num_ranks - 1) / num_ranks;
 }
 
-}  // namespace device
-
-size_t ll_two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
-  return num_ranks * (1 + 2 * device::shard_packets(num_ranks, num_bytes));
+size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept {
+  return num_ranks * (1 + 2 * shard_packets(num_ranks, num_bytes));
 }
 
-Status ll_all_reduce_two_shot(const DeviceTeam& team, const LlCollective& call, StreamView stream) {
+Status all_reduce_two_shot(const cuda::DeviceTeam& team, const LlCollective& call, cuda::StreamView stream) {
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  return device::ll_launch(team, call,
-                           {.operation = DeviceOperation::kAllReduceTwoShot,
-                            .kernel = device::ll_two_shot_kernel(call.dtype, call.reduction, team.num_ranks),
-                            .region_packets = ll_two_shot_region_packets(team.num_ranks, num_bytes),
-                            .num_packets = device::shard_packets(team.num_ranks, num_bytes)},
-                           stream);
+  return launch(team, call,
+                {.operation = cuda::DeviceOperation::kAllReduceTwoShot,
+                 .kernel = ll_two_shot_kernel(call.dtype, call.reduction, team.num_ranks),
+                 .region_packets = two_shot_region_packets(team.num_ranks, num_bytes),
+                 .num_packets = shard_packets(team.num_ranks, num_bytes)},
+                stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::ll

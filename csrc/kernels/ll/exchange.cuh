@@ -8,7 +8,7 @@
 #include "kernels/ll/kernel.cuh"
 #include "kernels/reduce.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll {
 
 inline constexpr int kMaxGroup = 8;  // ranks waited for at once
 inline constexpr int kInFlight = 8;
@@ -63,8 +63,8 @@ __device__ __forceinline__ void send_run(const EpochContext& context, const Work
 template <int kGroup, int kCount>
 __device__ __forceinline__ bool await_group(const EpochContext& context, Receipt<kCount>& receipt, int first_rank) {
   const auto rank_of = [first_rank](int k) { return first_rank + k % kGroup; };
-  const FaultCode fault = receipt.await_all(context, rank_of);
-  if (fault == FaultCode::kNone) return true;
+  const cuda::FaultCode fault = receipt.await_all(context, rank_of);
+  if (fault == cuda::FaultCode::kNone) return true;
   report_fault(context.team,
                {.code = fault, .peer = rank_of(receipt.missing()), .sequence = context.epoch, .ours = context.ours});
   return false;
@@ -74,8 +74,8 @@ __device__ __forceinline__ bool await_group(const EpochContext& context, Receipt
 template <typename Arithmetic, int kGroup, int kBatch, typename Own, typename Sink>
 __device__ __forceinline__ void reduce_batches(const EpochContext& context, const Workers& workers, const Run& run,
                                                Own own, Sink sink) {
-  const DeviceTeam& team = context.team;
-  const LlPacket* inbox = context.slots(team.rank);
+  const cuda::DeviceTeam& team = context.team;
+  const cuda::LlPacket* inbox = context.slots(team.rank);
   for (uint32_t start = workers.first; start < run.count; start += kBatch * workers.count) {
     Payload mine[kBatch];
 #pragma unroll
@@ -129,8 +129,9 @@ __device__ __forceinline__ void reduce_run(const EpochContext& context, const Wo
 
 template <int kGroup, int kBatch>
 __device__ __forceinline__ void gather_batches(const EpochContext& context, const Workers& workers,
-                                               const StridedShards& shards, const LlPacket* inbox, std::byte* output) {
-  const DeviceTeam& team = context.team;
+                                               const StridedShards& shards, const cuda::LlPacket* inbox,
+                                               std::byte* output) {
+  const cuda::DeviceTeam& team = context.team;
   const uint32_t slot_stride = shards.of(0, output).count();
   for (uint32_t start = workers.first; start < slot_stride; start += kBatch * workers.count) {
     int first_rank = 0;
@@ -157,7 +158,8 @@ __device__ __forceinline__ void gather_batches(const EpochContext& context, cons
 // Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
 template <int kGroup>
 __device__ __forceinline__ void gather_shards(const EpochContext& context, const Workers& workers,
-                                              const StridedShards& shards, const LlPacket* inbox, std::byte* output) {
+                                              const StridedShards& shards, const cuda::LlPacket* inbox,
+                                              std::byte* output) {
   if (shards.of(0, output).count() <= workers.count) {
     gather_batches<kGroup, 1>(context, workers, shards, inbox, output);
   } else {
@@ -165,4 +167,4 @@ __device__ __forceinline__ void gather_shards(const EpochContext& context, const
   }
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll

@@ -10,13 +10,13 @@
 #include "kernels/barrier.cuh"
 #include "kernels/reduce.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll {
 
 inline constexpr int kControlThreads = 32;
 inline constexpr int kMaxWorkers = 512;  // in a block
 
 struct LlArguments {
-  DeviceDescriptor descriptor;
+  cuda::DeviceDescriptor descriptor;
   ReducePlan plan;
   uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
   const std::byte* input;
@@ -32,7 +32,7 @@ struct Workers {
 
 template <typename Algorithm>
 __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
-    ll_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ LlArguments arguments) {
+    ll_kernel(const __grid_constant__ cuda::DeviceTeam team, const __grid_constant__ LlArguments arguments) {
   await_stream();
   const uint32_t epoch = current_epoch(team, blockIdx.x);
   const bool has_failed = load_relaxed(&team.state->fault) != 0;
@@ -54,4 +54,4 @@ __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
   if (blockIdx.x == 0) verify(context);
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll

@@ -7,23 +7,23 @@
 #include "kernels/ll/kernel.cuh"
 #include "kernels/reduce_types.hpp"
 
-namespace axon::device {
+namespace axon::kernels::ll {
 namespace {
 
 // A packet a worker as long as that is possible. Few workers a block first, since one multiprocessor pushes only ~44
 // GB/s; then larger blocks; more than 32 blocks only when those are full (benchmarks/results/packets_4xh200.jsonl).
-LaunchShape choose_shape(size_t num_packets) {
+cuda::LaunchShape choose_shape(size_t num_packets) {
   constexpr size_t kFewWorkers = 128, kFewBlocks = 32;
   const auto divide_up = [](size_t a, size_t b) { return (a + b - 1) / b; };
   const size_t num_blocks = num_packets <= kFewBlocks * kMaxWorkers
                                 ? std::clamp<size_t>(divide_up(num_packets, kFewWorkers), 1, kFewBlocks)
-                                : std::min<size_t>(divide_up(num_packets, kMaxWorkers), kMaxBlocks);
+                                : std::min<size_t>(divide_up(num_packets, kMaxWorkers), cuda::kMaxBlocks);
   const size_t num_warps = divide_up(divide_up(num_packets, num_blocks), 32);
   return {.num_blocks = static_cast<int>(num_blocks),
           .num_threads = static_cast<int>(std::clamp<size_t>(num_warps * 32, 32, kMaxWorkers))};
 }
 
-Status check(const DeviceTeam& team, const LlCollective& call, const LlPlan& plan) {
+Status check(const cuda::DeviceTeam& team, const LlCollective& call, const LlPlan& plan) {
   if (plan.kernel == nullptr) {
     return Status(ErrorCode::kInvalidArgument, "no LL kernel for data type " +
                                                    std::to_string(static_cast<int>(call.dtype)) + " with reduction " +
@@ -34,27 +34,28 @@ Status check(const DeviceTeam& team, const LlCollective& call, const LlPlan& pla
                                                    std::to_string(plan.region_packets) + " packets; the team has " +
                                                    std::to_string(team.layout.region_packets));
   }
-  const LaunchShape& shape = call.shape;
+  const cuda::LaunchShape& shape = call.shape;
   const bool is_default = shape.num_blocks == 0 && shape.num_threads == 0;
-  const bool fits = shape.num_blocks > 0 && shape.num_blocks <= kMaxBlocks && shape.num_threads > 0 &&
+  const bool fits = shape.num_blocks > 0 && shape.num_blocks <= cuda::kMaxBlocks && shape.num_threads > 0 &&
                     shape.num_threads <= kMaxWorkers && shape.num_threads % 32 == 0;
   if (!is_default && !fits) {
-    return Status(ErrorCode::kInvalidArgument, "a grid has 1 to " + std::to_string(kMaxBlocks) + " blocks of up to " +
-                                                   std::to_string(kMaxWorkers) + " threads, in whole warps");
+    return Status(ErrorCode::kInvalidArgument, "a grid has 1 to " + std::to_string(cuda::kMaxBlocks) +
+                                                   " blocks of up to " + std::to_string(kMaxWorkers) +
+                                                   " threads, in whole warps");
   }
   return Status();
 }
 
 }  // namespace
 
-Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan& plan, StreamView stream) {
+Status launch(const cuda::DeviceTeam& team, const LlCollective& call, const LlPlan& plan, cuda::StreamView stream) {
   AXON_TRY(check(team, call, plan));
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
   LlArguments arguments{
       .descriptor = {.operation = static_cast<uint64_t>(plan.operation),
                      .dtype = static_cast<uint64_t>(call.dtype),
                      .reduction = static_cast<uint64_t>(call.reduction),
-                     .root = kNoRoot,
+                     .root = cuda::kNoRoot,
                      .num_bytes = num_bytes},
       .plan = {.reduction = reduction_of_kernel(call.dtype, call.reduction),
                .num_ranks = team.num_ranks,
@@ -64,22 +65,18 @@ Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan&
       .output = static_cast<std::byte*>(call.output),
       .num_bytes = num_bytes,
   };
-  LaunchShape shape = call.shape.num_blocks > 0 ? call.shape : choose_shape(plan.num_packets);
+  cuda::LaunchShape shape = call.shape.num_blocks > 0 ? call.shape : choose_shape(plan.num_packets);
   shape.num_threads += kControlThreads;
-  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
+  void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};
   return launch(plan.kernel, shape, parameters, stream);
 }
 
-}  // namespace axon::device
-
-namespace axon {
-
-Status ll_load_kernels(int num_ranks) {
-  for (const auto& [dtype, reduction] : device::all_reduction_types()) {
-    AXON_TRY(load(device::ll_one_shot_kernel(dtype, reduction, num_ranks)));
-    AXON_TRY(load(device::ll_two_shot_kernel(dtype, reduction, num_ranks)));
+Status load_kernels(int num_ranks) {
+  for (const auto& [dtype, reduction] : all_reduction_types()) {
+    AXON_TRY(load(ll_one_shot_kernel(dtype, reduction, num_ranks)));
+    AXON_TRY(load(ll_two_shot_kernel(dtype, reduction, num_ranks)));
   }
-  return load(device::ll_all_gather_kernel(num_ranks));
+  return load(ll_all_gather_kernel(num_ranks));
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::ll

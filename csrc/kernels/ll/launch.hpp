@@ -3,10 +3,10 @@
 
 #include "kernels/ll/collectives.hpp"
 
-namespace axon::device {
+namespace axon::kernels::ll {
 
 struct LlPlan {
-  DeviceOperation operation{};
+  cuda::DeviceOperation operation{};
   const void* kernel = nullptr;  // null: no such type or reduction
   size_t region_packets = 0;     // descriptors included
   size_t num_packets = 0;        // that one rank's workers deal with at a time
@@ -21,6 +21,6 @@ const void* ll_one_shot_kernel(DataType dtype, Reduction reduction, int num_rank
 const void* ll_two_shot_kernel(DataType dtype, Reduction reduction, int num_ranks);
 const void* ll_all_gather_kernel(int num_ranks);
 
-Status ll_launch(const DeviceTeam& team, const LlCollective& call, const LlPlan& plan, StreamView stream);
+Status launch(const cuda::DeviceTeam& team, const LlCollective& call, const LlPlan& plan, cuda::StreamView stream);
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll

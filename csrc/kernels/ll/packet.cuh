@@ -3,7 +3,7 @@
 
 #include "kernels/signal.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll {
 
 struct alignas(8) Payload {
   uint32_t low;
@@ -95,38 +95,39 @@ class PayloadSpan {
 using InputSpan = PayloadSpan<const std::byte>;
 using OutputSpan = PayloadSpan<std::byte>;
 
-__device__ __forceinline__ LlPacket packet_of(Payload payload, uint32_t epoch) {
+__device__ __forceinline__ cuda::LlPacket packet_of(Payload payload, uint32_t epoch) {
   return {payload.low, epoch, payload.high, epoch};
 }
 
 // Whether both halves are there.
-__device__ __forceinline__ bool is_of(const LlPacket& packet, uint32_t epoch) {
+__device__ __forceinline__ bool is_of(const cuda::LlPacket& packet, uint32_t epoch) {
   return packet.low_epoch == epoch && packet.high_epoch == epoch;
 }
 
 // One epoch of a team, as a thread sees it.
 struct EpochContext {
-  const DeviceTeam& team;
-  const DeviceDescriptor& ours;
+  const cuda::DeviceTeam& team;
+  const cuda::DeviceDescriptor& ours;
   uint32_t epoch;
   uint64_t region_begin;  // in a block
 
-  __device__ __forceinline__ EpochContext(const DeviceTeam& team, const DeviceDescriptor& ours, uint32_t epoch)
+  __device__ __forceinline__ EpochContext(const cuda::DeviceTeam& team, const cuda::DeviceDescriptor& ours,
+                                          uint32_t epoch)
       : team(team),
         ours(ours),
         epoch(epoch),
-        region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(LlPacket))) {}
+        region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(cuda::LlPacket))) {}
 
   // The region that `owner` polls in this epoch.
-  __device__ __forceinline__ LlPacket* descriptors(int owner) const {
-    return reinterpret_cast<LlPacket*>(team.slices[owner] + region_begin);
+  __device__ __forceinline__ cuda::LlPacket* descriptors(int owner) const {
+    return reinterpret_cast<cuda::LlPacket*>(team.slices[owner] + region_begin);
   }
   // … behind its descriptors.
-  __device__ __forceinline__ LlPacket* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
+  __device__ __forceinline__ cuda::LlPacket* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
 
   // To slot `index` of every peer, starting with the next rank so that no peer is everybody's first.
   __device__ __forceinline__ void send_to_peers(uint32_t index, Payload payload) const {
-    const LlPacket packet = packet_of(payload, epoch);
+    const cuda::LlPacket packet = packet_of(payload, epoch);
     int peer = team.rank;
     for (int step = 1; step < team.num_ranks; ++step) {
       if (++peer == team.num_ranks) peer = 0;
@@ -138,26 +139,27 @@ struct EpochContext {
 // kCount packets to wait for at once, all their loads in flight together; a null source is ready as it stands.
 template <int kCount>
 struct Receipt {
-  const LlPacket* sources[kCount];
+  const cuda::LlPacket* sources[kCount];
   Payload payloads[kCount];
   uint32_t arrived = 0;  // a bit a packet, as last polled
 
   // rank_of(k) is who sends packet k.
   template <typename RankOf>
-  __device__ __forceinline__ FaultCode await_all(const EpochContext& context, RankOf rank_of,
-                                                 uint64_t grace_ns = SpinWait::kGraceForData) {
+  __device__ __forceinline__ cuda::FaultCode await_all(const EpochContext& context, RankOf rank_of,
+                                                       uint64_t grace_ns = SpinWait::kGraceForData) {
     SpinWait spin_wait(context.team, grace_ns);
     const auto missing_rank = [&] { return rank_of(missing()); };
     for (;;) {
       poll(context.epoch);
-      if (arrived == kAll) return FaultCode::kNone;
-      if (const FaultCode fault = spin_wait.after_poll(missing_rank); fault != FaultCode::kNone) return fault;
+      if (arrived == kAll) return cuda::FaultCode::kNone;
+      if (const cuda::FaultCode fault = spin_wait.after_poll(missing_rank); fault != cuda::FaultCode::kNone)
+        return fault;
     }
   }
 
   // All from one rank.
-  __device__ __forceinline__ FaultCode await(const EpochContext& context, int rank,
-                                             uint64_t grace_ns = SpinWait::kGraceForData) {
+  __device__ __forceinline__ cuda::FaultCode await(const EpochContext& context, int rank,
+                                                   uint64_t grace_ns = SpinWait::kGraceForData) {
     return await_all(context, [rank](int) { return rank; }, grace_ns);
   }
 
@@ -168,7 +170,7 @@ struct Receipt {
   static constexpr uint32_t kAll = (1u << kCount) - 1;
 
   __device__ __forceinline__ void poll(uint32_t epoch) {
-    LlPacket packets[kCount];
+    cuda::LlPacket packets[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
       packets[k] = packet_of({}, epoch);
@@ -183,4 +185,4 @@ struct Receipt {
   }
 };
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll

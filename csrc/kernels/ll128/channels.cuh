@@ -11,7 +11,7 @@
 
 #include "kernels/ll128/warp_chunk.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 // Chunks that a warp moves at a time, and how many such batches it has under way: enough to cover the latency of
 // memory, few enough for the registers of 16 warps. A ring has room for two batches, so that neither end can wait for a
@@ -22,9 +22,9 @@ inline constexpr uint32_t kCreditChunks = 4;  // credit is given for so many, an
 
 // What the waits of a kernel need to know.
 struct WaitContext {
-  const DeviceTeam& team;
-  const TrafficLayout& traffic;
-  const DeviceDescriptor& ours;
+  const cuda::DeviceTeam& team;
+  const cuda::TrafficLayout& traffic;
+  const cuda::DeviceDescriptor& ours;
   uint32_t fault;  // as this launch began: read early, looked at once all first loads are under way
 
   __device__ __forceinline__ bool is_sound() const { return fault == 0; }
@@ -37,22 +37,22 @@ struct WaitContext {
   // The ring into `receiver` from `sender`.
   __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
     return team.slices[receiver] + traffic.rings +
-           uint64_t{channel_index(receiver, sender, number)} * traffic.ring_chunks * kWarpChunkBytes;
+           uint64_t{channel_index(receiver, sender, number)} * traffic.ring_chunks * cuda::kWarpChunkBytes;
   }
 
   __device__ __forceinline__ uint64_t* credit(int sender, int receiver, uint32_t number) const {
-    return &reinterpret_cast<ChannelCredit*>(team.slices[sender] +
-                                             traffic.credits)[channel_index(sender, receiver, number)]
+    return &reinterpret_cast<cuda::ChannelCredit*>(team.slices[sender] +
+                                                   traffic.credits)[channel_index(sender, receiver, number)]
                 .chunks_taken;
   }
 
-  __device__ __forceinline__ ChannelCounters* counters(int peer, uint32_t number) const {
-    return reinterpret_cast<ChannelCounters*>(team.slices[team.rank] + traffic.counters) +
+  __device__ __forceinline__ cuda::ChannelCounters* counters(int peer, uint32_t number) const {
+    return reinterpret_cast<cuda::ChannelCounters*>(team.slices[team.rank] + traffic.counters) +
            channel_index(team.rank, peer, number);
   }
 
   __device__ __forceinline__ uint32_t slot_offset(uint32_t chunk) const {
-    return (chunk & (traffic.ring_chunks - 1)) * static_cast<uint32_t>(kWarpChunkBytes);
+    return (chunk & (traffic.ring_chunks - 1)) * static_cast<uint32_t>(cuda::kWarpChunkBytes);
   }
 
   // True while there is no reason to give up; the same for the whole warp.
@@ -60,7 +60,7 @@ struct WaitContext {
     const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(spin_wait.after_poll([peer] { return peer; })), 0);
     if (fault == 0) return true;
     if (thread_of_warp() == 0) {
-      report_fault(team, {.code = static_cast<FaultCode>(fault), .peer = peer, .sequence = chunk, .ours = ours});
+      report_fault(team, {.code = static_cast<cuda::FaultCode>(fault), .peer = peer, .sequence = chunk, .ours = ours});
     }
     return false;
   }
@@ -194,4 +194,4 @@ class ReceiveChannels {
   uint32_t polled_ = 0;  // wraps
 };
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

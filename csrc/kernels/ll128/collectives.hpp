@@ -2,7 +2,7 @@
 // the caller's stream each, eager or in a CUDA graph. Tensors of any alignment and size, in place or not.
 //
 //   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
-//   AXON_TRY(ll128_all_reduce(team, {.input = in, .output = out, .num_elements = n, …}, stream));
+//   AXON_TRY(all_reduce(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
 // Kernels of one team and traffic class run one after the other, in the same order on all ranks that they connect; the
 // caller sees to that, by streams and events. They fail without launching when an argument is unsupported. What goes
@@ -13,19 +13,19 @@
 #include "cuda/stream.hpp"
 #include "kernels/calls.hpp"
 
-namespace axon {
+namespace axon::kernels::ll128 {
 
 // All_gather, all_to_all, gather, scatter, small broadcasts, barrier, and batches of sends and receives, even or not:
 // all of these are messages over direct links. One flight.
-Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamView stream);
+Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, cuda::StreamView stream);
 
 // Rank r reduces shard r of all inputs and sends the total to every peer (or to the root), all in one pipeline.
-Status ll128_all_reduce(const DeviceTeam& team, const ReduceCall& call, StreamView stream);
+Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, cuda::StreamView stream);
 
-Status ll128_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call, StreamView stream);
+Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& call, cuda::StreamView stream);
 
 // The root scatters, every other rank passes its shard on at once: S bytes out of the root instead of (n−1)·S. Two
-// flights, so ll128_exchange is ahead for small ones.
-Status ll128_broadcast(const DeviceTeam& team, const BroadcastCall& call, StreamView stream);
+// flights, so exchange is ahead for small ones.
+Status broadcast(const cuda::DeviceTeam& team, const BroadcastCall& call, cuda::StreamView stream);
 
-}  // namespace axon
+}  // namespace axon::kernels::ll128

@@ -12,26 +12,25 @@
 #include "kernels/zero_copy/point_to_point.cuh"
 #include "kernels/zero_copy/point_to_point.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::ll128 {
 namespace {
 
 struct ExchangeArguments {
-  DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, link by link
-  TrafficClass traffic;
+  cuda::DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, link by link
+  cuda::TrafficClass traffic;
   When when;
   JobTable jobs;
-  MessageLocations zero_copy;
-  PeerMessages messages[kMaxTeamRanks];
+  zero_copy::MessageLocations zero_copy;
+  PeerMessages messages[cuda::kMaxTeamRanks];
 };
 
 // Of each message.
-__host__ __device__ constexpr uint32_t num_header_channels(TrafficClass traffic) {
-  return traffic == TrafficClass::kPointToPoint ? 1 : 0;
+__host__ __device__ constexpr uint32_t num_header_channels(cuda::TrafficClass traffic) {
+  return traffic == cuda::TrafficClass::kPointToPoint ? 1 : 0;
 }
 
-__device__ __forceinline__ DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
-  DeviceDescriptor descriptor = call.descriptor;
+__device__ __forceinline__ cuda::DeviceDescriptor descriptor_of(const ExchangeArguments& call, uint64_t num_bytes) {
+  cuda::DeviceDescriptor descriptor = call.descriptor;
   descriptor.num_bytes += num_bytes;
   return descriptor;
 }
@@ -48,11 +47,11 @@ __device__ __forceinline__ void copy_own(const PeerMessages& messages, const Job
 }
 
 // The ranks of an all_to_all do not know alike how large it is: peers may have launched a zero-copy kernel.
-__device__ __forceinline__ void control(const DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
+__device__ __forceinline__ void control(const cuda::DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
   const PeerMessages& messages = call.messages[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
-  const DeviceDescriptor to_peer = descriptor_of(call, messages.send_bytes);
+  const cuda::DeviceDescriptor to_peer = descriptor_of(call, messages.send_bytes);
   const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, messages.receive_bytes));
-  const bool is_all_to_all = static_cast<DeviceOperation>(to_peer.operation) == DeviceOperation::kAllToAll;
+  const bool is_all_to_all = static_cast<cuda::DeviceOperation>(to_peer.operation) == cuda::DeviceOperation::kAllToAll;
   if (is_all_to_all && call.when == When::kAlways) vote_to_fall_back(ZeroCopyContext(team, to_peer, epoch));
 }
 
@@ -73,7 +72,8 @@ __device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, c
 // kMayBeZeroCopy: some of its messages, which are point-to-point, go directly if they can.
 template <bool kMayBeZeroCopy>
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
-    ll128_exchange_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ExchangeArguments call) {
+    ll128_exchange_kernel(const __grid_constant__ cuda::DeviceTeam team,
+                          const __grid_constant__ ExchangeArguments call) {
   await_stream();
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
   const bool sends = job.group < kInGroups;
   const int peer = rank_of_peer(team.rank, job.group - (sends ? kOutGroups : kInGroups));
   const PeerMessages& messages = call.messages[peer];
-  const DeviceDescriptor ours = descriptor_of(call, sends ? messages.send_bytes : messages.receive_bytes);
+  const cuda::DeviceDescriptor ours = descriptor_of(call, sends ? messages.send_bytes : messages.receive_bytes);
   const WaitContext wait_context{team, team.layout.traffic[static_cast<int>(call.traffic)], ours, fault};
   const bool is_zero_copy =
       kMayBeZeroCopy && ((sends ? call.zero_copy.sends_to : call.zero_copy.receives_from) >> peer & 1) != 0;
@@ -99,7 +99,8 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
         : receive_part(wait_context, messages, peer, job.channel, part);
 }
 
-ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy) {
+ExchangeArguments arguments_of(const cuda::DeviceTeam& team, const ExchangeCall& call,
+                               const zero_copy::MessageLocations& zero_copy) {
   ExchangeArguments arguments{.descriptor = {.operation = static_cast<uint64_t>(call.operation),
                                              .dtype = static_cast<uint64_t>(call.dtype),
                                              .reduction = static_cast<uint64_t>(Reduction::kNone),
@@ -121,9 +122,9 @@ ExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
   return arguments;
 }
 
-JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, ChannelLimits limits) {
+JobPlan plan_jobs(const cuda::DeviceTeam& team, const ExchangeCall& call, ChannelLimits limits) {
   JobPlan plan(team.rank, limits);
-  const bool is_collective = call.traffic == TrafficClass::kCollective;
+  const bool is_collective = call.traffic == cuda::TrafficClass::kCollective;
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (is_collective) plan.add_control();
   for (int rank = 0; rank < team.num_ranks; ++rank) {
@@ -145,24 +146,22 @@ JobPlan plan_jobs(const DeviceTeam& team, const ExchangeCall& call, ChannelLimit
 
 }  // namespace
 
-const void* ll128_exchange_kernel_address() noexcept {
+const void* exchange_kernel_address() noexcept {
   return reinterpret_cast<const void*>(&ll128_exchange_kernel<false>);
 }
 
-const void* ll128_message_kernel_address() noexcept {
+const void* message_kernel_address() noexcept {
   return reinterpret_cast<const void*>(&ll128_exchange_kernel<true>);
 }
 
-}  // namespace device
-
-Status ll128_exchange(const DeviceTeam& team, const ExchangeCall& call, StreamView stream) {
-  return zero_copy_exchange_messages(team, call, {}, stream);
+Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, cuda::StreamView stream) {
+  return kernels::zero_copy::exchange_messages(team, call, {}, stream);
 }
 
-Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
-                                   StreamView stream) {
+Status kernels::zero_copy::exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call,
+                                             const zero_copy::MessageLocations& zero_copy, cuda::StreamView stream) {
   const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
-  if (may_be_zero_copy && (call.traffic != TrafficClass::kPointToPoint || call.when != When::kAlways)) {
+  if (may_be_zero_copy && (call.traffic != cuda::TrafficClass::kPointToPoint || call.when != When::kAlways)) {
     return Status(ErrorCode::kInvalidArgument, "messages that may go directly are point-to-point traffic");
   }
   if (call.sends[team.rank].num_bytes != call.receives[team.rank].num_bytes) {
@@ -171,22 +170,20 @@ Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& c
                       std::to_string(call.receives[team.rank].num_bytes));
   }
   const uint32_t available =
-      team.layout.traffic[static_cast<int>(call.traffic)].num_channels - device::num_header_channels(call.traffic);
-  Result<device::ChannelLimits> limits =
-      call.traffic == TrafficClass::kCollective
-          ? device::choose_channels(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
-          : device::choose_message_channels(available, call.shape);
+      team.layout.traffic[static_cast<int>(call.traffic)].num_channels - num_header_channels(call.traffic);
+  Result<ChannelLimits> limits = call.traffic == cuda::TrafficClass::kCollective
+                                     ? choose_channels(available, static_cast<uint32_t>(team.num_ranks - 1), call.shape)
+                                     : choose_message_channels(available, call.shape);
   if (!limits.ok()) return std::move(limits.status());
-  const device::JobPlan plan = device::plan_jobs(team, call, limits.value());
-  Result<LaunchShape> grid = plan.grid(call.shape, device::kMostWarpsPerBlock,
-                                       may_be_zero_copy ? device::kMostBlocks : device::kPreferredBlocks);
+  const JobPlan plan = plan_jobs(team, call, limits.value());
+  Result<cuda::LaunchShape> grid =
+      plan.grid(call.shape, kMostWarpsPerBlock, may_be_zero_copy ? kMostBlocks : kPreferredBlocks);
   if (!grid.ok()) return std::move(grid.status());
-  device::ExchangeArguments arguments = device::arguments_of(team, call, zero_copy);
+  ExchangeArguments arguments = arguments_of(team, call, zero_copy);
   arguments.jobs = plan.table();
-  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  const void* kernel =
-      may_be_zero_copy ? device::ll128_message_kernel_address() : device::ll128_exchange_kernel_address();
+  void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};
+  const void* kernel = may_be_zero_copy ? message_kernel_address() : exchange_kernel_address();
   return launch(kernel, grid.value(), parameters, stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::ll128

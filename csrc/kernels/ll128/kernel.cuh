@@ -9,7 +9,7 @@
 #include "kernels/ll128/launch.hpp"
 #include "kernels/ll128/message.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 struct Job {
   uint32_t group;
@@ -33,22 +33,23 @@ __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
 
 // By all threads of a launch. The zero-copy kernel before it on the stream has written the word; nobody does during
 // this.
-__device__ __forceinline__ bool has_work(const DeviceTeam& team, When when) {
+__device__ __forceinline__ bool has_work(const cuda::DeviceTeam& team, When when) {
   return when == When::kAlways || load_relaxed(&team.state->must_fall_back) != 0;
 }
 
 // By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
 // `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a zero-copy kernel that has
 // fallen back, in the same epoch, all have met.
-__device__ __forceinline__ uint32_t meet(const DeviceTeam& team, uint32_t fault, When when,
-                                         const DeviceDescriptor& to_peer, const DeviceDescriptor& from_peer) {
+__device__ __forceinline__ uint32_t meet(const cuda::DeviceTeam& team, uint32_t fault, When when,
+                                         const cuda::DeviceDescriptor& to_peer,
+                                         const cuda::DeviceDescriptor& from_peer) {
   const uint32_t epoch = current_epoch(team, 0);
   if (fault != 0) return epoch;
   if (when == When::kIfFallback) {
     advance_epoch(team, epoch, 0, 1);
     return epoch;
   }
-  const EpochContext outgoing(team, to_peer, epoch);
+  const ll::EpochContext outgoing(team, to_peer, epoch);
   if (is_wipe_due(epoch)) {
     wipe_idle_region(outgoing, thread_of_warp(), 32);
     __syncwarp();
@@ -122,4 +123,4 @@ class Receiver {
   Share shares_[kBatches][kBatchChunks];
 };
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
@@ -24,7 +24,7 @@ uint32_t divide_up(uint32_t a, uint32_t b) {
 uint32_t JobPlan::channels_for(size_t num_bytes) const noexcept {
   const uint32_t most = num_bytes < kLongBytes ? limits_.of_short : limits_.of_long;
   return static_cast<uint32_t>(
-      std::min<size_t>(most, (num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes));
+      std::min<size_t>(most, (num_bytes + cuda::kWarpChunkPayloadBytes - 1) / cuda::kWarpChunkPayloadBytes));
 }
 
 JobTable JobPlan::table() const noexcept {
@@ -35,7 +35,7 @@ JobTable JobPlan::table() const noexcept {
   return table;
 }
 
-Result<LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks) const {
+Result<cuda::LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks) const {
   const auto most = static_cast<uint32_t>(most_warps);
   const uint32_t num_jobs = std::max<uint32_t>(table().begins[kNumGroups], 1);
   const auto wished = static_cast<uint32_t>(wish.warps_per_block);
@@ -47,7 +47,7 @@ Result<LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_t pref
                                                    " a block: more than " + std::to_string(kMostBlocks) +
                                                    " blocks or " + std::to_string(most_warps) + " a block");
   }
-  return LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
+  return cuda::LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
 
 static Result<ChannelLimits> choose_channels(uint32_t available, ChannelLimits preferred, Ll128Shape wish) {
@@ -80,8 +80,8 @@ Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_pe
 
 ShardRanges cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept {
   const auto num_owners = static_cast<uint64_t>(std::popcount(owners));
-  const uint64_t num_chunks = (num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes;
-  const uint64_t stride = (num_chunks + num_owners - 1) / num_owners * kWarpChunkPayloadBytes;
+  const uint64_t num_chunks = (num_bytes + cuda::kWarpChunkPayloadBytes - 1) / cuda::kWarpChunkPayloadBytes;
+  const uint64_t stride = (num_chunks + num_owners - 1) / num_owners * cuda::kWarpChunkPayloadBytes;
   ShardRanges shards;
   uint64_t begin = 0;
   for (int rank = 0; rank < num_ranks; ++rank) {
@@ -93,4 +93,4 @@ ShardRanges cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noex
   return shards;
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

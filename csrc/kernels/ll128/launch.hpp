@@ -10,7 +10,7 @@
 #include "cuda/launch.hpp"
 #include "kernels/ll128/collectives.hpp"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 enum : uint32_t { kControlGroup = 0, kOutGroups = 1, kInGroups = 16, kOwnGroup = 31, kNumGroups = 32 };
 
@@ -45,7 +45,7 @@ class JobPlan {
 
   JobTable table() const noexcept;
   // Of all jobs; fails where the caller's wish or the jobs are too many to be resident at once.
-  Result<LaunchShape> grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
+  Result<cuda::LaunchShape> grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
 
  private:
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
@@ -64,8 +64,8 @@ Result<ChannelLimits> choose_reduce_channels(uint32_t available, uint32_t num_pe
 
 // Shards of whole chunks, one a bit of `owners`, in the order of their ranks; the others are empty.
 struct ShardRanges {
-  std::array<uint64_t, kMaxTeamRanks> begins{};
-  std::array<uint64_t, kMaxTeamRanks> sizes{};
+  std::array<uint64_t, cuda::kMaxTeamRanks> begins{};
+  std::array<uint64_t, cuda::kMaxTeamRanks> sizes{};
 };
 ShardRanges cut_in_shards(size_t num_bytes, int num_ranks, uint32_t owners) noexcept;
 
@@ -74,9 +74,9 @@ struct ReduceKernels {
   const void* for_short = nullptr;
   const void* for_long = nullptr;  // many chunks a warp; takes smaller blocks
 };
-const void* ll128_exchange_kernel_address() noexcept;
-const void* ll128_message_kernel_address() noexcept;  // an exchange some of whose messages may go directly
-ReduceKernels ll128_reduce_kernels_for(DataType dtype, Reduction reduction) noexcept;
-ReduceKernels ll128_relay_kernels() noexcept;
+const void* exchange_kernel_address() noexcept;
+const void* message_kernel_address() noexcept;  // an exchange some of whose messages may go directly
+ReduceKernels reduce_kernels_for(DataType dtype, Reduction reduction) noexcept;
+ReduceKernels relay_kernels() noexcept;
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

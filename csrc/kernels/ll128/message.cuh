@@ -3,7 +3,7 @@
 
 #include "kernels/ll128/warp_chunk.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 __device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, size_t num_valid) {
   if (num_valid == 8 && is_aligned(address, 8)) {
@@ -15,7 +15,7 @@ __device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, 
 
 // Less than a vector; the rest reads as 0.
 __device__ __forceinline__ Vector16 load_partial_vector(const std::byte* address, size_t num_valid) {
-  Payload halves[2]{load_unaligned(address, min(num_valid, size_t{8})), {}};
+  ll::Payload halves[2]{load_unaligned(address, min(num_valid, size_t{8})), {}};
   if (num_valid > 8) halves[1] = load_unaligned(address + 8, num_valid - 8);
   return *reinterpret_cast<const Vector16*>(halves);
 }
@@ -48,7 +48,7 @@ __device__ __forceinline__ uint32_t count_vectors(size_t num_bytes) {
 }
 
 __device__ __forceinline__ uint32_t count_chunks(size_t num_bytes) {
-  return static_cast<uint32_t>((num_bytes + kWarpChunkPayloadBytes - 1) / kWarpChunkPayloadBytes);
+  return static_cast<uint32_t>((num_bytes + cuda::kWarpChunkPayloadBytes - 1) / cuda::kWarpChunkPayloadBytes);
 }
 
 // To be sent. Read in aligned vectors that hold at least a byte of it; their other bytes are dropped, or travel behind
@@ -91,8 +91,8 @@ class OutputMessage {
   __device__ __forceinline__ OutputMessage(std::byte* data, size_t num_bytes)
       : data_(data),
         num_bytes_(num_bytes),
-        num_whole_chunks_(is_aligned(data, sizeof(Vector16)) ? static_cast<uint32_t>(num_bytes / kWarpChunkPayloadBytes)
-                                                             : 0) {}
+        num_whole_chunks_(
+            is_aligned(data, sizeof(Vector16)) ? static_cast<uint32_t>(num_bytes / cuda::kWarpChunkPayloadBytes) : 0) {}
 
   __device__ __forceinline__ uint32_t num_chunks() const { return count_chunks(num_bytes_); }
   // Whole and aligned.
@@ -163,4 +163,4 @@ __device__ __forceinline__ void store(const OutputMessage& message, const Stride
   }
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

@@ -3,7 +3,7 @@
 
 #include "kernels/ll128/kernel.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 struct PeerMessages {
   const std::byte* send;
@@ -36,11 +36,11 @@ __device__ __forceinline__ bool receive_header(const WaitContext& wait_context, 
   const Vector16& word = header[0].first;
   if (thread_of_warp() != 0) return true;
   if (word.low == *reinterpret_cast<const uint64_t*>(&wait_context.ours) && word.high == tag) return true;
-  report_fault(wait_context.team, {.code = FaultCode::kMismatch,
+  report_fault(wait_context.team, {.code = cuda::FaultCode::kMismatch,
                                    .peer = peer,
                                    .sequence = 0,
                                    .ours = wait_context.ours,
-                                   .theirs = *reinterpret_cast<const DeviceDescriptor*>(&word.low),
+                                   .theirs = *reinterpret_cast<const cuda::DeviceDescriptor*>(&word.low),
                                    .our_tag = tag,
                                    .their_tag = static_cast<uint32_t>(word.high)});
   return false;
@@ -61,4 +61,4 @@ __device__ __forceinline__ void receive_part(const WaitContext& wait_context, co
   if (wait_context.is_sound()) receiver.run();
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

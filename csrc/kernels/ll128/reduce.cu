@@ -7,37 +7,36 @@
 #include "kernels/dispatch.cuh"
 #include "kernels/reduce_types.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::ll128 {
 
 template <typename Span>
-const void* ll128_reduce_kernel_for(DataType dtype, Reduction reduction) {
+const void* reduce_kernel_for(DataType dtype, Reduction reduction) {
   return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
     return reinterpret_cast<const void*>(&ll128_reduce_kernel<Arithmetic, Span>);
   });
 }
 
-ReduceKernels ll128_reduce_kernels_for(DataType dtype, Reduction reduction) noexcept {
-  return {.for_short = ll128_reduce_kernel_for<ShortReduce>(dtype, reduction),
-          .for_long = ll128_reduce_kernel_for<LongReduce>(dtype, reduction)};
+ReduceKernels reduce_kernels_for(DataType dtype, Reduction reduction) noexcept {
+  return {.for_short = reduce_kernel_for<ShortReduce>(dtype, reduction),
+          .for_long = reduce_kernel_for<LongReduce>(dtype, reduction)};
 }
 
-ReduceKernels ll128_relay_kernels() noexcept {
+ReduceKernels relay_kernels() noexcept {
   return {.for_short = reinterpret_cast<const void*>(&ll128_reduce_kernel<Relay, ShortReduce>),
           .for_long = reinterpret_cast<const void*>(&ll128_reduce_kernel<Relay, LongReduce>)};
 }
 
 namespace {
 
-uint32_t all_ranks(const DeviceTeam& team) {
+uint32_t all_ranks(const cuda::DeviceTeam& team) {
   return (1u << team.num_ranks) - 1;
 }
 
-ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reduction reduction) {
+ReduceArguments arguments_of(cuda::DeviceOperation operation, DataType dtype, Reduction reduction) {
   return {.descriptor = {.operation = static_cast<uint64_t>(operation),
                          .dtype = static_cast<uint64_t>(dtype),
                          .reduction = static_cast<uint64_t>(reduction),
-                         .root = kNoRoot,
+                         .root = cuda::kNoRoot,
                          .num_bytes = 0},
           .plan = {.reduction = reduction_of_kernel(dtype, reduction), .num_ranks = 1, .premul_factor = 1},
           .contributors = 0,
@@ -54,13 +53,13 @@ ReduceArguments arguments_of(DeviceOperation operation, DataType dtype, Reductio
 bool is_long(const ReduceArguments& call, uint32_t num_channels, Ll128Shape shape) {
   constexpr uint64_t kChunksOfShort = 2;  // of a channel
   const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
-  return largest > kChunksOfShort * num_channels * kWarpChunkPayloadBytes &&
+  return largest > kChunksOfShort * num_channels * cuda::kWarpChunkPayloadBytes &&
          shape.warps_per_block <= kMostWarpsPerLongReduceBlock;
 }
 
-Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, Ll128Shape shape,
-                     StreamView stream) {
-  const uint32_t all_channels = team.layout.traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
+Status launch_reduce(const cuda::DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, Ll128Shape shape,
+                     cuda::StreamView stream) {
+  const uint32_t all_channels = team.layout.traffic[static_cast<int>(cuda::TrafficClass::kCollective)].num_channels;
   const uint32_t available = call.receivers == 0 ? all_channels : all_channels / 2;
   const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
   Result<ChannelLimits> limits = call.receivers == 0 ? choose_channels(available, num_peers, shape)
@@ -82,67 +81,65 @@ Status launch_reduce(const DeviceTeam& team, ReduceKernels kernels, ReduceArgume
     if (receives) plan.add_receive(owner, shard_channels);
   }
   const bool takes_long = is_long(call, limits.value().of_long, shape);
-  Result<LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongReduceBlock : kMostWarpsPerBlock);
+  Result<cuda::LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongReduceBlock : kMostWarpsPerBlock);
   if (!grid.ok()) return std::move(grid.status());
   call.jobs = plan.table();
-  void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
+  void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &call};
   return launch(takes_long ? kernels.for_long : kernels.for_short, grid.value(), parameters, stream);
 }
 
 }  // namespace
-}  // namespace device
 
-Status ll128_all_reduce(const DeviceTeam& team, const ReduceCall& call, StreamView stream) {
-  const device::ReduceKernels kernels = device::ll128_reduce_kernels_for(call.dtype, call.reduction);
-  if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
-  const bool has_root = call.root != kNoRoot;
+Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, cuda::StreamView stream) {
+  const ReduceKernels kernels = reduce_kernels_for(call.dtype, call.reduction);
+  if (kernels.for_short == nullptr) return no_kernel(call.dtype, call.reduction);
+  const bool has_root = call.root != cuda::kNoRoot;
   const size_t num_bytes = call.num_elements * size_of(call.dtype);
-  device::ReduceArguments arguments = device::arguments_of(
-      has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce, call.dtype, call.reduction);
+  ReduceArguments arguments = arguments_of(
+      has_root ? cuda::DeviceOperation::kReduce : cuda::DeviceOperation::kAllReduce, call.dtype, call.reduction);
   arguments.when = call.when;
   arguments.descriptor.root = static_cast<uint64_t>(call.root);
   arguments.descriptor.num_bytes = num_bytes;
   arguments.plan.num_ranks = team.num_ranks;
   arguments.plan.premul_factor = call.premul_factor;
-  arguments.contributors = device::all_ranks(team);
-  arguments.receivers = has_root ? 1u << call.root : device::all_ranks(team);
+  arguments.contributors = all_ranks(team);
+  arguments.receivers = has_root ? 1u << call.root : all_ranks(team);
 
   const bool receives = (arguments.receivers >> team.rank & 1) != 0;
-  const device::ShardRanges shards = device::cut_in_shards(num_bytes, team.num_ranks, device::all_ranks(team));
+  const ShardRanges shards = cut_in_shards(num_bytes, team.num_ranks, all_ranks(team));
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     arguments.inputs[rank] = static_cast<const std::byte*>(call.input) + shards.begins[rank];
     if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return device::launch_reduce(team, kernels, arguments, call.shape, stream);
+  return launch_reduce(team, kernels, arguments, call.shape, stream);
 }
 
-Status ll128_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call, StreamView stream) {
-  const device::ReduceKernels kernels = device::ll128_reduce_kernels_for(call.dtype, call.reduction);
-  if (kernels.for_short == nullptr) return device::no_kernel(call.dtype, call.reduction);
-  device::ReduceArguments arguments = device::arguments_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction);
+Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& call, cuda::StreamView stream) {
+  const ReduceKernels kernels = reduce_kernels_for(call.dtype, call.reduction);
+  if (kernels.for_short == nullptr) return no_kernel(call.dtype, call.reduction);
+  ReduceArguments arguments = arguments_of(cuda::DeviceOperation::kReduceScatter, call.dtype, call.reduction);
   arguments.when = call.when;
   arguments.plan.num_ranks = team.num_ranks;
   arguments.plan.premul_factor = call.premul_factor;
-  arguments.contributors = device::all_ranks(team);
+  arguments.contributors = all_ranks(team);
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     arguments.inputs[rank] = static_cast<const std::byte*>(call.inputs[rank].data);
     arguments.shard_bytes[rank] = call.inputs[rank].num_bytes;
     arguments.descriptor.num_bytes = arguments.descriptor.num_bytes + call.inputs[rank].num_bytes;
   }
   arguments.outputs[team.rank] = static_cast<std::byte*>(call.output);
-  return device::launch_reduce(team, kernels, arguments, call.shape, stream);
+  return launch_reduce(team, kernels, arguments, call.shape, stream);
 }
 
-Status ll128_broadcast(const DeviceTeam& team, const BroadcastCall& call, StreamView stream) {
-  device::ReduceArguments arguments =
-      device::arguments_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
+Status broadcast(const cuda::DeviceTeam& team, const BroadcastCall& call, cuda::StreamView stream) {
+  ReduceArguments arguments = arguments_of(cuda::DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone);
   arguments.when = call.when;
   arguments.descriptor.root = static_cast<uint64_t>(call.root);
   arguments.descriptor.num_bytes = call.num_bytes;
   arguments.contributors = 1u << call.root;
-  arguments.receivers = device::all_ranks(team) & ~arguments.contributors;
-  const device::ShardRanges shards = device::cut_in_shards(call.num_bytes, team.num_ranks, arguments.receivers);
+  arguments.receivers = all_ranks(team) & ~arguments.contributors;
+  const ShardRanges shards = cut_in_shards(call.num_bytes, team.num_ranks, arguments.receivers);
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     std::byte* shard = static_cast<std::byte*>(call.data) + shards.begins[rank];
     if (team.rank == call.root) {
@@ -152,7 +149,7 @@ Status ll128_broadcast(const DeviceTeam& team, const BroadcastCall& call, Stream
     }
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return device::launch_reduce(team, device::ll128_relay_kernels(), arguments, call.shape, stream);
+  return launch_reduce(team, relay_kernels(), arguments, call.shape, stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::ll128

@@ -10,19 +10,19 @@
 #include "kernels/ll128/kernel.cuh"
 #include "kernels/reduce.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 struct ReduceArguments {
-  DeviceDescriptor descriptor;
+  cuda::DeviceDescriptor descriptor;
   ReducePlan plan;
   uint32_t contributors;  // a bit a rank: has an input
   uint32_t receivers;     // gets the totals of all shards
   uint32_t first_total_channel;
   When when;
   JobTable jobs;
-  const std::byte* inputs[kMaxTeamRanks];  // shard r of this rank's input
-  std::byte* outputs[kMaxTeamRanks];       // where the total of shard r goes here; null: nowhere
-  uint64_t shard_bytes[kMaxTeamRanks];
+  const std::byte* inputs[cuda::kMaxTeamRanks];  // shard r of this rank's input
+  std::byte* outputs[cuda::kMaxTeamRanks];       // where the total of shard r goes here; null: nowhere
+  uint64_t shard_bytes[cuda::kMaxTeamRanks];
 };
 
 // Kernels for short messages reduce a chunk at a time: less code to fetch before the first is done. Those for long ones
@@ -149,7 +149,7 @@ class Reducer {
 
 template <typename Arithmetic, typename Span>
 __global__ void __launch_bounds__(32 * Span::kWarps)
-    ll128_reduce_kernel(const __grid_constant__ DeviceTeam team, const __grid_constant__ ReduceArguments call) {
+    ll128_reduce_kernel(const __grid_constant__ cuda::DeviceTeam team, const __grid_constant__ ReduceArguments call) {
   await_stream();
   const uint32_t fault = load_relaxed(&team.state->fault);
   Job job;
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
     meet(team, fault, call.when, call.descriptor, call.descriptor);
     return;
   }
-  const WaitContext wait_context{team, team.layout.traffic[static_cast<int>(TrafficClass::kCollective)],
+  const WaitContext wait_context{team, team.layout.traffic[static_cast<int>(cuda::TrafficClass::kCollective)],
                                  call.descriptor, fault};
   if (job.group == kOwnGroup) {
     Reducer<Arithmetic, Span::kChunks> reducer(wait_context, call, job);
@@ -178,4 +178,4 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
   }
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

@@ -10,11 +10,11 @@
 
 #include "kernels/ll/packet.cuh"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 
 inline constexpr unsigned kWholeWarp = 0xFFFF'FFFF;
-inline constexpr uint32_t kChunkVectors = kWarpChunkPayloadBytes / sizeof(Vector16);
-inline constexpr uint32_t kHalfChunkBytes = kWarpChunkBytes / 2;
+inline constexpr uint32_t kChunkVectors = cuda::kWarpChunkPayloadBytes / sizeof(Vector16);
+inline constexpr uint32_t kHalfChunkBytes = cuda::kWarpChunkBytes / 2;
 
 __device__ __forceinline__ uint32_t thread_of_warp() {
   return threadIdx.x % 32;
@@ -67,4 +67,4 @@ __device__ __forceinline__ void drop_flag(Share& loaded) {
   loaded.first.high = holds_flag() ? loaded.second.low : loaded.first.high;
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

@@ -11,8 +11,7 @@
 #include "kernels/spans.cuh"
 #include "kernels/zero_copy/handshake.cuh"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::zero_copy {
 namespace {
 
 struct ZeroCopyBroadcastArguments {
@@ -40,7 +39,7 @@ __device__ __forceinline__ uint64_t count_stretches(const ZeroCopyBroadcastArgum
 
 // Stretch s of shard p is the turn s·(n−1) + p; the blocks take turns one after the other.
 __device__ __forceinline__ void write_shards(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
-                                             const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+                                             const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const auto num_shards = static_cast<uint32_t>(context.team.num_ranks - 1);
   const uint64_t num_turns = num_shards * count_stretches(call, call.shard_bytes);
   uint32_t num_written = 0;
@@ -61,8 +60,8 @@ __device__ __forceinline__ void write_shards(const ZeroCopyContext& context, con
 
 // False, for all threads: the root does not come so far.
 __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
-                                        int root, const RemoteTensors (&remotes)[kMaxTeamRanks]) {
-  const DeviceTeam& team = context.team;
+                                        int root, const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
+  const cuda::DeviceTeam& team = context.team;
   const auto num_shards = static_cast<uint32_t>(team.num_ranks - 1);
   const auto number = static_cast<uint32_t>(team.rank < root ? team.rank : team.rank - 1);
   const Shard shard = shard_of(call, number);
@@ -87,10 +86,10 @@ __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const Ze
 }
 
 __global__ void __launch_bounds__(kSpanThreads)
-    zero_copy_broadcast_kernel(const __grid_constant__ DeviceTeam team,
+    zero_copy_broadcast_kernel(const __grid_constant__ cuda::DeviceTeam team,
                                const __grid_constant__ ZeroCopyBroadcastArguments call) {
   await_stream();
-  __shared__ RemoteTensors remotes[kMaxTeamRanks];
+  __shared__ RemoteTensors remotes[cuda::kMaxTeamRanks];
   const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
   (void)find_remote_tensors(context, call.handshake, remotes);
   Action action = agree(context, call.handshake, remotes);
@@ -104,11 +103,11 @@ __global__ void __launch_bounds__(kSpanThreads)
 }
 
 // Every rank but the root tells all the others where its tensor is.
-ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastCall& call,
+ZeroCopyBroadcastArguments arguments_of(const cuda::DeviceTeam& team, const BroadcastCall& call,
                                         const BroadcastLocations& locations) {
   constexpr uint32_t kStretchSpans = 2;
   ZeroCopyBroadcastArguments arguments{
-      .handshake = handshake_of(DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
+      .handshake = handshake_of(cuda::DeviceOperation::kBroadcast, DataType::kByte, Reduction::kNone, call.root),
       .data = static_cast<std::byte*>(call.data),
       .num_bytes = call.num_bytes,
       .shard_bytes = shard_stride(call.num_bytes, team.num_ranks - 1),
@@ -117,7 +116,7 @@ ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastC
   handshake.descriptor.num_bytes = call.num_bytes;
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = {},
-                             .writable = team.rank != call.root ? locations.data : IpcLocation{},
+                             .writable = team.rank != call.root ? locations.data : cuda::IpcLocation{},
                              .bytes_to = call.num_bytes,
                              .bytes_from = call.num_bytes};
   }
@@ -129,20 +128,18 @@ ZeroCopyBroadcastArguments arguments_of(const DeviceTeam& team, const BroadcastC
 
 }  // namespace
 
-const void* zero_copy_broadcast_kernel_address() noexcept {
+const void* broadcast_kernel_address() noexcept {
   return reinterpret_cast<const void*>(&zero_copy_broadcast_kernel);
 }
 
-}  // namespace device
-
-Status zero_copy_broadcast(const DeviceTeam& team, const BroadcastCall& call, const BroadcastLocations& locations,
-                           StreamView stream) {
-  Result<int> num_blocks = device::count_blocks(locations.num_blocks, DeviceOperation::kBroadcast, team.num_ranks);
+Status broadcast(const cuda::DeviceTeam& team, const BroadcastCall& call, const BroadcastLocations& locations,
+                 cuda::StreamView stream) {
+  Result<int> num_blocks = count_blocks(locations.num_blocks, cuda::DeviceOperation::kBroadcast, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
-  device::ZeroCopyBroadcastArguments arguments = device::arguments_of(team, call, locations);
-  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::zero_copy_broadcast_kernel_address(),
-                {.num_blocks = num_blocks.value(), .num_threads = device::kSpanThreads}, parameters, stream);
+  ZeroCopyBroadcastArguments arguments = arguments_of(team, call, locations);
+  void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};
+  return launch(broadcast_kernel_address(), {.num_blocks = num_blocks.value(), .num_threads = kSpanThreads}, parameters,
+                stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::zero_copy

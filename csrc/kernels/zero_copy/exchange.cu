@@ -11,8 +11,7 @@
 #include "kernels/spans.cuh"
 #include "kernels/zero_copy/handshake.cuh"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::zero_copy {
 namespace {
 
 struct ZeroCopyExchangeArguments {
@@ -20,7 +19,7 @@ struct ZeroCopyExchangeArguments {
   uint32_t num_own_blocks;  // blocks that copy the own message
   uint64_t num_spans;       // of the largest one to a peer
   std::byte* own_target;
-  const std::byte* sources[kMaxTeamRanks];
+  const std::byte* sources[cuda::kMaxTeamRanks];
 };
 
 // The blocks that move a message together.
@@ -36,8 +35,8 @@ __device__ __forceinline__ void copy_own(const ZeroCopyExchangeArguments& call, 
   }
 }
 
-__device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const ZeroCopyExchangeArguments& call,
-                                               const RemoteTensors (&remotes)[kMaxTeamRanks], Crew crew) {
+__device__ __forceinline__ void write_to_peers(const cuda::DeviceTeam& team, const ZeroCopyExchangeArguments& call,
+                                               const RemoteTensors (&remotes)[cuda::kMaxTeamRanks], Crew crew) {
   const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
   for (uint64_t turn = crew.number; turn < num_peers * call.num_spans; turn += crew.count) {
     const uint64_t span = turn / num_peers;
@@ -47,18 +46,18 @@ __device__ __forceinline__ void write_to_peers(const DeviceTeam& team, const Zer
   }
 }
 
-__device__ __forceinline__ void move(const DeviceTeam& team, const ZeroCopyExchangeArguments& call,
-                                     const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+__device__ __forceinline__ void move(const cuda::DeviceTeam& team, const ZeroCopyExchangeArguments& call,
+                                     const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const uint32_t num_own = call.num_own_blocks;
   if (blockIdx.x < num_own) return copy_own(call, team.rank, {blockIdx.x, num_own});
   write_to_peers(team, call, remotes, {blockIdx.x - num_own, gridDim.x - num_own});
 }
 
 __global__ void __launch_bounds__(kSpanThreads)
-    zero_copy_exchange_kernel(const __grid_constant__ DeviceTeam team,
+    zero_copy_exchange_kernel(const __grid_constant__ cuda::DeviceTeam team,
                               const __grid_constant__ ZeroCopyExchangeArguments call) {
   await_stream();
-  __shared__ RemoteTensors remotes[kMaxTeamRanks];
+  __shared__ RemoteTensors remotes[cuda::kMaxTeamRanks];
   const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
   (void)find_remote_tensors(context, call.handshake, remotes);
   const Action action = agree(context, call.handshake, remotes);
@@ -66,7 +65,7 @@ __global__ void __launch_bounds__(kSpanThreads)
   finish(context, call.handshake, action, remotes);
 }
 
-ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCall& call,
+ZeroCopyExchangeArguments arguments_of(const cuda::DeviceTeam& team, const ExchangeCall& call,
                                        const ExchangeLocations& locations) {
   ZeroCopyExchangeArguments arguments{
       .handshake = handshake_of(call.operation, call.dtype, Reduction::kNone, call.root),
@@ -96,7 +95,7 @@ ZeroCopyExchangeArguments arguments_of(const DeviceTeam& team, const ExchangeCal
 }
 
 // In proportion to what there is to write, at least one on either side of two or more.
-uint32_t count_own_blocks(const DeviceTeam& team, const ExchangeCall& call, int num_blocks) {
+uint32_t count_own_blocks(const cuda::DeviceTeam& team, const ExchangeCall& call, int num_blocks) {
   const SendBuffer& own = call.sends[team.rank];
   if (own.num_bytes == 0 || own.data == call.receives[team.rank].data) return 0;
   size_t all_bytes = 0;
@@ -106,8 +105,8 @@ uint32_t count_own_blocks(const DeviceTeam& team, const ExchangeCall& call, int 
   return static_cast<uint32_t>(std::clamp<size_t>(share, 1, static_cast<size_t>(num_blocks) - 1));
 }
 
-Status check(const DeviceTeam& team, const ExchangeCall& call) {
-  if (call.traffic != TrafficClass::kCollective) {
+Status check(const cuda::DeviceTeam& team, const ExchangeCall& call) {
+  if (call.traffic != cuda::TrafficClass::kCollective) {
     return Status(ErrorCode::kInvalidArgument, "point-to-point messages go over LL128");
   }
   if (call.sends[team.rank].num_bytes == call.receives[team.rank].num_bytes) return Status();
@@ -118,23 +117,20 @@ Status check(const DeviceTeam& team, const ExchangeCall& call) {
 
 }  // namespace
 
-const void* zero_copy_exchange_kernel_address() noexcept {
+const void* exchange_kernel_address() noexcept {
   return reinterpret_cast<const void*>(&zero_copy_exchange_kernel);
 }
 
-}  // namespace device
-
-Status zero_copy_exchange(const DeviceTeam& team, const ExchangeCall& call, const ExchangeLocations& locations,
-                          StreamView stream) {
-  AXON_TRY(device::check(team, call));
-  Result<int> num_blocks = device::count_blocks(locations.num_blocks, call.operation, team.num_ranks);
+Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, const ExchangeLocations& locations,
+                cuda::StreamView stream) {
+  AXON_TRY(check(team, call));
+  Result<int> num_blocks = count_blocks(locations.num_blocks, call.operation, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
   const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
-  device::ZeroCopyExchangeArguments arguments = device::arguments_of(team, call, locations);
-  arguments.num_own_blocks = device::count_own_blocks(team, call, grid);
-  void* parameters[] = {const_cast<DeviceTeam*>(&team), &arguments};
-  return launch(device::zero_copy_exchange_kernel_address(), {.num_blocks = grid, .num_threads = device::kSpanThreads},
-                parameters, stream);
+  ZeroCopyExchangeArguments arguments = arguments_of(team, call, locations);
+  arguments.num_own_blocks = count_own_blocks(team, call, grid);
+  void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};
+  return launch(exchange_kernel_address(), {.num_blocks = grid, .num_threads = kSpanThreads}, parameters, stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::zero_copy

@@ -29,7 +29,7 @@
 #include "kernels/ll128/warp_chunk.cuh"
 #include "kernels/zero_copy/launch.hpp"
 
-namespace axon::device {
+namespace axon::kernels::zero_copy {
 
 // What a block is to do.
 enum class Action : uint32_t {
@@ -53,33 +53,33 @@ class ZeroCopyContext : public EpochContext {
  public:
   using EpochContext::EpochContext;
 
-  __device__ __forceinline__ LlPacket* words(int owner, int from) const { return slots(owner) + 2 * from; }
-  __device__ __forceinline__ LlPacket* vote(int owner, int from) const {
+  __device__ __forceinline__ cuda::LlPacket* words(int owner, int from) const { return slots(owner) + 2 * from; }
+  __device__ __forceinline__ cuda::LlPacket* vote(int owner, int from) const {
     return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
   }
-  __device__ __forceinline__ LlPacket* done_flag(int owner, int from, uint32_t block) const {
+  __device__ __forceinline__ cuda::LlPacket* done_flag(int owner, int from, uint32_t block) const {
     return slots(owner) + (3 + block) * team.num_ranks + from;
   }
-  __device__ __forceinline__ LlPacket* progress(int owner, int from, uint32_t block) const {
-    return done_flag(owner, from, kMaxBlocks + block);
+  __device__ __forceinline__ cuda::LlPacket* progress(int owner, int from, uint32_t block) const {
+    return done_flag(owner, from, cuda::kMaxBlocks + block);
   }
 };
 
-__device__ __forceinline__ DeviceDescriptor with_bytes(DeviceDescriptor descriptor, uint64_t num_bytes) {
+__device__ __forceinline__ cuda::DeviceDescriptor with_bytes(cuda::DeviceDescriptor descriptor, uint64_t num_bytes) {
   descriptor.num_bytes = num_bytes;
   return descriptor;
 }
 
 // What this GPU's table of a peer's segments has where `place` would be.
-__device__ __forceinline__ Vector16 load_entry(const DeviceTeam& team, int peer, IpcLocation location) {
-  const RegistrationEntry* table = team.registrations[peer];
-  static_assert(sizeof(Vector16) == sizeof(RegistrationEntry));
+__device__ __forceinline__ Vector16 load_entry(const cuda::DeviceTeam& team, int peer, cuda::IpcLocation location) {
+  const cuda::RegistrationEntry* table = team.registrations[peer];
+  static_assert(sizeof(Vector16) == sizeof(cuda::RegistrationEntry));
   if (table == nullptr) return {};
-  return load_vector(reinterpret_cast<const std::byte*>(&table[location.registration % kRegistrationSlots]));
+  return load_vector(reinterpret_cast<const std::byte*>(&table[location.registration % cuda::kRegistrationSlots]));
 }
 
 // Null: not mapped, or off the vectors.
-__device__ __forceinline__ std::byte* address_of(IpcLocation location, Vector16 entry) {
+__device__ __forceinline__ std::byte* address_of(cuda::IpcLocation location, Vector16 entry) {
   if (location.registration == 0 || entry.low != location.registration) return nullptr;
   std::byte* address = reinterpret_cast<std::byte*>(entry.high) + location.offset;
   return is_aligned(address, kVectorBytes) ? address : nullptr;
@@ -99,10 +99,10 @@ __device__ __forceinline__ bool is_mapped(const ZeroCopyHandshake& handshake, in
 }
 
 // By the peer's words; what its tensors hold was there before those. False: not reached.
-__device__ __forceinline__ bool find_locations(const DeviceTeam& team, const ZeroCopyHandshake& handshake, int peer,
-                                               const Payload (&words)[2], RemoteTensors& remote) {
-  const auto readable = *reinterpret_cast<const IpcLocation*>(&words[0]);
-  const auto writable = *reinterpret_cast<const IpcLocation*>(&words[1]);
+__device__ __forceinline__ bool find_locations(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
+                                               int peer, const ll::Payload (&words)[2], RemoteTensors& remote) {
+  const auto readable = *reinterpret_cast<const cuda::IpcLocation*>(&words[0]);
+  const auto writable = *reinterpret_cast<const cuda::IpcLocation*>(&words[1]);
   const Vector16 first = reads(handshake, peer) ? load_entry(team, peer, readable) : Vector16{};
   const Vector16 second = writes(handshake, peer) ? load_entry(team, peer, writable) : Vector16{};
   remote.readable = address_of(readable, first);
@@ -115,14 +115,14 @@ __device__ __forceinline__ bool find_locations(const DeviceTeam& team, const Zer
 struct PeerAnnouncement {
   bool has_come;  // the descriptor
   bool is_all;    // … and the words
-  Payload descriptor;
-  Payload words[2];
+  ll::Payload descriptor;
+  ll::Payload words[2];
 };
 
 __device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& context, int peer) {
-  const LlPacket* words = context.words(context.team.rank, peer);
-  const LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
-  const LlPacket first = load_packet(words), second = load_acquire(words + 1);
+  const cuda::LlPacket* words = context.words(context.team.rank, peer);
+  const cuda::LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
+  const cuda::LlPacket first = load_packet(words), second = load_acquire(words + 1);
   const bool has_come = is_of(descriptor, context.epoch);
   return {.has_come = has_come,
           .is_all = has_come && is_of(first, context.epoch) && is_of(second, context.epoch),
@@ -133,62 +133,63 @@ __device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& conte
 // Waits for a peer; false, reported: it has not come, or is at odds.
 __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, PeerAnnouncement& told) {
   SpinWait spin_wait(context.team, 0);
-  FaultCode fault = FaultCode::kNone;
+  cuda::FaultCode fault = cuda::FaultCode::kNone;
   do {
     told = look_at(context, peer);
     if (told.is_all || (told.has_come && !is_same(context.ours, told.descriptor))) break;
     fault = spin_wait.after_poll([peer] { return peer; });
-  } while (fault == FaultCode::kNone);
+  } while (fault == cuda::FaultCode::kNone);
   return agrees(context, peer, fault, told.descriptor);
 }
 
 // By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
 // looked up before all have come.
-__device__ __forceinline__ Vote decide_vote(const DeviceTeam& team, const ZeroCopyHandshake& handshake, uint32_t epoch,
-                                            RemoteTensors& remote) {
+__device__ __forceinline__ Vote decide_vote(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
+                                            uint32_t epoch, RemoteTensors& remote) {
   const int peer = static_cast<int>(thread_of_warp());
   const bool is_peer = peer < team.num_ranks && peer != team.rank;
   bool is_met = true;
   PeerAnnouncement told{};
   if (is_peer) {
     const ZeroCopyLink& link = handshake.links[peer];
-    const DeviceDescriptor to_peer = with_bytes(handshake.descriptor, link.bytes_to);
-    const DeviceDescriptor from_peer = with_bytes(handshake.descriptor, link.bytes_from);
+    const cuda::DeviceDescriptor to_peer = with_bytes(handshake.descriptor, link.bytes_to);
+    const cuda::DeviceDescriptor from_peer = with_bytes(handshake.descriptor, link.bytes_from);
     const ZeroCopyContext outgoing(team, to_peer, epoch);
     announce(outgoing);
-    LlPacket* words = outgoing.words(peer, team.rank);
-    store_packet(words, packet_of(*reinterpret_cast<const Payload*>(&link.readable), epoch));
-    store_packet(words + 1, packet_of(*reinterpret_cast<const Payload*>(&link.writable), epoch));
+    cuda::LlPacket* words = outgoing.words(peer, team.rank);
+    store_packet(words, packet_of(*reinterpret_cast<const ll::Payload*>(&link.readable), epoch));
+    store_packet(words + 1, packet_of(*reinterpret_cast<const ll::Payload*>(&link.writable), epoch));
     is_met = hear(ZeroCopyContext(team, from_peer, epoch), peer, told);
   }
-  if (!__all_sync(kWholeWarp, is_met)) return Vote::kFailed;
+  if (!__all_sync(ll128::kWholeWarp, is_met)) return Vote::kFailed;
   const bool is_found = !is_peer || find_locations(team, handshake, peer, told.words, remote);
-  return __all_sync(kWholeWarp, is_found) && handshake.is_aligned_16 != 0 ? Vote::kYes : Vote::kNo;
+  return __all_sync(ll128::kWholeWarp, is_found) && handshake.is_aligned_16 != 0 ? Vote::kYes : Vote::kNo;
 }
 
 // By the first warp of the other blocks, likewise, while block 0 comes to its vote. False: that was there before, or
 // is no yes.
 __device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                                int peer, RemoteTensors& remote) {
-  const DeviceTeam& team = context.team;
+  const cuda::DeviceTeam& team = context.team;
   const bool needs = !is_mapped(handshake, peer, RemoteTensors{});
-  const DeviceDescriptor from_peer = with_bytes(handshake.descriptor, needs ? handshake.links[peer].bytes_from : 0);
+  const cuda::DeviceDescriptor from_peer =
+      with_bytes(handshake.descriptor, needs ? handshake.links[peer].bytes_from : 0);
   bool is_told = !needs, has_voted = false;
   PeerAnnouncement told{};
   while (!is_told && !has_voted) {
-    const LlPacket own = load_packet(context.vote(team.rank, team.rank));
+    const cuda::LlPacket own = load_packet(context.vote(team.rank, team.rank));
     told = look_at(context, peer);
     has_voted = is_of(own, context.epoch);
     const bool is_refused = has_voted && own.low != static_cast<uint32_t>(Vote::kYes);
     is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
   }
-  return __all_sync(kWholeWarp, is_told) &&
-         __all_sync(kWholeWarp, !needs || find_locations(team, handshake, peer, told.words, remote));
+  return __all_sync(ll128::kWholeWarp, is_told) &&
+         __all_sync(ll128::kWholeWarp, !needs || find_locations(team, handshake, peer, told.words, remote));
 }
 
 // By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
 __device__ __forceinline__ void cast_vote(const ZeroCopyContext& context, Vote vote) {
-  const DeviceTeam& team = context.team;
+  const cuda::DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
   const bool is_clear = vote == Vote::kYes || vote == Vote::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
@@ -203,24 +204,24 @@ struct PeerVote {
 
 // By a thread a rank. Block 0 always gives the own vote; those of the peers may fail to come.
 __device__ __forceinline__ PeerVote await_vote(const ZeroCopyContext& context, int rank) {
-  const DeviceTeam& team = context.team;
-  Receipt<1> receipt{{context.vote(team.rank, rank)}, {}};
-  FaultCode fault;
+  const cuda::DeviceTeam& team = context.team;
+  ll::Receipt<1> receipt{{context.vote(team.rank, rank)}, {}};
+  cuda::FaultCode fault;
   do {
     fault = receipt.await(context, rank);
-  } while (fault != FaultCode::kNone && rank == team.rank);
+  } while (fault != cuda::FaultCode::kNone && rank == team.rank);
   const auto [word, mark] = receipt.payloads[0];
-  if (fault == FaultCode::kNone && (mark & ~kVoteBlocks) != kVoteTag) fault = FaultCode::kMismatch;
-  if (fault == FaultCode::kNone) return {static_cast<Vote>(word), mark & kVoteBlocks};
+  if (fault == cuda::FaultCode::kNone && (mark & ~kVoteBlocks) != kVoteTag) fault = cuda::FaultCode::kMismatch;
+  if (fault == cuda::FaultCode::kNone) return {static_cast<Vote>(word), mark & kVoteBlocks};
   report_fault(team, {.code = fault, .peer = rank, .sequence = context.epoch, .ours = context.ours});
   return {Vote::kUnheard, 0};
 }
 
 // By the first warp of a block, a vote a thread; kYes where there is no rank.
 __device__ __forceinline__ Action choose_action(const ZeroCopyContext& context, Vote vote) {
-  const bool all_agree = __all_sync(kWholeWarp, vote == Vote::kYes);
-  const bool one_votes_no = __any_sync(kWholeWarp, vote == Vote::kNo);
-  const auto own = static_cast<Vote>(__shfl_sync(kWholeWarp, static_cast<uint32_t>(vote), context.team.rank));
+  const bool all_agree = __all_sync(ll128::kWholeWarp, vote == Vote::kYes);
+  const bool one_votes_no = __any_sync(ll128::kWholeWarp, vote == Vote::kNo);
+  const auto own = static_cast<Vote>(__shfl_sync(ll128::kWholeWarp, static_cast<uint32_t>(vote), context.team.rank));
   if (own == Vote::kAbsent) return Action::kEnd;
   if (all_agree) return Action::kMove;
   if (one_votes_no) return Action::kFallBack;
@@ -229,10 +230,10 @@ __device__ __forceinline__ Action choose_action(const ZeroCopyContext& context, 
 
 // By one warp of an LL128 kernel that is launched alone, to peers that may have launched a direct one.
 __device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context) {
-  const DeviceTeam& team = context.team;
+  const cuda::DeviceTeam& team = context.team;
   const int peer = static_cast<int>(thread_of_warp());
   if (peer >= team.num_ranks || peer == team.rank) return;
-  const LlPacket nowhere = packet_of({}, context.epoch);
+  const cuda::LlPacket nowhere = packet_of({}, context.epoch);
   store_packet(context.words(peer, team.rank), nowhere);
   store_packet(context.words(peer, team.rank) + 1, nowhere);
   store_packet(context.vote(peer, team.rank), packet_of({static_cast<uint32_t>(Vote::kNo), kVoteTag}, context.epoch));
@@ -241,9 +242,9 @@ __device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context
 // By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
 // the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
 __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
-                                                    RemoteTensors (&remotes)[kMaxTeamRanks]) {
+                                                    RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   __shared__ bool is_all_found;
-  const DeviceTeam& team = context.team;
+  const cuda::DeviceTeam& team = context.team;
   const uint32_t fault = load_relaxed(&team.state->fault);  // beside the epoch
   if (blockIdx.x == 0 && is_wipe_due(context.epoch)) {
     wipe_idle_region(context, threadIdx.x, blockDim.x);
@@ -254,7 +255,7 @@ __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& conte
     RemoteTensors remote{};
     bool is_found;
     if (blockIdx.x == 0) {
-      const bool has_failed = __any_sync(kWholeWarp, fault != 0);
+      const bool has_failed = __any_sync(ll128::kWholeWarp, fault != 0);
       const Vote vote = has_failed ? Vote::kAbsent : decide_vote(team, handshake, context.epoch, remote);
       cast_vote(context, vote);
       is_found = vote == Vote::kYes;
@@ -271,8 +272,8 @@ __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& conte
 // By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
 // runs.
 __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
-                                                   Vote vote, RemoteTensors (&remotes)[kMaxTeamRanks]) {
-  const DeviceTeam& team = context.team;
+                                                   Vote vote, RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
+  const cuda::DeviceTeam& team = context.team;
   const int rank = static_cast<int>(thread_of_warp());
   const Action action = choose_action(context, vote);
   if (action != Action::kMove) return action;
@@ -281,10 +282,10 @@ __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& contex
     fence_device();  // what block 0 has found is there by now
     is_lost = !find_locations(team, handshake, rank, look_at(context, rank).words, remotes[rank]);
   }
-  const unsigned lost = __ballot_sync(kWholeWarp, is_lost);
+  const unsigned lost = __ballot_sync(ll128::kWholeWarp, is_lost);
   if (lost == 0) return action;
   if (rank == 0)  // a process has ended since
-    report_fault(team, {.code = FaultCode::kAborted,
+    report_fault(team, {.code = cuda::FaultCode::kAborted,
                         .peer = __ffs(static_cast<int>(lost)) - 1,
                         .sequence = context.epoch,
                         .ours = context.ours});
@@ -293,7 +294,7 @@ __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& contex
 
 // By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
 __device__ __forceinline__ Action agree(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
-                                        RemoteTensors (&remotes)[kMaxTeamRanks]) {
+                                        RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   __shared__ Action action;
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
@@ -304,7 +305,7 @@ __device__ __forceinline__ Action agree(const ZeroCopyContext& context, const Ze
       remotes[rank].num_blocks = heard.num_blocks;
       is_ready = heard.vote == Vote::kYes && is_mapped(handshake, rank, remotes[rank]);
     }
-    const bool is_well = __all_sync(kWholeWarp, is_ready);
+    const bool is_well = __all_sync(ll128::kWholeWarp, is_ready);
     const Action chosen = is_well ? Action::kMove : resolve_vote(context, handshake, heard.vote, remotes);
     if (rank == 0) action = chosen;
   }
@@ -322,33 +323,35 @@ __device__ __forceinline__ void tell_progress(const ZeroCopyContext& context, in
 // By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
 __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, int peer, uint32_t block,
                                                uint32_t count) {
-  const DeviceTeam& team = context.team;
-  const LlPacket* told = context.progress(team.rank, peer, block);
+  const cuda::DeviceTeam& team = context.team;
+  const cuda::LlPacket* told = context.progress(team.rank, peer, block);
   SpinWait spin_wait(team);
-  FaultCode fault;
+  cuda::FaultCode fault;
   do {
-    const LlPacket packet = load_acquire(told);
+    const cuda::LlPacket packet = load_acquire(told);
     if (is_of(packet, context.epoch) && packet.low >= count) return true;
     fault = spin_wait.after_poll([peer] { return peer; });
-  } while (fault == FaultCode::kNone);
+  } while (fault == cuda::FaultCode::kNone);
   report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
   return false;
 }
 
 // As if for data of a peer that never comes.
-__device__ __forceinline__ FaultCode await_fault(const DeviceTeam& team, int peer) {
+__device__ __forceinline__ cuda::FaultCode await_fault(const cuda::DeviceTeam& team, int peer) {
   SpinWait spin_wait(team);
   for (;;) {
-    if (const FaultCode fault = spin_wait.after_poll([peer] { return peer; }); fault != FaultCode::kNone) return fault;
+    if (const cuda::FaultCode fault = spin_wait.after_poll([peer] { return peer; }); fault != cuda::FaultCode::kNone)
+      return fault;
   }
 }
 
 // Waits for a done flag, though this rank may have failed. False: it does not come.
-__device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, const LlPacket* done_flag, int peer) {
-  const DeviceTeam& team = context.team;
-  Receipt<1> receipt{{done_flag}, {}};
-  FaultCode fault = receipt.await(context, peer);
-  const bool has_come = fault == FaultCode::kNone;
+__device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, const cuda::LlPacket* done_flag,
+                                                int peer) {
+  const cuda::DeviceTeam& team = context.team;
+  ll::Receipt<1> receipt{{done_flag}, {}};
+  cuda::FaultCode fault = receipt.await(context, peer);
+  const bool has_come = fault == cuda::FaultCode::kNone;
   if (has_come && receipt.payloads[0].low == kShareDone) return true;
   if (has_come) fault = await_fault(team, peer);
   report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
@@ -358,7 +361,7 @@ __device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, 
 // This block's share of the peer's done flags. A rank that has failed may not know how many there are: the first tells.
 __device__ __noinline__ inline void await_done_flags(const ZeroCopyContext& context, int peer, uint32_t num_blocks) {
   if (num_blocks == 0) {
-    const LlPacket* first = context.done_flag(context.team.rank, peer, 0);
+    const cuda::LlPacket* first = context.done_flag(context.team.rank, peer, 0);
     if (!guard(context, first, peer)) return;
     num_blocks = load_packet(first).high;
   }
@@ -368,7 +371,7 @@ __device__ __noinline__ inline void await_done_flags(const ZeroCopyContext& cont
 }
 
 // By block 0: what the LL128 kernel behind this one looks at.
-__device__ __forceinline__ void record(TeamState& state, Action action) {
+__device__ __forceinline__ void record(cuda::TeamState& state, Action action) {
   if (action != Action::kMove && action != Action::kFallBack) return;
   store_relaxed(&state.must_fall_back, action == Action::kFallBack ? 1u : 0u);
   if (action == Action::kMove) store_relaxed(&state.num_zero_copy, load_relaxed(&state.num_zero_copy) + 1);
@@ -376,8 +379,8 @@ __device__ __forceinline__ void record(TeamState& state, Action action) {
 
 // By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
 __device__ __forceinline__ void finish(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
-                                       Action action, const RemoteTensors (&remotes)[kMaxTeamRanks]) {
-  const DeviceTeam& team = context.team;
+                                       Action action, const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
+  const cuda::DeviceTeam& team = context.team;
   __syncthreads();
   let_next_in();
   if (action == Action::kEnd || threadIdx.x >= 32) return;
@@ -393,4 +396,4 @@ __device__ __forceinline__ void finish(const ZeroCopyContext& context, const Zer
   if (action != Action::kFallBack) advance_epoch(team, context.epoch, blockIdx.x, gridDim.x);
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::zero_copy

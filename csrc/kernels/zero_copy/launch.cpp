@@ -4,9 +4,10 @@
 
 #include "kernels/reduce_types.hpp"
 
-namespace axon::device {
+namespace axon::kernels::zero_copy {
 
-ZeroCopyHandshake handshake_of(DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept {
+ZeroCopyHandshake handshake_of(cuda::DeviceOperation operation, DataType dtype, Reduction reduction,
+                               int root) noexcept {
   return {.descriptor = {.operation = static_cast<uint64_t>(operation),
                          .dtype = static_cast<uint64_t>(dtype),
                          .reduction = static_cast<uint64_t>(reduction),
@@ -18,42 +19,38 @@ ZeroCopyHandshake handshake_of(DeviceOperation operation, DataType dtype, Reduct
           .links = {}};
 }
 
-Result<int> count_blocks(int num_blocks, DeviceOperation operation, int num_ranks) {
-  if (num_blocks < 0 || num_blocks > kMaxBlocks) {
+Result<int> count_blocks(int num_blocks, cuda::DeviceOperation operation, int num_ranks) {
+  if (num_blocks < 0 || num_blocks > cuda::kMaxBlocks) {
     return Status(ErrorCode::kInvalidArgument,
-                  std::to_string(num_blocks) + " blocks; there are up to " + std::to_string(kMaxBlocks));
+                  std::to_string(num_blocks) + " blocks; there are up to " + std::to_string(cuda::kMaxBlocks));
   }
   return num_blocks != 0 ? num_blocks : preferred_blocks(operation, Beside::kNothing, num_ranks);
 }
 
-Status zero_copy_load_kernels() {
+Status load_kernels() {
   for (const auto& [dtype, reduction] : all_reduction_types()) {
-    AXON_TRY(load(zero_copy_reduce_kernel_for(dtype, reduction), kMostZeroCopySharedBytes));
+    AXON_TRY(cuda::load(reduce_kernel_for(dtype, reduction), kMostZeroCopySharedBytes));
   }
-  AXON_TRY(load(zero_copy_exchange_kernel_address()));
-  return load(zero_copy_broadcast_kernel_address());
+  AXON_TRY(cuda::load(exchange_kernel_address()));
+  return cuda::load(broadcast_kernel_address());
 }
-
-}  // namespace axon::device
-
-namespace axon {
 
 // All_reduce, whose ranks send as much as they fetch, gains by more than fill the links, up to 3 %; the other
 // reductions do not (benchmarks/results/direct_2xh200.jsonl). Of exchanges between two, half of 16 blocks write as fast
 // as the links take it, half copy the own message; in a broadcast there is none. To several peers twice as many do
 // (direct_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks, 2683 by 16), of a broadcast 48 and of reduce_scatter
 // 24 (direct_4xh100.jsonl).
-int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) noexcept {
+int preferred_blocks(cuda::DeviceOperation operation, Beside beside, int num_ranks) noexcept {
   const bool is_alone = beside == Beside::kNothing;
   const bool are_two = num_ranks == 2;
   switch (operation) {
-    case DeviceOperation::kAllReduce:
+    case cuda::DeviceOperation::kAllReduce:
       return is_alone ? 64 : 8;
-    case DeviceOperation::kReduce:
+    case cuda::DeviceOperation::kReduce:
       return is_alone ? 32 : 16;
-    case DeviceOperation::kReduceScatter:
+    case cuda::DeviceOperation::kReduceScatter:
       return is_alone ? (are_two ? 32 : 24) : 16;
-    case DeviceOperation::kBroadcast:
+    case cuda::DeviceOperation::kBroadcast:
       if (are_two) return is_alone ? 64 : 8;
       return is_alone ? 48 : 16;
     default:
@@ -61,4 +58,4 @@ int preferred_blocks(DeviceOperation operation, Beside beside, int num_ranks) no
   }
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::zero_copy

@@ -17,23 +17,23 @@
 #include "kernels/zero_copy/handshake.cuh"
 #include "kernels/zero_copy/point_to_point.hpp"
 
-namespace axon::device {
+namespace axon::kernels::zero_copy {
 
 // What the leading warp tells the others of its rank; else an address, which is even.
 inline constexpr uint64_t kByLl128 = 0;
 inline constexpr uint64_t kNowhere = 1;  // it has given up
 
 // In the block of `owner`, with `peer`.
-__device__ __forceinline__ Rendezvous& rendezvous(const DeviceTeam& team, int owner, int peer) {
-  return reinterpret_cast<Rendezvous*>(team.slices[owner] + team.layout.rendezvous)[peer];
+__device__ __forceinline__ cuda::Rendezvous& rendezvous(const cuda::DeviceTeam& team, int owner, int peer) {
+  return reinterpret_cast<cuda::Rendezvous*>(team.slices[owner] + team.layout.rendezvous)[peer];
 }
 
-__device__ __forceinline__ uint32_t next_message(const MessageCount& count) {
+__device__ __forceinline__ uint32_t next_message(const cuda::MessageCount& count) {
   return load_relaxed(&count.number) + 1;
 }
 
 // By one thread of each of the `num_warps` that have called next_message(). True: the last.
-__device__ __forceinline__ bool leave_message(MessageCount& count, uint32_t number, uint32_t num_warps) {
+__device__ __forceinline__ bool leave_message(cuda::MessageCount& count, uint32_t number, uint32_t num_warps) {
   if (atomicAdd(&count.num_left, 1u) + 1 != num_warps) return false;
   store_relaxed(&count.num_left, 0u);
   store_relaxed(&count.number, number);
@@ -47,7 +47,7 @@ __device__ __forceinline__ void tell_outcome(const EpochContext& context, int re
 
 // Whether the other side had decided before, as it does. Relaxed: what the exchanges decide is whether stores follow at
 // all. A receiver's is on the sender's GPU, over NVLink, which lines need anyway.
-__device__ __forceinline__ bool decide(Rendezvous& of_sender, uint32_t number, Claim ours, Claim theirs) {
+__device__ __forceinline__ bool decide(cuda::Rendezvous& of_sender, uint32_t number, Claim ours, Claim theirs) {
   const auto word = [number](Claim claim) {
     return static_cast<unsigned long long>(number) << 32 | static_cast<uint32_t>(claim);
   };
@@ -55,19 +55,19 @@ __device__ __forceinline__ bool decide(Rendezvous& of_sender, uint32_t number, C
 }
 
 // By thread 0 of the sender's leading warp.
-__device__ __noinline__ inline uint64_t choose_target(const EpochContext& context, const PeerMessages& messages,
+__device__ __noinline__ inline uint64_t choose_target(const EpochContext& context, const ll128::PeerMessages& messages,
                                                       int peer) {
-  const DeviceTeam& team = context.team;
-  Rendezvous& own = rendezvous(team, team.rank, peer);
-  Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
-  FaultCode fault = offer.await(context, peer);
+  const cuda::DeviceTeam& team = context.team;
+  cuda::Rendezvous& own = rendezvous(team, team.rank, peer);
+  ll::Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
+  cuda::FaultCode fault = offer.await(context, peer);
   const auto& [location, theirs, tag] = offer.payloads;
   const bool fits = is_same(context.ours, theirs) && tag.low == messages.send_tag;
-  if (fault == FaultCode::kNone && !fits) fault = FaultCode::kMismatch;
-  if (fault == FaultCode::kNone) {
+  if (fault == cuda::FaultCode::kNone && !fits) fault = cuda::FaultCode::kMismatch;
+  if (fault == cuda::FaultCode::kNone) {
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too
-    const auto to = *reinterpret_cast<const IpcLocation*>(&location);
+    const auto to = *reinterpret_cast<const cuda::IpcLocation*>(&location);
     std::byte* target = is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
@@ -78,7 +78,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
                       .peer = peer,
                       .sequence = context.epoch,
                       .ours = context.ours,
-                      .theirs = *reinterpret_cast<const DeviceDescriptor*>(&theirs),
+                      .theirs = *reinterpret_cast<const cuda::DeviceDescriptor*>(&theirs),
                       .our_tag = messages.send_tag,
                       .their_tag = tag.low});
   return kNowhere;
@@ -87,7 +87,7 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
 // By each warp of the sender, last of all but for lines.
 __device__ __forceinline__ void finish_sending(const EpochContext& context, int peer, uint64_t target,
                                                uint32_t num_warps) {
-  const DeviceTeam& team = context.team;
+  const cuda::DeviceTeam& team = context.team;
   const bool is_written = target != kByLl128 && target != kNowhere;
   if (is_written) fence_system();  // what this thread has written comes before
   __syncwarp();
@@ -99,22 +99,23 @@ __device__ __forceinline__ void finish_sending(const EpochContext& context, int 
   atomicAdd(&team.state->num_zero_copy_messages, 1u);
 }
 
-__device__ __forceinline__ void lead_sending(const WaitContext& wait_context, const PeerMessages& messages, int peer,
-                                             uint32_t num_warps) {
-  Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
+__device__ __forceinline__ void lead_sending(const ll128::WaitContext& wait_context,
+                                             const ll128::PeerMessages& messages, int peer, uint32_t num_warps) {
+  cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
   const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
   const bool is_sent = send_header(wait_context, peer, messages.send_tag);
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
     if (is_sent) target = choose_target(context, messages, peer);
-    store_packet(&own.target, packet_of(*reinterpret_cast<const Payload*>(&target), context.epoch));
+    store_packet(&own.target, packet_of(*reinterpret_cast<const ll::Payload*>(&target), context.epoch));
     if (target == kByLl128) tell_outcome(context, peer, Outcome::kFallBack);
   }
-  finish_sending(context, peer, __shfl_sync(kWholeWarp, target, 0), num_warps);
+  finish_sending(context, peer, __shfl_sync(ll128::kWholeWarp, target, 0), num_warps);
 }
 
 // One warp's part of a message that begins at a vector. Chunks go around the warps.
-__device__ __forceinline__ void write_part(const PeerMessages& messages, std::byte* target, const Job& part) {
+__device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, std::byte* target,
+                                           const ll128::Job& part) {
   constexpr uint32_t kInFlight = 16;  // vectors a thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
   const uint64_t num_vectors = messages.send_bytes / kVectorBytes;
@@ -138,19 +139,19 @@ __device__ __forceinline__ void write_part(const PeerMessages& messages, std::by
 }
 
 // By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.
-__device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, const PeerMessages& messages, int peer,
-                                               const Job& job) {
-  Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
+__device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_context,
+                                               const ll128::PeerMessages& messages, int peer, const ll128::Job& job) {
+  cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
   const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
   uint64_t target = kNowhere;
   if (thread_of_warp() == 0) {
-    Receipt<1> told{{&own.target}, {}};
-    while (told.await(context, wait_context.team.rank) != FaultCode::kNone)
+    ll::Receipt<1> told{{&own.target}, {}};
+    while (told.await(context, wait_context.team.rank) != cuda::FaultCode::kNone)
       continue;  // the leading warp tells in any case
     target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
     (void)load_acquire(&own.target);  // as for the leading warp
   }
-  target = __shfl_sync(kWholeWarp, target, 0);
+  target = __shfl_sync(ll128::kWholeWarp, target, 0);
   __syncwarp();
   if (target != kByLl128 && target != kNowhere) {
     write_part(messages, reinterpret_cast<std::byte*>(target), {job.group, job.channel - 1, job.num_channels - 1});
@@ -160,27 +161,29 @@ __device__ __forceinline__ bool sends_by_ll128(const WaitContext& wait_context, 
 }
 
 // By one thread: what the sender's leading warp waits for.
-__device__ __forceinline__ void offer(const EpochContext& context, int sender, IpcLocation location, uint32_t tag) {
-  LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
-  store_packet(packets, packet_of(*reinterpret_cast<const Payload*>(&location), context.epoch));
-  store_packet(packets + 1, packet_of(*reinterpret_cast<const Payload*>(&context.ours), context.epoch));
+__device__ __forceinline__ void offer(const EpochContext& context, int sender, cuda::IpcLocation location,
+                                      uint32_t tag) {
+  cuda::LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
+  store_packet(packets, packet_of(*reinterpret_cast<const ll::Payload*>(&location), context.epoch));
+  store_packet(packets + 1, packet_of(*reinterpret_cast<const ll::Payload*>(&context.ours), context.epoch));
   store_packet(packets + 2, packet_of({tag, 0}, context.epoch));
 }
 
 // By one thread. Nothing, if it has not come; this rank has a fault then.
 __device__ __noinline__ inline Outcome await_outcome(const EpochContext& context, int sender, uint32_t tag) {
-  const DeviceTeam& team = context.team;
-  Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
-  const FaultCode fault = outcome.await(context, sender);
-  if (fault == FaultCode::kNone) return static_cast<Outcome>(outcome.payloads[0].low);
+  const cuda::DeviceTeam& team = context.team;
+  ll::Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
+  const cuda::FaultCode fault = outcome.await(context, sender);
+  if (fault == cuda::FaultCode::kNone) return static_cast<Outcome>(outcome.payloads[0].low);
   report_fault(team, {.code = fault, .peer = sender, .sequence = context.epoch, .ours = context.ours, .our_tag = tag});
   return Outcome{};
 }
 
-__device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, const PeerMessages& messages,
-                                               IpcLocation location, int peer, uint32_t num_warps) {
-  const DeviceTeam& team = wait_context.team;
-  Rendezvous& own = rendezvous(team, team.rank, peer);
+__device__ __forceinline__ void lead_receiving(const ll128::WaitContext& wait_context,
+                                               const ll128::PeerMessages& messages, cuda::IpcLocation location,
+                                               int peer, uint32_t num_warps) {
+  const cuda::DeviceTeam& team = wait_context.team;
+  cuda::Rendezvous& own = rendezvous(team, team.rank, peer);
   const EpochContext context(team, wait_context.ours, next_message(own.received));
   const bool offers = wait_context.is_sound() && thread_of_warp() == 0;
   if (offers) offer(context, peer, location, messages.receive_tag);
@@ -199,16 +202,16 @@ __device__ __forceinline__ void lead_receiving(const WaitContext& wait_context, 
 }
 
 // By the receiver's other warps. True: it comes over LL128.
-__device__ __forceinline__ bool receives_by_ll128(const WaitContext& wait_context, const PeerMessages& messages,
-                                                  int peer, uint32_t num_warps) {
-  Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
+__device__ __forceinline__ bool receives_by_ll128(const ll128::WaitContext& wait_context,
+                                                  const ll128::PeerMessages& messages, int peer, uint32_t num_warps) {
+  cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
   const EpochContext context(wait_context.team, wait_context.ours, next_message(own.received));
   Outcome outcome{};
   if (thread_of_warp() == 0) {
     if (wait_context.is_sound()) outcome = await_outcome(context, peer, messages.receive_tag);
     (void)leave_message(own.received, context.epoch, num_warps);
   }
-  return __shfl_sync(kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kFallBack);
+  return __shfl_sync(ll128::kWholeWarp, static_cast<uint32_t>(outcome), 0) == static_cast<uint32_t>(Outcome::kFallBack);
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::zero_copy

@@ -2,7 +2,7 @@
 // cannot be. One kernel on the caller's stream, eager or in a CUDA graph:
 //
 //   MessageLocations zero_copy{.receives_from = 1u << peer, .receives = {…, location_of(tensor), …}};
-//   AXON_TRY(zero_copy_exchange_messages(team, call, zero_copy, stream));     // at the peer: {.sends_to = …}
+//   AXON_TRY(exchange_messages(team, call, zero_copy, stream));     // at the peer: {.sends_to = …}
 //
 // Each message is agreed on by its two ranks alone, while the kernel runs, so those of one launch do not wait for each
 // other, whatever way each goes. Both ranks name it in their masks or both do not; otherwise that is a mismatch.
@@ -13,26 +13,22 @@
 
 #include "kernels/ll128/collectives.hpp"
 
-namespace axon {
-
-namespace device {
+namespace axon::kernels::zero_copy {
 
 // What the sender tells the receiver of a message, …
 enum class Outcome : uint32_t { kWritten = 1, kFallBack = 2 };
 // … and what either of them leaves in Rendezvous::claim, in the low half; the high one is the message's number.
 enum class Claim : uint32_t { kClaimed = 1, kWithdrawn = 2 };
 
-}  // namespace device
-
 // Of the messages of an ExchangeCall on the point-to-point traffic class.
 struct MessageLocations {
-  uint32_t sends_to = 0;                     // bit r: the message to rank r goes directly if it can
-  uint32_t receives_from = 0;                // bit r: the one from rank r
-  IpcLocation receives[kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
+  uint32_t sends_to = 0;                                 // bit r: the message to rank r goes directly if it can
+  uint32_t receives_from = 0;                            // bit r: the one from rank r
+  cuda::IpcLocation receives[cuda::kMaxTeamRanks] = {};  // [r]: of call.receives[r], which rank r writes; maybe none
 };
 
-// `call` as for ll128_exchange. All messages that `zero_copy` does not name go over LL128.
-Status zero_copy_exchange_messages(const DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
-                                   StreamView stream);
+// `call` as for kernels::ll128::exchange. All messages that `zero_copy` does not name go over LL128.
+Status exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
+                         cuda::StreamView stream);
 
-}  // namespace axon
+}  // namespace axon::kernels::zero_copy

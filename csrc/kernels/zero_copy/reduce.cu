@@ -6,8 +6,7 @@
 #include "kernels/dispatch.cuh"
 #include "kernels/reduce_types.hpp"
 
-namespace axon {
-namespace device {
+namespace axon::kernels::zero_copy {
 namespace {
 
 constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  // of a block
@@ -21,7 +20,8 @@ uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
 }
 
-ZeroCopyReduceArguments arguments_of(const DeviceTeam& team, const ZeroCopyHandshake& handshake, double premul_factor) {
+ZeroCopyReduceArguments arguments_of(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
+                                     double premul_factor) {
   const auto dtype = static_cast<DataType>(handshake.descriptor.dtype);
   const auto reduction = static_cast<Reduction>(handshake.descriptor.reduction);
   return {.handshake = handshake,
@@ -38,14 +38,15 @@ uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
   return std::min(static_cast<uint64_t>(rank) * shard_stride(num_bytes, num_ranks), num_bytes);
 }
 
-Status launch_zero_copy_reduce(const DeviceTeam& team, ZeroCopyReduceArguments& call, int num_blocks,
-                               StreamView stream) {
-  const DeviceDescriptor& descriptor = call.handshake.descriptor;
-  const void* kernel = zero_copy_reduce_kernel_for(static_cast<DataType>(descriptor.dtype),
-                                                   static_cast<Reduction>(descriptor.reduction));
-  Result<int> blocks = count_blocks(num_blocks, static_cast<DeviceOperation>(descriptor.operation), team.num_ranks);
+Status launch_zero_copy_reduce(const cuda::DeviceTeam& team, ZeroCopyReduceArguments& call, int num_blocks,
+                               cuda::StreamView stream) {
+  const cuda::DeviceDescriptor& descriptor = call.handshake.descriptor;
+  const void* kernel =
+      reduce_kernel_for(static_cast<DataType>(descriptor.dtype), static_cast<Reduction>(descriptor.reduction));
+  Result<int> blocks =
+      count_blocks(num_blocks, static_cast<cuda::DeviceOperation>(descriptor.operation), team.num_ranks);
   if (!blocks.ok()) return std::move(blocks.status());
-  void* parameters[] = {const_cast<DeviceTeam*>(&team), &call};
+  void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &call};
   return launch(kernel,
                 {.num_blocks = blocks.value(),
                  .num_threads = 32 * kZeroCopyReduceWarps,
@@ -55,30 +56,29 @@ Status launch_zero_copy_reduce(const DeviceTeam& team, ZeroCopyReduceArguments& 
 
 }  // namespace
 
-const void* zero_copy_reduce_kernel_for(DataType dtype, Reduction reduction) noexcept {
+const void* reduce_kernel_for(DataType dtype, Reduction reduction) noexcept {
   return with_arithmetic(dtype, reduction, []<typename Arithmetic>(Arithmetic) {
     return reinterpret_cast<const void*>(&zero_copy_reduce_kernel<Arithmetic>);
   });
 }
 
-}  // namespace device
-
-Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, const ReduceLocations& locations,
-                            StreamView stream) {
+Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, const ReduceLocations& locations,
+                  cuda::StreamView stream) {
   using namespace device;
-  if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
-  const bool has_root = call.root != kNoRoot;
+  if (reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
+  const bool has_root = call.root != cuda::kNoRoot;
   const bool receives = !has_root || call.root == team.rank;
   const uint64_t num_bytes = call.num_elements * size_of(call.dtype);
-  ZeroCopyHandshake handshake = handshake_of(has_root ? DeviceOperation::kReduce : DeviceOperation::kAllReduce,
-                                             call.dtype, call.reduction, call.root);
+  ZeroCopyHandshake handshake =
+      handshake_of(has_root ? cuda::DeviceOperation::kReduce : cuda::DeviceOperation::kAllReduce, call.dtype,
+                   call.reduction, call.root);
   handshake.descriptor.num_bytes = num_bytes;
   handshake.is_aligned_16 = is_aligned_16(call.input) && (!receives || is_aligned_16(call.output)) ? 1 : 0;
 
   const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = behind(locations.input, begin_of(rank)),
-                             .writable = receives ? behind(locations.output, begin_of(rank)) : IpcLocation{},
+                             .writable = receives ? behind(locations.output, begin_of(rank)) : cuda::IpcLocation{},
                              .bytes_to = num_bytes,
                              .bytes_from = num_bytes};
   }
@@ -94,11 +94,12 @@ Status zero_copy_all_reduce(const DeviceTeam& team, const ReduceCall& call, cons
   return launch_zero_copy_reduce(team, arguments, locations.num_blocks, stream);
 }
 
-Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall& call,
-                                const ReduceScatterLocations& locations, StreamView stream) {
+Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& call,
+                      const ReduceScatterLocations& locations, cuda::StreamView stream) {
   using namespace device;
-  if (zero_copy_reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
-  ZeroCopyHandshake handshake = handshake_of(DeviceOperation::kReduceScatter, call.dtype, call.reduction, kNoRoot);
+  if (reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
+  ZeroCopyHandshake handshake =
+      handshake_of(cuda::DeviceOperation::kReduceScatter, call.dtype, call.reduction, cuda::kNoRoot);
   const SendBuffer& own = call.inputs[team.rank];
   const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
   for (int rank = 0; rank < team.num_ranks; ++rank) {
@@ -119,4 +120,4 @@ Status zero_copy_reduce_scatter(const DeviceTeam& team, const ReduceScatterCall&
   return launch_zero_copy_reduce(team, arguments, locations.num_blocks, stream);
 }
 
-}  // namespace axon
+}  // namespace axon::kernels::zero_copy

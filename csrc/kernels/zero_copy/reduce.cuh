@@ -12,7 +12,7 @@
 #include "kernels/reduce.cuh"
 #include "kernels/zero_copy/handshake.cuh"
 
-namespace axon::device {
+namespace axon::kernels::zero_copy {
 
 inline constexpr uint32_t kZeroCopyReduceWarps = 8;
 inline constexpr uint32_t kZeroCopyReduceStages = 3;
@@ -48,14 +48,14 @@ class ZeroCopyReducer {
   }
 
   // Loads all stages but one.
-  __device__ __forceinline__ void begin(const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+  __device__ __forceinline__ void begin(const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
     if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : remotes[thread_].readable;
     fence_proxy();  // the barriers and the tensors
     __syncwarp();
     for (uint32_t stage = 0; stage < kBegun; ++stage) load(first_ + stage * step_, stage);
   }
 
-  __device__ __forceinline__ void run(const RemoteTensors (&remotes)[kMaxTeamRanks]) {
+  __device__ __forceinline__ void run(const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
     if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : remotes[thread_].writable;
     uint32_t number = 0;
     for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
@@ -166,20 +166,20 @@ class ZeroCopyReducer {
   uint32_t num_chunks_;
 };
 
-extern __shared__ __align__(128) std::byte zero_copy_reduce_stages[];
+extern __shared__ __align__(128) std::byte reduce_stages[];
 
 template <typename Arithmetic>
 __global__ void __launch_bounds__(32 * kZeroCopyReduceWarps)
-    zero_copy_reduce_kernel(const __grid_constant__ DeviceTeam team,
+    zero_copy_reduce_kernel(const __grid_constant__ cuda::DeviceTeam team,
                             const __grid_constant__ ZeroCopyReduceArguments call) {
-  __shared__ RemoteTensors remotes[kMaxTeamRanks];
+  __shared__ RemoteTensors remotes[cuda::kMaxTeamRanks];
   __shared__ LoadBarrier barriers[kZeroCopyReduceWarps][kZeroCopyReduceStages];
   await_stream();
   const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
   const uint32_t warp = threadIdx.x / 32;
   const uint32_t stage_bytes = kZeroCopyReduceStages * static_cast<uint32_t>(team.num_ranks) * call.chunk_bytes;
   ZeroCopyReducer<Arithmetic> reducer(call, team.rank, warp * gridDim.x + blockIdx.x, kZeroCopyReduceWarps * gridDim.x,
-                                      zero_copy_reduce_stages + warp * stage_bytes, barriers[warp]);
+                                      reduce_stages + warp * stage_bytes, barriers[warp]);
   const bool is_early = find_remote_tensors(context, call.handshake, remotes);
   if (is_early) reducer.begin(remotes);
   const Action action = agree(context, call.handshake, remotes);
@@ -192,4 +192,4 @@ __global__ void __launch_bounds__(32 * kZeroCopyReduceWarps)
   finish(context, call.handshake, action, remotes);
 }
 
-}  // namespace axon::device
+}  // namespace axon::kernels::zero_copy

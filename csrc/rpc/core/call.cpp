@@ -4,7 +4,7 @@
 
 #include "rpc/core/connection.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 void Call::reset() noexcept {
   request.clear();
@@ -83,4 +83,4 @@ void Call::on_sent() noexcept {
   if (is_exposing_) finish_answered();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

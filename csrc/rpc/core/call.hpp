@@ -17,12 +17,12 @@
 #include "rpc/core/inbound.hpp"
 #include "rpc/core/outbound.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Connection;
 class MailSender;
 
-class Call : public ListNode<Call>, private Submission, private Inbound::Listener, private Outbound::Listener {
+class Call : public ListNode<Call>, private engine::Submission, private Inbound::Listener, private Outbound::Listener {
  public:
   enum class Answer : uint8_t {
     kAwaited,
@@ -76,7 +76,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   friend class MailSender;
   friend class RuntimeCore;
 
-  struct Announcement final : Submission {
+  struct Announcement final : engine::Submission {
     explicit Announcement(Call& owner) noexcept : call(owner) {}
     Call& call;
     void begin() noexcept override {}
@@ -84,7 +84,7 @@ class Call : public ListNode<Call>, private Submission, private Inbound::Listene
   };
 
   // What is sent is there.
-  struct StartFlagWaiter final : FlagWaiter {
+  struct StartFlagWaiter final : engine::FlagWaiter {
     explicit StartFlagWaiter(Call& owner) noexcept : call(owner) {}
     Call& call;
     void on_flag_set() noexcept override;
@@ -160,4 +160,4 @@ class Counted {
 
 using CallPointer = Counted<Call>;
 
-}  // namespace axon
+}  // namespace axon::rpc

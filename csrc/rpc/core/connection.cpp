@@ -9,13 +9,13 @@
 #include "rpc/core/header_frame_reader.hpp"
 #include "rpc/core/runtime_core.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 static constexpr std::chrono::seconds kLookInterval{1};
 // What a peer has sent before it closed its socket goes another way, and may come later.
 static constexpr std::chrono::milliseconds kHangUpGrace{200};
 
-Connection::Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer)
+Connection::Connection(RuntimeCore& core, engine::Engine& engine, Identity identity, transport::PeerId peer)
     : core_(core),
       engine_(engine),
       socket_(std::move(identity.socket)),
@@ -39,7 +39,7 @@ void Connection::start(Call& call) noexcept {
   if (call.connection_.get() != this) call.connection_ = shared_from_this();
   call.deadline_ = {};
   if (engine_.is_forked()) [[unlikely]]
-    return call.fail_unstarted(Engine::forked());
+    return call.fail_unstarted(engine::Engine::forked());
   call.retain();
   engine_.submit_after_completion(call);
   if (!call.finished()) engine_.wake();
@@ -49,8 +49,8 @@ bool Connection::wait(Call& call, Clock::time_point deadline, Clock::duration sp
   return call.finished() || engine_.wait(call.finished_, deadline, spin_budget);
 }
 
-MessageHeader Connection::header_of(OperationKind kind, uint32_t number) const noexcept {
-  MessageHeader header;
+transport::MessageHeader Connection::header_of(transport::OperationKind kind, uint32_t number) const noexcept {
+  transport::MessageHeader header;
   header.key = identity_.peer_key;
   header.sequence = number;
   header.fingerprint.operation = kind;
@@ -64,21 +64,21 @@ Status Connection::failure() noexcept {
   });
 }
 
-void Connection::on_message(const MessageHeader& header, const Payload& payload) noexcept {
+void Connection::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   switch (header.fingerprint.operation) {
-    case OperationKind::kInvoke:
-    case OperationKind::kTell:
-    case OperationKind::kInvokePayload:
+    case transport::OperationKind::kInvoke:
+    case transport::OperationKind::kTell:
+    case transport::OperationKind::kInvokePayload:
       return on_call(header, payload);
-    case OperationKind::kReply:
-    case OperationKind::kFailure:
+    case transport::OperationKind::kReply:
+    case transport::OperationKind::kFailure:
       return on_answer(header, payload);
-    case OperationKind::kReplyPayload:
+    case transport::OperationKind::kReplyPayload:
       return on_answer_payload(header, payload);
-    case OperationKind::kCancel:
+    case transport::OperationKind::kCancel:
       drop(payload);
       return on_cancel(header);
-    case OperationKind::kWithdrawn:
+    case transport::OperationKind::kWithdrawn:
       drop(payload);
       return on_withdrawn(header);
     default:
@@ -164,7 +164,7 @@ void Connection::take_slot(Call& call) noexcept {
 }
 
 // When it leaves and how long its caller waits from then on, in milliseconds.
-void Connection::stamp(MessageHeader& header, const Call& call) noexcept {
+void Connection::stamp(transport::MessageHeader& header, const Call& call) noexcept {
   const Clock::time_point now = Clock::now();
   const bool is_new = call.deadline_ == Clock::time_point{};
   const auto left = is_new ? call.timeout : std::chrono::ceil<std::chrono::milliseconds>(call.deadline_ - now);
@@ -182,9 +182,10 @@ void Connection::launch(Call& call) noexcept {
   call.number_ = slot.number;
   call.at_peer_ = true;
   const bool awaited = call.answer == Call::Answer::kAwaited;
-  MessageHeader header = header_of(awaited ? OperationKind::kInvoke : OperationKind::kTell, call.number_);
+  transport::MessageHeader header =
+      header_of(awaited ? transport::OperationKind::kInvoke : transport::OperationKind::kTell, call.number_);
   if (awaited && tells_deadlines_) stamp(header, call);
-  Status sent = call.request.send(engine_.messenger(), peer_, header, OperationKind::kInvokePayload);
+  Status sent = call.request.send(engine_.messenger(), peer_, header, transport::OperationKind::kInvokePayload);
   if (call.is_final_) return;  // a runtime of this process refused it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
@@ -206,7 +207,7 @@ void Connection::launch_waiting() noexcept {
   }
 }
 
-void Connection::on_answer(const MessageHeader& header, const Payload& payload) noexcept {
+void Connection::on_answer(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   CallSlot& slot = call_slots_[slot_of(header.sequence)];
   if (!slot.taken || slot.number != header.sequence) return drop(payload);
   if (slot.call == nullptr) return on_late_answer(slot, header, payload);
@@ -218,15 +219,17 @@ void Connection::on_answer(const MessageHeader& header, const Payload& payload) 
     if (!call.still_exposes()) finish(call, Status());  // else Call::on_sent() does
     return;
   }
-  call.failed_there_ = header.fingerprint.operation == OperationKind::kFailure;
+  call.failed_there_ = header.fingerprint.operation == transport::OperationKind::kFailure;
   call.reply_.on_header_frame(payload);
 }
 
 // Its call has found its end otherwise.
-void Connection::on_late_answer(CallSlot& slot, const MessageHeader& header, const Payload& payload) noexcept {
+void Connection::on_late_answer(CallSlot& slot, const transport::MessageHeader& header,
+                                const transport::Payload& payload) noexcept {
   MailSender* const sender = slot.mail_sender;
   std::vector<std::byte> copy;
-  if (sender != nullptr && payload.bytes != nullptr && header.fingerprint.operation == OperationKind::kReply) {
+  if (sender != nullptr && payload.bytes != nullptr &&
+      header.fingerprint.operation == transport::OperationKind::kReply) {
     copy.assign(payload.bytes, payload.bytes + payload.num_bytes);
   }
   const int64_t turn = slot.turn;
@@ -240,7 +243,7 @@ void Connection::on_late_answer(CallSlot& slot, const MessageHeader& header, con
   sender->on_late_answer(turn, is_understood ? header_frame.values : std::span<const std::byte>());
 }
 
-void Connection::on_answer_payload(const MessageHeader& header, const Payload& payload) noexcept {
+void Connection::on_answer_payload(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   CallSlot& slot = call_slots_[slot_of(header.sequence)];
   if (!slot.taken || slot.number != header.sequence || slot.call == nullptr) return drop(payload);
   slot.call->reply_.on_payload_frame(header, payload);
@@ -314,7 +317,7 @@ void Connection::decline(Call& call, Status reason) noexcept {
 
 void Connection::give_up(Call& call, Status why) noexcept {
   const bool is_at_peer = call.at_peer_ && failure_.ok();
-  const MessageHeader message = header_of(OperationKind::kCancel, call.number_);
+  const transport::MessageHeader message = header_of(transport::OperationKind::kCancel, call.number_);
   finish(call, std::move(why));
   if (is_at_peer && !engine_.messenger().transport().withdraw(peer_, message)) send_control(message);
 }
@@ -418,13 +421,13 @@ void Connection::on_transport_gone() noexcept {
   }
 }
 
-void Connection::send_control(const MessageHeader& message) noexcept {
+void Connection::send_control(const transport::MessageHeader& message) noexcept {
   if (engine_.messenger().is_lost(peer_)) return;
-  [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, message, {}, unattended);
+  [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, message, {}, transport::unattended);
 }
 
-void Connection::drop(const Payload& payload) noexcept {
+void Connection::drop(const transport::Payload& payload) noexcept {
   if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous, Status());
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

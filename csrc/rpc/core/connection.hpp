@@ -23,7 +23,7 @@
 #include "rpc/core/invocation.hpp"
 #include "rpc/core/mail_sender.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class RuntimeCore;
 
@@ -35,24 +35,24 @@ struct NameHash {
 
 // What a connection is between.
 struct Identity {
-  std::string name;          // the other runtime's
-  uint64_t incarnation = 0;  // of it: another one after a restart
-  PeerAddress address;       // its process's
-  uint64_t peer_key = 0;     // what messages to it name
-  uint64_t own_key = 0;      // what messages from it name
-  FileDescriptor socket{};   // of the handshake: hangs up when the other end's host has gone; none in tests
+  std::string name;             // the other runtime's
+  uint64_t incarnation = 0;     // of it: another one after a restart
+  engine::PeerAddress address;  // its process's
+  uint64_t peer_key = 0;        // what messages to it name
+  uint64_t own_key = 0;         // what messages from it name
+  FileDescriptor socket{};      // of the handshake: hangs up when the other end's host has gone; none in tests
 };
 
-class Connection final : public std::enable_shared_from_this<Connection>, private Addressee {
+class Connection final : public std::enable_shared_from_this<Connection>, private messaging::Addressee {
  public:
   static constexpr uint32_t kWindow = 1024;
 
-  Connection(RuntimeCore& core, Engine& engine, Identity identity, PeerId peer);
+  Connection(RuntimeCore& core, engine::Engine& engine, Identity identity, transport::PeerId peer);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
   const Identity& identity() const noexcept { return identity_; }
-  Engine& engine() const noexcept { return engine_; }
+  engine::Engine& engine() const noexcept { return engine_; }
 
   void start(Call& call) noexcept;
   bool wait(Call& call, Clock::time_point deadline, Clock::duration spin_budget = pace::kSpinBudget) noexcept;
@@ -112,7 +112,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   static uint32_t slot_of(uint32_t number) noexcept { return number % kWindow; }
 
-  void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
+  void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
 
   // Caller
   void begin(Call& call) noexcept;
@@ -124,15 +124,16 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool has_room(Call& call) noexcept;
   bool has_slot_for(const Call& call) const noexcept;
   void take_slot(Call& call) noexcept;
-  static void stamp(MessageHeader& header, const Call& call) noexcept;
+  static void stamp(transport::MessageHeader& header, const Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
-  void on_answer(const MessageHeader& header, const Payload& payload) noexcept;
-  void on_answer_payload(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_answer(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_answer_payload(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void finish(Call& call, Status status) noexcept;
   void free_slot(uint32_t number) noexcept;
   void release_slot(Call& call) noexcept;
-  void on_late_answer(CallSlot& slot, const MessageHeader& header, const Payload& payload) noexcept;
+  void on_late_answer(CallSlot& slot, const transport::MessageHeader& header,
+                      const transport::Payload& payload) noexcept;
   // It ends with this, and the callee need not begin it, or go on.
   void give_up(Call& call, Status why) noexcept;
   // Of all calls that have not left.
@@ -141,17 +142,17 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void end_waiting(const Status& reason) noexcept;
 
   // Callee
-  void on_call(const MessageHeader& header, const Payload& payload) noexcept;
-  void on_cancel(const MessageHeader& header) noexcept;
-  void on_withdrawn(const MessageHeader& header) noexcept;
-  void note_deadline(Invocation& invocation, const MessageHeader& header) noexcept;
-  Invocation* invocation_for(const MessageHeader& header) noexcept;
+  void on_call(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_cancel(const transport::MessageHeader& header) noexcept;
+  void on_withdrawn(const transport::MessageHeader& header) noexcept;
+  void note_deadline(Invocation& invocation, const transport::MessageHeader& header) noexcept;
+  Invocation* invocation_for(const transport::MessageHeader& header) noexcept;
   void answer(Invocation& invocation) noexcept;
 
   void tick(Clock::time_point now) noexcept;
   void release_rested() noexcept;
   void begin_closing(Clock::time_point deadline) noexcept;
-  void on_close(const MessageHeader& header) noexcept;
+  void on_close(const transport::MessageHeader& header) noexcept;
   void look_after_closing(Clock::time_point now) noexcept;
   // One of the ends closes it, and waits for what is under way.
   bool is_closing() const noexcept { return (closes_at_ || ends_after_answers_) && failure_.ok(); }
@@ -161,9 +162,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void end(const Status& reason) noexcept;
   // Ends everything; nobody is told over the wire.
   void fail(const Status& reason) noexcept;
-  MessageHeader header_of(OperationKind kind, uint32_t number) const noexcept;
-  void send_control(const MessageHeader& message) noexcept;
-  void drop(const Payload& payload) noexcept;
+  transport::MessageHeader header_of(transport::OperationKind kind, uint32_t number) const noexcept;
+  void send_control(const transport::MessageHeader& message) noexcept;
+  void drop(const transport::Payload& payload) noexcept;
   bool is_idle() const noexcept {
     return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();
   }
@@ -173,10 +174,10 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void on_transport_gone() noexcept;
 
   RuntimeCore& core_;  // there as long as failure_ is ok
-  Engine& engine_;
+  engine::Engine& engine_;
   FileDescriptor socket_;  // of the handshake, until it fails; taken out of:
   const Identity identity_;
-  const PeerId peer_;
+  const transport::PeerId peer_;
   const bool is_neighbour_;
   Status failure_;
   std::optional<Clock::time_point> closes_at_;  // at the latest
@@ -206,4 +207,4 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   DelayGauge delays_;          // of calls that say when they were sent
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -4,7 +4,7 @@
 #include "rpc/core/connection.hpp"
 #include "rpc/core/runtime_core.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // Clocks tick in milliseconds, and callers look at theirs every ten.
 static constexpr std::chrono::milliseconds kDeadlineMargin{20};
@@ -15,7 +15,7 @@ static bool is_later(uint32_t left, uint32_t right) noexcept {
 }
 
 // The one that a message belongs to: a new one for a number that has not been there. Null if it comes late.
-Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
+Invocation* Connection::invocation_for(const transport::MessageHeader& header) noexcept {
   PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
   if (slot.invocation != nullptr && slot.number == header.sequence) return slot.invocation;
   if (!is_later(header.sequence, slot.number)) return nullptr;
@@ -34,10 +34,10 @@ Invocation* Connection::invocation_for(const MessageHeader& header) noexcept {
   return &invocation;
 }
 
-void Connection::on_call(const MessageHeader& header, const Payload& payload) noexcept {
+void Connection::on_call(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   Invocation* invocation = invocation_for(header);
   if (invocation == nullptr) return drop(payload);
-  if (header.fingerprint.operation == OperationKind::kInvokePayload)
+  if (header.fingerprint.operation == transport::OperationKind::kInvokePayload)
     return invocation->arguments_.on_payload_frame(header, payload);
   if (invocation->has_header_frame_) return drop(payload);  // it may be in its function's hands
   invocation->kind_ = header.fingerprint.operation;
@@ -47,7 +47,7 @@ void Connection::on_call(const MessageHeader& header, const Payload& payload) no
 }
 
 // It may have waited long in the network, or here, before it was read.
-void Connection::note_deadline(Invocation& invocation, const MessageHeader& header) noexcept {
+void Connection::note_deadline(Invocation& invocation, const transport::MessageHeader& header) noexcept {
   const Clock::time_point now = Clock::now();
   const std::chrono::milliseconds left =
       std::chrono::milliseconds(header.destination) - delays_.delay_of(header.source, now);
@@ -55,16 +55,16 @@ void Connection::note_deadline(Invocation& invocation, const MessageHeader& head
 }
 
 // It was given up before it was read here. It is answered all the same, which gives its slot back.
-void Connection::on_withdrawn(const MessageHeader& header) noexcept {
+void Connection::on_withdrawn(const transport::MessageHeader& header) noexcept {
   Invocation* const invocation = invocation_for(header);
   if (invocation == nullptr || invocation->has_header_frame_) return;
-  invocation->kind_ = OperationKind::kInvoke;
+  invocation->kind_ = transport::OperationKind::kInvoke;
   invocation->has_header_frame_ = true;
   invocation->arguments_.abandon();
   invocation->fail_as_late();
 }
 
-void Connection::on_cancel(const MessageHeader& header) noexcept {
+void Connection::on_cancel(const transport::MessageHeader& header) noexcept {
   const PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
   if (slot.invocation != nullptr && slot.number == header.sequence) core_.on_cancelled(*slot.invocation);
 }
@@ -76,10 +76,11 @@ void Connection::answer(Invocation& invocation) noexcept {
   if (slot.invocation != &invocation) return core_.recycle(invocation);
   slot.invocation = nullptr;
   --num_invocations_;
-  const MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
-  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, OperationKind::kReplyPayload);
+  const transport::MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
+  const Status sent =
+      invocation.answer.send(engine_.messenger(), peer_, header, transport::OperationKind::kReplyPayload);
   num_answered_ += sent.ok() ? 1 : 0;
   core_.recycle(invocation);
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

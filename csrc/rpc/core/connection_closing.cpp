@@ -6,10 +6,10 @@
 #include "rpc/core/drive_until.hpp"
 #include "rpc/core/runtime_core.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // In the queue of what this process submits, so that what was started before is begun before.
-struct Connection::Closing final : Submission {
+struct Connection::Closing final : engine::Submission {
   Closing(std::shared_ptr<Connection> of, Clock::time_point at) noexcept : connection(std::move(of)), deadline(at) {}
   void begin() noexcept override {
     connection->begin_closing(deadline);
@@ -33,7 +33,7 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
 }
 
 // It may have overtaken answers, but what has not left yet will have none.
-void Connection::on_close(const MessageHeader& header) noexcept {
+void Connection::on_close(const transport::MessageHeader& header) noexcept {
   ends_after_answers_ = header.fingerprint.num_elements;
   end_waiting(closed_there());
   look_after_closing(Clock::now());
@@ -74,10 +74,10 @@ bool Connection::has_drained() noexcept {
 
 void Connection::end(const Status& reason) noexcept {
   if (!failure_.ok()) return;
-  MessageHeader message = header_of(OperationKind::kClose, 0);
+  transport::MessageHeader message = header_of(transport::OperationKind::kClose, 0);
   if (core_.is_through_with(*this)) message.fingerprint.num_elements = num_answered_;
   send_control(message);
   fail(reason);
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -9,7 +9,7 @@
 
 #include "base/sync.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // What a message says of when it was sent: milliseconds of its sender's clock, which wrap.
 inline uint32_t time_stamp(sync::Clock::time_point now) noexcept {
@@ -40,4 +40,4 @@ class DelayGauge {
   bool has_base_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

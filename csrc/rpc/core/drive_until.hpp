@@ -6,12 +6,12 @@
 
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // Drives until the condition holds, which is asked every now and then; false at the deadline. It may be far, so waiting
 // spins but for a moment.
 template <typename Condition>
-bool drive_until(Engine& engine, Condition condition, Clock::time_point deadline) noexcept {
+bool drive_until(engine::Engine& engine, Condition condition, Clock::time_point deadline) noexcept {
   static constexpr std::chrono::milliseconds kLookInterval{2};
   static constexpr std::chrono::microseconds kSpinBudget{100};
   const sync::atomic<bool> never{false};
@@ -23,4 +23,4 @@ bool drive_until(Engine& engine, Condition condition, Clock::time_point deadline
   return holds;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

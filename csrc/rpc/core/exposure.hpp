@@ -5,13 +5,13 @@
 
 #include "engine/engine.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Exposure {
  public:
   Exposure() noexcept = default;
   // Of the payload frame that stands for it.
-  Exposure(Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
+  Exposure(engine::Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
   Exposure(Exposure&& other) noexcept
       : engine_(std::exchange(other.engine_, nullptr)), rendezvous_(std::exchange(other.rendezvous_, nullptr)) {}
   Exposure& operator=(Exposure&& other) noexcept {
@@ -24,8 +24,8 @@ class Exposure {
   }
 
  private:
-  Engine* engine_ = nullptr;
+  engine::Engine* engine_ = nullptr;
   void* rendezvous_ = nullptr;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

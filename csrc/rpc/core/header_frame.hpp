@@ -13,7 +13,7 @@
 
 #include "memory/buffer.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 struct HeaderFramePrefix {
   uint32_t num_value_bytes = 0;
@@ -61,4 +61,4 @@ inline constexpr size_t padded(size_t num_bytes) noexcept {
   return (num_bytes + 7) / 8 * 8;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

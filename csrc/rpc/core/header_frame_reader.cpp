@@ -4,7 +4,7 @@
 
 #include "base/data_type.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 namespace {
 
@@ -109,4 +109,4 @@ const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_n
   return cursor.at_end() ? nullptr : "a header frame with bytes behind its end";
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -8,7 +8,7 @@
 
 #include "rpc/core/inbound.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 struct HeaderFrame {
   std::string_view name;
@@ -20,4 +20,4 @@ struct HeaderFrame {
 const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_num_bytes, HeaderFrame& header_frame,
                               std::vector<Inbound::Tensor>& tensors);
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -7,18 +7,18 @@
 
 #include "rpc/core/header_frame_reader.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // More memory than this is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
-Inbound::Inbound() noexcept : Completion{&Inbound::on_done} {}
+Inbound::Inbound() noexcept : transport::Completion{&Inbound::on_done} {}
 
 Inbound::~Inbound() {
   drop_early();
 }
 
-void Inbound::open(Engine& engine, Listener& listener, const Limits& limits) noexcept {
+void Inbound::open(engine::Engine& engine, Listener& listener, const Limits& limits) noexcept {
   drop_early();
   engine_ = &engine;
   listener_ = &listener;
@@ -36,7 +36,7 @@ void Inbound::give_back() noexcept {
   tensors_.clear();
 }
 
-void Inbound::on_header_frame(const Payload& payload) noexcept {
+void Inbound::on_header_frame(const transport::Payload& payload) noexcept {
   if (payload.num_bytes > limits_.max_message_num_bytes) {
     drop(payload);
     return fail(ErrorCode::kResourceExhausted, "a header frame longer than a message may be here");
@@ -118,7 +118,7 @@ void Inbound::let_go() noexcept {
 void Inbound::receive_early() noexcept {
   state_ = State::kReceiving;
   while (state_ == State::kReceiving && !early_.empty()) {
-    Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
+    messaging::Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
     --num_early_;
     place(message.header.slot, message.payload);
     release_early(message);
@@ -126,12 +126,12 @@ void Inbound::receive_early() noexcept {
   complete_if_all_came();
 }
 
-void Inbound::release_early(Unexpected& message) noexcept {
+void Inbound::release_early(messaging::Unexpected& message) noexcept {
   *limits_.num_early_bytes -= message.num_bytes_copied();
   release_copy(engine_->messenger().size_class_pool(), message);
 }
 
-void Inbound::on_payload_frame(const MessageHeader& header, const Payload& payload) noexcept {
+void Inbound::on_payload_frame(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   switch (state_) {
     case State::kReceiving:
       return place(header.slot, payload);
@@ -147,13 +147,13 @@ void Inbound::on_payload_frame(const MessageHeader& header, const Payload& paylo
     drop(payload);
     return fail(ErrorCode::kResourceExhausted, "more payload frames than may be kept before it is known where they go");
   }
-  early_.push_back(hold_copy(engine_->messenger().size_class_pool(), header, payload));
+  early_.push_back(messaging::hold_copy(engine_->messenger().size_class_pool(), header, payload));
   *limits_.num_early_bytes += num_bytes;
   ++num_early_;
 }
 
 // Whether this may be the tensor's payload frame.
-static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noexcept {
+static bool announces(const Inbound::Tensor& tensor, const transport::Payload& payload) noexcept {
   if (tensor.begun) return false;
   switch (tensor.location) {
     case TensorLocation::kHeaderFrame:
@@ -166,7 +166,7 @@ static bool announces(const Inbound::Tensor& tensor, const Payload& payload) noe
   return false;
 }
 
-void Inbound::place(uint32_t index, const Payload& payload) noexcept {
+void Inbound::place(uint32_t index, const transport::Payload& payload) noexcept {
   if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
     drop(payload);
     return fail(ErrorCode::kTransport, "a payload frame that its header frame does not announce");
@@ -195,7 +195,7 @@ void Inbound::fetch(void* rendezvous, Buffer into) noexcept {
   if (auto fetched = engine_->messenger().transport().fetch(rendezvous, into, *this)) on_moved(std::move(*fetched));
 }
 
-void Inbound::on_done(Completion& self, Status status) noexcept {
+void Inbound::on_done(transport::Completion& self, Status status) noexcept {
   static_cast<Inbound&>(self).on_moved(std::move(status));
 }
 
@@ -220,16 +220,16 @@ void Inbound::abandon() noexcept {
   for (Tensor& tensor : tensors_) tensor.exposure = Exposure();
 }
 
-void Inbound::drop(const Payload& payload) noexcept {
+void Inbound::drop(const transport::Payload& payload) noexcept {
   if (payload.rendezvous != nullptr) engine_->messenger().transport().refuse(payload.rendezvous, Status());
 }
 
 void Inbound::drop_early() noexcept {
-  while (Unexpected* message = early_.front()) {
+  while (messaging::Unexpected* message = early_.front()) {
     drop(message->payload);
     release_early(*message);
   }
   num_early_ = 0;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

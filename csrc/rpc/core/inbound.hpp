@@ -19,14 +19,14 @@
 #include "rpc/core/exposure.hpp"
 #include "rpc/core/header_frame.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 enum class TensorDestinations : uint8_t {
   kBlocks,
   kAsked,  // by whoever is told of its tensors: accept() has to follow on_announced()
 };
 
-class Inbound : private Completion {
+class Inbound : private transport::Completion {
  public:
   struct Tensor {
     Tensor() noexcept {}  // not defaulted: that would clear all of it first, as slow as reading a header frame
@@ -70,11 +70,11 @@ class Inbound : private Completion {
   Inbound& operator=(const Inbound&) = delete;
 
   // Ready for a message. Not while one moves.
-  void open(Engine& engine, Listener& listener, const Limits& limits) noexcept;
+  void open(engine::Engine& engine, Listener& listener, const Limits& limits) noexcept;
   void set_destinations(TensorDestinations destinations) noexcept { destinations_ = destinations; }
   // Once.
-  void on_header_frame(const Payload& payload) noexcept;
-  void on_payload_frame(const MessageHeader& header, const Payload& payload) noexcept;
+  void on_header_frame(const transport::Payload& payload) noexcept;
+  void on_payload_frame(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   // Where the tensors go, as many and as long as announced; a buffer of null: where it would lie otherwise. `owners`,
   // as many or none, are theirs until let_go(), and stay with the caller if the message has ended meanwhile.
   void accept(std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
@@ -98,21 +98,21 @@ class Inbound : private Completion {
  private:
   enum class State : uint8_t { kEmpty, kFetchingHeaderFrame, kAsking, kReceiving, kComplete, kClosed };
 
-  static void on_done(Completion& self, Status status) noexcept;
+  static void on_done(transport::Completion& self, Status status) noexcept;
   void on_moved(Status status) noexcept;
   void fetch(void* rendezvous, Buffer into) noexcept;
   void understand() noexcept;
   void allocate_blocks() noexcept;
   bool give_block(Tensor& tensor) noexcept;
   void receive_early() noexcept;
-  void release_early(Unexpected& message) noexcept;
-  void place(uint32_t index, const Payload& payload) noexcept;
+  void release_early(messaging::Unexpected& message) noexcept;
+  void place(uint32_t index, const transport::Payload& payload) noexcept;
   void complete_if_all_came() noexcept;
   void fail(ErrorCode code, const char* why) noexcept;
-  void drop(const Payload& payload) noexcept;
+  void drop(const transport::Payload& payload) noexcept;
   void drop_early() noexcept;
 
-  Engine* engine_ = nullptr;
+  engine::Engine* engine_ = nullptr;
   Listener* listener_ = nullptr;
   Limits limits_;
   TensorDestinations destinations_ = TensorDestinations::kBlocks;
@@ -123,9 +123,9 @@ class Inbound : private Completion {
   std::string_view name_;
   std::span<const std::byte> values_;
   std::vector<Tensor> tensors_;
-  IntrusiveList<Unexpected> early_;  // payload frames that came before the memory they go to was known
+  IntrusiveList<messaging::Unexpected> early_;  // payload frames that came before the memory they go to was known
   size_t num_early_ = 0;
   bool has_owners_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -3,10 +3,10 @@
 #include "rpc/core/runtime_core.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 void Invocation::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
-  Engine& engine = core_->engine();
+  engine::Engine& engine = core_->engine();
   engine.exclusively([&] {
     phase_ = Phase::kArriving;
     if (refusal_.empty()) return arguments_.accept(buffers, owners);
@@ -16,15 +16,15 @@ void Invocation::accept(std::span<const Buffer> buffers, std::span<Owner> owners
 
 void Invocation::reply() noexcept {
   if (!answer.fits().ok()) return fail("ValueError", answer.fits().clone().message());
-  submit(OperationKind::kReply);
+  submit(transport::OperationKind::kReply);
 }
 
 void Invocation::reply_failure() noexcept {
-  submit(OperationKind::kFailure);
+  submit(transport::OperationKind::kFailure);
 }
 
 // Owners are let go of before anybody holds the token: what they release is their user's code.
-void Invocation::submit(OperationKind answer_kind) noexcept {
+void Invocation::submit(transport::OperationKind answer_kind) noexcept {
   answer_kind_ = answer_kind;
   if (!wants_answer()) answer.clear();
   connection_->engine().submit_after_completion(*this);
@@ -49,7 +49,7 @@ void Invocation::describe_failure(std::string_view class_name, std::string_view 
 // The runtime's own failures, by the progress owner.
 void Invocation::fail_here(std::string_view class_name, const std::string& message) noexcept {
   describe_failure(class_name, message);
-  answer_kind_ = OperationKind::kFailure;
+  answer_kind_ = transport::OperationKind::kFailure;
   phase_ = Phase::kReplying;
   connection_->answer(*this);
 }
@@ -94,4 +94,4 @@ void Invocation::on_sent() noexcept {
   core_->recycle(*this);
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -19,14 +19,14 @@
 #include "rpc/core/inbound.hpp"
 #include "rpc/core/outbound.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Connection;
 class RuntimeCore;
 struct Function;
 
 class Invocation final : public ListNode<Invocation>,
-                         private Submission,
+                         private engine::Submission,
                          private Inbound::Listener,
                          private Outbound::Listener {
  public:
@@ -40,7 +40,7 @@ class Invocation final : public ListNode<Invocation>,
   std::string_view function() const noexcept { return arguments_.name(); }
   Inbound& arguments() noexcept { return arguments_; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
-  bool wants_answer() const noexcept { return kind_ == OperationKind::kInvoke; }
+  bool wants_answer() const noexcept { return kind_ == transport::OperationKind::kInvoke; }
   // The caller has given up: the answer will be dropped, so there is no need to begin or go on. Never of what was only
   // told. Any thread.
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed) || is_late(); }
@@ -65,13 +65,13 @@ class Invocation final : public ListNode<Invocation>,
   enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
   // What it answers with is there.
-  struct StartFlagWaiter final : FlagWaiter {
+  struct StartFlagWaiter final : engine::FlagWaiter {
     explicit StartFlagWaiter(Invocation& owner) noexcept : invocation(owner) {}
     Invocation& invocation;
     void on_flag_set() noexcept override { invocation.begin(); }
   };
 
-  void submit(OperationKind answer_kind) noexcept;
+  void submit(transport::OperationKind answer_kind) noexcept;
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
   bool is_late() const noexcept { return gives_up_at_ != Clock::time_point::max() && Clock::now() >= gives_up_at_; }
@@ -91,8 +91,8 @@ class Invocation final : public ListNode<Invocation>,
   const Function* handler_ = nullptr;
   uint32_t number_ = 0;
   uint64_t serial_ = 0;
-  OperationKind kind_{};
-  OperationKind answer_kind_ = OperationKind::kReply;
+  transport::OperationKind kind_{};
+  transport::OperationKind answer_kind_ = transport::OperationKind::kReply;
   Phase phase_ = Phase::kArriving;
   StartFlagWaiter start_flag_waiter_{*this};
   bool has_header_frame_ = false;
@@ -104,4 +104,4 @@ class Invocation final : public ListNode<Invocation>,
   std::chrono::milliseconds handed_over_at_{};
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -7,7 +7,7 @@
 
 #include "rpc/core/connection.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // The call that tells the peer what is settled has no time-out of its own, since the mailbox waits for it.
 static constexpr std::chrono::hours kSettledTimeout{24 * 365};
@@ -149,4 +149,4 @@ void MailSender::tell_if_needed() noexcept {
   message->release();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -22,7 +22,7 @@
 #include "base/intrusive_list.hpp"
 #include "rpc/core/call.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Connection;
 
@@ -70,4 +70,4 @@ class MailSender {
   bool is_launching_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

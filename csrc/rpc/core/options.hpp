@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace axon {
+namespace axon::rpc {
 
 struct RuntimeOptions {
   std::string name;                                     // what peers know it by
@@ -17,4 +17,4 @@ struct RuntimeOptions {
   bool accepts_exposed = false;  // the door reads tensors that are exposed, see Inbound::Tensor::exposure
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -8,7 +8,7 @@
 
 #include "base/data_type.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // A larger tensor is sent by itself: copying it into the header frame, and out of it, costs more than another message.
 static constexpr size_t kLargestInline = 4096;
@@ -163,10 +163,10 @@ const std::atomic<uint32_t>* Outbound::start_flag() const noexcept {
   return nullptr;
 }
 
-Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& header,
-                      OperationKind payload_kind) noexcept {
+Status Outbound::send(messaging::Messenger& messenger, transport::PeerId peer, const transport::MessageHeader& header,
+                      transport::OperationKind payload_kind) noexcept {
   if (!fits_.ok()) return fits_.clone();
-  Transport& transport = messenger.transport();
+  transport::Transport& transport = messenger.transport();
   const auto took = [this](std::optional<Status> sent) -> Status {
     if (!sent) return Status();
     --num_moving_;
@@ -175,7 +175,7 @@ Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& he
   ++num_moving_;
   AXON_TRY(took(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
   if (payload_frames_.empty()) return Status();
-  MessageHeader payload_header = header;
+  transport::MessageHeader payload_header = header;
   payload_header.fingerprint.operation = payload_kind;
   for (const PayloadFrame& each : payload_frames_) {
     payload_header.slot = each.index;
@@ -186,7 +186,7 @@ Status Outbound::send(Messenger& messenger, PeerId peer, const MessageHeader& he
   return Status();
 }
 
-void Outbound::on_done(Completion& self, Status) noexcept {
+void Outbound::on_done(transport::Completion& self, Status) noexcept {
   auto& outbound = static_cast<Outbound&>(self);
   if (--outbound.num_moving_ == 0) outbound.listener_.on_sent();
 }
@@ -202,4 +202,4 @@ void Outbound::clear() noexcept {
   start_flags_.clear();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -24,7 +24,7 @@
 #include "rpc/core/header_frame.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // Contiguous, in the order of its dimensions.
 struct TensorView {
@@ -34,7 +34,7 @@ struct TensorView {
   ConstBuffer data;
 };
 
-class Outbound : private Completion {
+class Outbound : private transport::Completion {
  public:
   // Told by the progress owner once nothing of a message moves any more, unless send() has said so.
   class Listener {
@@ -45,7 +45,7 @@ class Outbound : private Completion {
     ~Listener() = default;
   };
 
-  explicit Outbound(Listener& listener) noexcept : Completion{&Outbound::on_done}, listener_(listener) {}
+  explicit Outbound(Listener& listener) noexcept : transport::Completion{&Outbound::on_done}, listener_(listener) {}
   Outbound(const Outbound&) = delete;
   Outbound& operator=(const Outbound&) = delete;
 
@@ -82,7 +82,8 @@ class Outbound : private Completion {
 
   // Once sealed, or empty. The header is the header frame's; payload frames are of `payload_kind`. Fails if it cannot
   // leave, or does not fit. A failure on the way is for those who watch the peer. Progress owner only.
-  Status send(Messenger& messenger, PeerId peer, const MessageHeader& header, OperationKind payload_kind) noexcept;
+  Status send(messaging::Messenger& messenger, transport::PeerId peer, const transport::MessageHeader& header,
+              transport::OperationKind payload_kind) noexcept;
   // Nothing of it is in the transport's hands.
   bool at_rest() const noexcept { return num_moving_ == 0; }
   bool exposes() const noexcept {
@@ -121,7 +122,7 @@ class Outbound : private Completion {
   void refuse(std::string why);
   uint16_t element_num_bytes_of(const TensorView& tensor);
   size_t locate_tensors(size_t num_before);
-  static void on_done(Completion& self, Status status) noexcept;
+  static void on_done(transport::Completion& self, Status status) noexcept;
 
   Listener& listener_;
   size_t num_moving_ = 0;
@@ -135,4 +136,4 @@ class Outbound : private Completion {
   std::vector<StartFlag> start_flags_;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

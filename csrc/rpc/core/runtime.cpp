@@ -4,9 +4,9 @@
 
 #include "rpc/core/drive_until.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
-Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, Engine& engine) {
+Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, engine::Engine& engine) {
   if (options.name.empty() || options.name.size() > EndpointInfo::kMostNameBytes) {
     return Status(ErrorCode::kInvalidArgument, "a runtime's name is " + std::to_string(options.name.size()) +
                                                    " bytes long; allowed: 1 to " +
@@ -31,7 +31,7 @@ Result<uint16_t> Runtime::listen(const SocketAddress& socket_address, const Secr
 }
 
 Status Runtime::may_listen_held() const {
-  if (core_->engine().is_forked()) return Engine::forked();
+  if (core_->engine().is_forked()) return engine::Engine::forked();
   if (closed_) return {ErrorCode::kAborted, "the runtime '" + name() + "' is closed"};
   if (!listener_) return Status();
   return {ErrorCode::kInvalidArgument,
@@ -72,7 +72,7 @@ std::optional<Listener::Counts> Runtime::counts() {
   return listener_ ? std::optional(listener_->counts()) : std::nullopt;
 }
 
-EndpointInfo Runtime::own_info(const PeerAddress& own) const {
+EndpointInfo Runtime::own_info(const engine::PeerAddress& own) const {
   const std::vector<uint8_t> blob = own.encode();
   const auto bytes = std::as_bytes(std::span(blob));
   return {.name = name(), .incarnation = incarnation_, .key = own.key, .address = {bytes.begin(), bytes.end()}};
@@ -80,7 +80,8 @@ EndpointInfo Runtime::own_info(const PeerAddress& own) const {
 
 Result<std::shared_ptr<Connection>> Runtime::admit(Connected connected, uint64_t own_key) {
   const auto& blob = connected.peer.address;
-  Result<PeerAddress> peer_address = PeerAddress::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
+  Result<engine::PeerAddress> peer_address =
+      engine::PeerAddress::decode({reinterpret_cast<const uint8_t*>(blob.data()), blob.size()});
   if (!peer_address.ok()) return std::move(peer_address.status());
   return core_->admit({.name = connected.peer.name,
                        .incarnation = connected.peer.incarnation,
@@ -92,7 +93,7 @@ Result<std::shared_ptr<Connection>> Runtime::admit(Connected connected, uint64_t
 
 // On the listener's thread.
 Result<EndpointInfo> Runtime::on_accept(Connected connected) {
-  const OwnAddress own = core_->engine().make_address();
+  const engine::OwnAddress own = core_->engine().make_address();
   Result<std::shared_ptr<Connection>> admitted = admit(std::move(connected), own.address().key);
   if (!admitted.ok()) return std::move(admitted.status());
   return own_info(own.address());
@@ -107,8 +108,8 @@ Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> 
 
 Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket_address, const Secret& secret,
                                                      Clock::time_point deadline) {
-  if (core_->engine().is_forked()) return Engine::forked();
-  const OwnAddress own = core_->engine().make_address();
+  if (core_->engine().is_forked()) return engine::Engine::forked();
+  const engine::OwnAddress own = core_->engine().make_address();
   Result<Connected> connected = connect_to_listener(socket_address, secret, own_info(own.address()), deadline);
   if (!connected.ok()) return std::move(connected.status());
   return admit(std::move(connected).value(), own.address().key);
@@ -145,4 +146,4 @@ void Runtime::close() noexcept {
   if (!core_->engine().is_forked()) core_->close();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

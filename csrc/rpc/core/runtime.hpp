@@ -21,11 +21,12 @@
 #include "rpc/core/handshake/listener_address.hpp"
 #include "rpc/core/runtime_core.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Runtime {
  public:
-  static Result<std::unique_ptr<Runtime>> open(RuntimeOptions options, Engine& engine = Engine::instance());
+  static Result<std::unique_ptr<Runtime>> open(RuntimeOptions options,
+                                               engine::Engine& engine = engine::Engine::instance());
   ~Runtime() { close(); }
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -67,7 +68,7 @@ class Runtime {
   Result<std::unique_ptr<Listener>> open_listener(const SocketAddress& socket_address, const Secret& secret);
   uint16_t install_held(const SocketAddress& socket_address, std::unique_ptr<Listener> listener);
   Result<EndpointInfo> on_accept(Connected connected);
-  EndpointInfo own_info(const PeerAddress& own) const;
+  EndpointInfo own_info(const engine::PeerAddress& own) const;
   Result<std::shared_ptr<Connection>> admit(Connected connected, uint64_t own_key);
 
   const std::shared_ptr<RuntimeCore> core_;  // owned with the engine and invocations, see there
@@ -78,4 +79,4 @@ class Runtime {
   bool closed_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

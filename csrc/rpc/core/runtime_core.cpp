@@ -7,12 +7,12 @@
 #include "base/log.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 namespace {
 
 // News for whoever keeps books: told once, after the token has been released.
-class Notice final : public Submission {
+class Notice final : public engine::Submission {
  public:
   explicit Notice(std::function<void()> tell) : tell_(std::move(tell)) {}
 
@@ -31,7 +31,7 @@ class Notice final : public Submission {
 // Of what a function has said, which may be long.
 static constexpr size_t kLongestReport = 1024;
 
-RuntimeCore::RuntimeCore(Engine& engine, RuntimeOptions options)
+RuntimeCore::RuntimeCore(engine::Engine& engine, RuntimeOptions options)
     : engine_(engine),
       options_(std::move(options)),
       limits_{.max_message_num_bytes = options_.max_message_num_bytes,
@@ -91,7 +91,7 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
                                                        " connections, as many as it may have");
     }
     AXON_TRY(engine_.check_room(0));
-    Result<PeerId> peer = engine_.meet(identity.address);
+    Result<transport::PeerId> peer = engine_.meet(identity.address);
     if (!peer.ok()) return std::move(peer.status());
     if (engine_.messenger().is_lost(peer.value())) {
       return Status(ErrorCode::kPeerLost, "the process of '" + identity.name + "' is gone");
@@ -164,7 +164,7 @@ bool RuntimeCore::has_running() const noexcept {
       connections_, [](const auto& connection) { return connection->num_calls_ != 0 || connection->is_closing(); });
 }
 
-void RuntimeCore::on_peer_lost(PeerId peer, const std::string& reason) noexcept {
+void RuntimeCore::on_peer_lost(transport::PeerId peer, const std::string& reason) noexcept {
   for (size_t i = 0; i < connections_.size(); ++i) {
     Connection& connection = *connections_[i];
     if (connection.peer_ != peer) continue;
@@ -282,7 +282,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
 }
 
 // What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
-void RuntimeCore::hand_over(Submission& submission) noexcept {
+void RuntimeCore::hand_over(engine::Submission& submission) noexcept {
   if (!hands_over_in_order_) return engine_.post(submission);
   submission.complete();
   engine_.nudge();
@@ -350,4 +350,4 @@ void RuntimeCore::look_after_parked() noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

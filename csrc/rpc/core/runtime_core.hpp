@@ -13,7 +13,7 @@
 #include "rpc/core/connection.hpp"
 #include "rpc/core/options.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // Called by whichever thread drives, without any lock; not to wait there for other calls.
 using Handler = std::function<void(Invocation&)>;
@@ -25,9 +25,9 @@ struct Function {
   Handler ask;
 };
 
-class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, public Client {
+class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, public engine::Client {
  public:
-  RuntimeCore(Engine& engine, RuntimeOptions options);
+  RuntimeCore(engine::Engine& engine, RuntimeOptions options);
   ~RuntimeCore();
   RuntimeCore(const RuntimeCore&) = delete;
   RuntimeCore& operator=(const RuntimeCore&) = delete;
@@ -35,7 +35,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   // Fails once the engine is shut down. From here on it keeps itself alive until it is closed and at rest.
   Status open();
 
-  Engine& engine() const noexcept { return engine_; }
+  engine::Engine& engine() const noexcept { return engine_; }
   const RuntimeOptions& options() const noexcept { return options_; }
   const Inbound::Limits& limits() const noexcept { return limits_; }
 
@@ -71,7 +71,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   bool tick(Clock::time_point now) noexcept override;
   bool has_running() const noexcept override;
   bool is_closed() const noexcept override { return closed_; }
-  void on_peer_lost(PeerId peer, const std::string& reason) noexcept override;
+  void on_peer_lost(transport::PeerId peer, const std::string& reason) noexcept override;
   void on_shut_down() noexcept override;
   void on_transport_gone() noexcept override;
 
@@ -83,7 +83,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   std::shared_ptr<RuntimeCore> keeper_if_through() noexcept;
   // Null: there is none of this name.
   const Function* find(std::string_view name) noexcept;
-  void hand_over(Submission& submission) noexcept;
+  void hand_over(engine::Submission& submission) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
   // Logs a failure that its caller does not hear of, since it has only told. Any thread.
@@ -101,7 +101,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
 
   using Functions = std::unordered_map<std::string, Function, NameHash, std::equal_to<>>;
 
-  Engine& engine_;
+  engine::Engine& engine_;
   const RuntimeOptions options_;
   size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
@@ -126,4 +126,4 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   bool closed_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

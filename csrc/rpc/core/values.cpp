@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-namespace axon {
+namespace axon::rpc {
 
 static constexpr uint8_t kTensorType = 1;
 
@@ -196,4 +196,4 @@ Value ValueReader::tensor_of() noexcept {
   return {.kind = Value::Kind::kTensor, .count = index, .bytes = {}};
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

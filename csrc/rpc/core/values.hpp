@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-namespace axon {
+namespace axon::rpc {
 
 // Bytes that grow without being written: resize() leaves what is new to who has asked for it, who writes all of it.
 struct UnwrittenBytes : std::allocator<std::byte> {
@@ -129,4 +129,4 @@ class ValueReader {
   std::span<const std::byte> rest_;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

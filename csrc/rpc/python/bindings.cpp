@@ -12,9 +12,9 @@
 #include "rpc/python/python_runtime.hpp"
 #include "rpc/python/zero_copy_get.hpp"
 
-PYBIND11_DECLARE_HOLDER_TYPE(T, axon::Counted<T>, true)
+PYBIND11_DECLARE_HOLDER_TYPE(T, axon::rpc::Counted<T>, true)
 
-namespace axon {
+namespace axon::rpc_python {
 namespace {
 
 namespace py = pybind11;
@@ -78,8 +78,8 @@ std::chrono::duration<double> timeout_of(double seconds) {
   return std::chrono::duration<double>(std::min(seconds, kLongest));
 }
 
-Clock::time_point deadline_in(double seconds) {
-  return Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout_of(seconds));
+sync::Clock::time_point deadline_in(double seconds) {
+  return sync::Clock::now() + std::chrono::duration_cast<sync::Clock::duration>(timeout_of(seconds));
 }
 
 std::span<const std::byte> bytes_of(const py::bytes& bytes) {
@@ -87,8 +87,8 @@ std::span<const std::byte> bytes_of(const py::bytes& bytes) {
   return std::as_bytes(std::span(view));
 }
 
-Secret secret_of(const py::bytes& secret) {
-  return value_or_raise(Secret::from(bytes_of(secret)));
+rpc::Secret secret_of(const py::bytes& secret) {
+  return value_or_raise(rpc::Secret::from(bytes_of(secret)));
 }
 
 Placement placement_of(const py::object& device) {
@@ -101,14 +101,14 @@ Placement placement_of(const py::object& device) {
 std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled, py::object on_lost,
                                     const py::dict& bounds) {
   const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
-  RuntimeOptions options{.name = std::move(name),
-                         .max_message_num_bytes = bound("max_message_bytes"),
-                         .max_waiting_calls = bound("max_waiting_calls"),
-                         .max_running_calls = bound("max_running_calls"),
-                         .max_connections = bound("max_connections"),
-                         .accepts_exposed = true};
-  const EngineHold hold = Engine::hold_instance();
-  Result<std::unique_ptr<Runtime>> opened = Runtime::open(std::move(options), hold.engine());
+  rpc::RuntimeOptions options{.name = std::move(name),
+                              .max_message_num_bytes = bound("max_message_bytes"),
+                              .max_waiting_calls = bound("max_waiting_calls"),
+                              .max_running_calls = bound("max_running_calls"),
+                              .max_connections = bound("max_connections"),
+                              .accepts_exposed = true};
+  const engine::EngineHold hold = engine::Engine::hold_instance();
+  Result<std::unique_ptr<rpc::Runtime>> opened = rpc::Runtime::open(std::move(options), hold.engine());
   if (!opened.ok()) {
     if (opened.status().code() == ErrorCode::kInvalidArgument) raise(opened.status());
     throw std::runtime_error(opened.status().message());  // the engine does not start
@@ -119,13 +119,13 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
           .runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
 }
 
-Counted<PythonCall> packed(const std::shared_ptr<Connection>& connection, std::string_view function,
-                           const py::tuple& positional, const py::dict& named, double timeout_s) {
-  if (function.empty() || function.size() > kLongestName) {
+rpc::Counted<PythonCall> packed(const std::shared_ptr<rpc::Connection>& connection, std::string_view function,
+                                const py::tuple& positional, const py::dict& named, double timeout_s) {
+  if (function.empty() || function.size() > rpc::kLongestName) {
     throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
-                          " bytes long; allowed: 1 to " + std::to_string(kLongestName));
+                          " bytes long; allowed: 1 to " + std::to_string(rpc::kLongestName));
   }
-  auto call = Counted<PythonCall>::adopt(*new PythonCall(connection));
+  auto call = rpc::Counted<PythonCall>::adopt(*new PythonCall(connection));
   call->request.open(function);
   pack_arguments(call->request, positional.ptr(), named.ptr(), *connection);
   call->request.seal();
@@ -134,27 +134,27 @@ Counted<PythonCall> packed(const std::shared_ptr<Connection>& connection, std::s
 }
 
 // With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
-Counted<PythonCall> invoke(const std::shared_ptr<Connection>& connection, std::string_view function,
-                           const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
-  Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
-  if (!is_awaited) call->answer = Call::Answer::kNone;
+rpc::Counted<PythonCall> invoke(const std::shared_ptr<rpc::Connection>& connection, std::string_view function,
+                                const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
+  rpc::Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
+  if (!is_awaited) call->answer = rpc::Call::Answer::kNone;
   connection->start(*call);
   return call;
 }
 
 // A message to the peer's mailbox of this tag, with one value; likewise.
-Counted<PythonCall> send(const std::shared_ptr<Connection>& connection, std::string_view tag, const py::object& value,
-                         double timeout_s) {
-  constexpr size_t kLongestTag = kLongestName - kMailboxes.size();
+rpc::Counted<PythonCall> send(const std::shared_ptr<rpc::Connection>& connection, std::string_view tag,
+                              const py::object& value, double timeout_s) {
+  constexpr size_t kLongestTag = rpc::kLongestName - rpc::kMailboxes.size();
   if (tag.size() > kLongestTag) {
     throw py::value_error("send: tag is " + std::to_string(tag.size()) + " bytes long; allowed: up to " +
                           std::to_string(kLongestTag));
   }
-  auto call = Counted<PythonCall>::adopt(*new PythonCall(connection));
-  call->request.open(std::string(kMailboxes).append(tag));
-  MailSender::write_header(call->request.bytes());
+  auto call = rpc::Counted<PythonCall>::adopt(*new PythonCall(connection));
+  call->request.open(std::string(rpc::kMailboxes).append(tag));
+  rpc::MailSender::write_header(call->request.bytes());
   pack_message(call->request, value.ptr(), *connection);
-  ValueWriter(call->request.bytes()).nothing();
+  rpc::ValueWriter(call->request.bytes()).nothing();
   call->request.seal();
   call->is_mail = true;
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
@@ -166,34 +166,34 @@ Counted<PythonCall> send(const std::shared_ptr<Connection>& connection, std::str
 // what it waits for is there.
 template <typename WaitUntil>
 bool wait_for(double timeout_s, WaitUntil wait_until) {
-  const Clock::time_point deadline = deadline_in(timeout_s);
+  const sync::Clock::time_point deadline = deadline_in(timeout_s);
   while (true) {
     const bool is_there = [&] {
-      const GilReleased no_gil;
+      const python::GilReleased no_gil;
       const bool result = wait_until(interrupts::next_look(deadline));
-      stay_behind_if_runtimes_end();
+      python::stay_behind_if_runtimes_end();
       return result;
     }();
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (is_there || Clock::now() >= deadline) return is_there;
+    if (is_there || sync::Clock::now() >= deadline) return is_there;
   }
 }
 
 // Where nothing is waited for, but what has come to its end because runtimes are closed would be raised.
 void stay_behind() {
-  if (!stays_behind()) [[likely]]
+  if (!python::stays_behind()) [[likely]]
     return;
-  const GilReleased no_gil;
-  stay_behind_if_runtimes_end();
+  const python::GilReleased no_gil;
+  python::stay_behind_if_runtimes_end();
 }
 
 bool wait(PythonCall& call, double timeout_s) {
-  const auto wait_until = [&](Clock::time_point time) { return call.connection()->wait(call, time); };
+  const auto wait_until = [&](sync::Clock::time_point time) { return call.connection()->wait(call, time); };
   return call.finished() || wait_for(timeout_s, wait_until) || call.finished();
 }
 
-bool await_end(Connection& connection, double timeout_s) {
-  return wait_for(timeout_s, [&](Clock::time_point time) { return connection.await_end(time); });
+bool await_end(rpc::Connection& connection, double timeout_s) {
+  return wait_for(timeout_s, [&](sync::Clock::time_point time) { return connection.await_end(time); });
 }
 
 // The failure of a function of C++'s may have any bytes for its text, which cannot be unpacked then.
@@ -214,7 +214,7 @@ py::object take_answer(PythonCall& call, const py::object& device) {
     PyErr_SetObject(py::type::of(call.destination_error()).ptr(), call.destination_error().ptr());
     throw py::error_already_set();
   }
-  if (call.answer == Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
+  if (call.answer == rpc::Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
   if (status.ok()) return unpack(call.reply(), placement_of(device), call.connection());
   const auto exceptions = py::module_::import("torch_axon.runtime._exceptions");
   exceptions.attr("raise_remote_failure")(text_of(status.message()), unpack_failure(call));
@@ -222,8 +222,8 @@ py::object take_answer(PythonCall& call, const py::object& device) {
 }
 
 // What the peer has told: tell_readable_gpus().
-void expose_on(Connection& connection, const std::vector<std::string>& uuids) {
-  const GilReleased no_gil;
+void expose_on(rpc::Connection& connection, const std::vector<std::string>& uuids) {
+  const python::GilReleased no_gil;
   connection.zero_copy.gpus_read_by_peer.store(own_gpus_among(uuids));
 }
 
@@ -238,10 +238,10 @@ py::list waiters_of(const CompletionQueue::Calls& calls) {
 }
 
 // An answer whose tensors go where `where` says, which the runtime's thread asks.
-Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Connection>& connection,
-                                std::string_view function, const py::tuple& positional, const py::dict& named,
-                                double timeout_s, py::object where) {
-  Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
+rpc::Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
+                                     std::string_view function, const py::tuple& positional, const py::dict& named,
+                                     double timeout_s, py::object where) {
+  rpc::Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
   call->ask_destinations(self.destination_sinks(), std::move(where));
   connection->start(*call);
   return call;
@@ -250,21 +250,21 @@ Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<Conne
 // None: the loop need not drive any more.
 py::object drive(CompletionQueue& queue) {
   const auto calls = [&] {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     return queue.drive();
   }();
   return calls ? py::object(waiters_of(*calls)) : py::none();
 }
 
 uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::bytes& secret) {
-  const Secret known = secret_of(secret);
+  const rpc::Secret known = secret_of(secret);
   auto listening = [&] {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     auto result = self.runtime().listen({.host = std::move(host), .port = port}, known);
-    stay_behind_if_runtimes_end();
+    python::stay_behind_if_runtimes_end();
     return result;
   }();
-  raise_what_signals_raised();
+  python::raise_what_signals_raised();
   return value_or_raise(std::move(listening));
 }
 
@@ -274,20 +274,20 @@ py::bytes address(PythonRuntime& self) {
 }
 
 template <typename Connect>
-std::shared_ptr<Connection> connect(Connect connect) {
+std::shared_ptr<rpc::Connection> connect(Connect connect) {
   auto connected = [&] {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     auto result = connect();
-    stay_behind_if_runtimes_end();
+    python::stay_behind_if_runtimes_end();
     return result;
   }();
-  raise_what_signals_raised();
+  python::raise_what_signals_raised();
   return value_or_raise(std::move(connected));
 }
 
 py::dict counts(PythonRuntime& self) {
   py::dict row;
-  const std::optional<Listener::Counts> counts = self.runtime().counts();
+  const std::optional<rpc::Listener::Counts> counts = self.runtime().counts();
   if (!counts) return row;
   row["met"] = counts->num_met;
   row["malformed"] = counts->num_malformed;
@@ -301,47 +301,47 @@ py::dict counts(PythonRuntime& self) {
 
 // close() comes next, however this ends.
 bool await_idle(PythonRuntime& self, double timeout_s) {
-  return wait_for(timeout_s, [&](Clock::time_point time) { return self.runtime().await_idle(time); });
+  return wait_for(timeout_s, [&](sync::Clock::time_point time) { return self.runtime().await_idle(time); });
 }
 
 void bind_connection(py::module_& module) {
-  py::class_<PythonCall, Counted<PythonCall>>(module, "RuntimeCall")
+  py::class_<PythonCall, rpc::Counted<PythonCall>>(module, "RuntimeCall")
       .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
       .def_property_readonly("cancelled", &is_cancelled)
       .def("wait", &wait)
       .def("claim_answer", [](PythonCall& self) { return self.claim_answer(); })
       .def("take_answer", &take_answer)
       .def(
-          "cancel", [](PythonCall& self) { self.connection()->cancel(self); }, py::call_guard<GilReleased>())
+          "cancel", [](PythonCall& self) { self.connection()->cancel(self); }, py::call_guard<python::GilReleased>())
       .def("unwatch", &PythonCall::unwatch)
       .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
                        py::object waiter) { return self.watch(queue, std::move(waiter)); })
       .def("watch_served", [](PythonCall& self, PythonRuntime& runtime, py::object waiter) {
         return self.watch(runtime.completions(), std::move(waiter));
       });
-  py::class_<Connection, std::shared_ptr<Connection>>(module, "RuntimeConnection")
-      .def_property_readonly("name", [](const Connection& self) { return text_of(self.identity().name); })
-      .def_property_readonly("incarnation", [](const Connection& self) { return self.identity().incarnation; })
+  py::class_<rpc::Connection, std::shared_ptr<rpc::Connection>>(module, "RuntimeConnection")
+      .def_property_readonly("name", [](const rpc::Connection& self) { return text_of(self.identity().name); })
+      .def_property_readonly("incarnation", [](const rpc::Connection& self) { return self.identity().incarnation; })
       .def("invoke", &invoke)
       .def("send", &send)
       .def("expose_on", &expose_on)
       .def(
-          "close", [](Connection& self, double timeout_s) { self.close(deadline_in(timeout_s)); },
-          py::call_guard<GilReleased>())
+          "close", [](rpc::Connection& self, double timeout_s) { self.close(deadline_in(timeout_s)); },
+          py::call_guard<python::GilReleased>())
       .def("await_end", &await_end)
-      .def("has_drained", &Connection::has_drained, py::call_guard<GilReleased>())
+      .def("has_drained", &rpc::Connection::has_drained, py::call_guard<python::GilReleased>())
       .def_property_readonly("gpus_read_by_peer",
-                             [](const Connection& self) { return self.zero_copy.gpus_read_by_peer.load(); })
-      .def("failure", [](Connection& self) -> py::object {
+                             [](const rpc::Connection& self) { return self.zero_copy.gpus_read_by_peer.load(); })
+      .def("failure", [](rpc::Connection& self) -> py::object {
         const Status failure = [&] {
-          const GilReleased no_gil;
+          const python::GilReleased no_gil;
           return self.failure();
         }();
         if (failure.ok()) return py::none();
         return py::make_tuple(name_of(failure.code()), text_of(failure.message()));
       });
   py::class_<CompletionQueue, std::shared_ptr<CompletionQueue>>(module, "CompletionQueue")
-      .def(py::init([] { return std::make_shared<CompletionQueue>(Engine::instance()); }))
+      .def(py::init([] { return std::make_shared<CompletionQueue>(engine::Engine::instance()); }))
       .def("fileno", &CompletionQueue::fd)
       .def("begin_driving", &CompletionQueue::begin_driving)
       .def("stop_driving", &CompletionQueue::stop_driving)
@@ -353,14 +353,14 @@ void bind_connection(py::module_& module) {
 }  // namespace
 
 void bind_runtime(py::module_& module) {
-  interrupts::set_check(&are_signals_raising);
-  module.def("note_end_of_runtimes", &note_end_of_runtimes);
-  module.def("note_thread_of_runtime", &note_thread_of_runtime);
+  interrupts::set_check(&python::are_signals_raising);
+  module.def("note_end_of_runtimes", &python::note_end_of_runtimes);
+  module.def("note_thread_of_runtime", &python::note_thread_of_runtime);
   module.def("stay_behind", &stay_behind);
   bind_connection(module);
   module.def("tensor_of_buffer", &tensor_of_buffer);
   module.def("check_capsule", &check_capsule);
-  module.def("lack_of_memory", &lack_of_memory);
+  module.def("lack_of_memory", &python::lack_of_memory);
   module.def("current_invocation", &current_invocation);
   py::class_<PythonInvocation>(module, "RuntimeInvocation")
       .def_property_readonly("name", [](const PythonInvocation& self) { return text_of(self.name()); })
@@ -393,7 +393,7 @@ void bind_runtime(py::module_& module) {
       .def("counts", &counts)
       .def(
           "num_connections", [](PythonRuntime& self) { return self.runtime().core().num_connections(); },
-          py::call_guard<GilReleased>())
+          py::call_guard<python::GilReleased>())
       .def("connect_address",
            [](PythonRuntime& self, const py::bytes& address, double timeout) {
              const auto bytes = bytes_of(address);
@@ -401,17 +401,17 @@ void bind_runtime(py::module_& module) {
            })
       .def("connect_host",
            [](PythonRuntime& self, const std::string& host, uint16_t port, const py::bytes& secret, double timeout) {
-             const Secret known = secret_of(secret);
+             const rpc::Secret known = secret_of(secret);
              return connect([&] { return self.runtime().connect({host, port}, known, deadline_in(timeout)); });
            })
       .def("serve",
            [](PythonRuntime& self, double spin_budget) {
-             self.serve(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(spin_budget)));
+             self.serve(std::chrono::duration_cast<sync::Clock::duration>(std::chrono::duration<double>(spin_budget)));
            })
-      .def("stop", &PythonRuntime::stop, py::call_guard<GilReleased>())
+      .def("stop", &PythonRuntime::stop, py::call_guard<python::GilReleased>())
       .def("end", &PythonRuntime::end)
       .def("await_idle", &await_idle)
       .def("close", &PythonRuntime::close);
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -3,8 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
-namespace axon {
+namespace axon::rpc_python {
 
 void bind_runtime(pybind11::module_& module);
 
-}  // namespace axon
+}  // namespace axon::rpc_python

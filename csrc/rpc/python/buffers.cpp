@@ -17,7 +17,7 @@
 #include "python/gil.hpp"
 #include "python/tensor_memory.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 namespace py = pybind11;
 
@@ -28,8 +28,8 @@ namespace {
 // Released on any thread; stays exported where Python is ending.
 struct Release {
   void operator()(Py_buffer* view) const noexcept {
-    if (!python_goes_on()) return;
-    const GilHeld gil;
+    if (!python::python_goes_on()) return;
+    const python::GilHeld gil;
     PyBuffer_Release(view);
     delete view;
   }
@@ -134,7 +134,7 @@ at::Tensor tensor_over(View view, at::ScalarType type) {
   at::Tensor tensor =
       at::from_blob(memory.begin, memory.sizes, memory.strides, release, at::dtype(is_typed ? type : at::kByte));
   if (is_typed && memory.flipped.empty()) return tensor;
-  const GilReleased no_gil;
+  const python::GilReleased no_gil;
   if (!memory.flipped.empty()) tensor = tensor.flip(memory.flipped);
   return is_typed ? tensor : tensor.contiguous().view(type).squeeze(-1);
 }
@@ -147,7 +147,7 @@ at::Tensor copy_of(const Py_buffer& view, at::ScalarType type) {
 }
 
 at::Tensor tensor_of(View view, at::ScalarType type) {
-  const BelowPython no_modes;
+  const python::BelowPython no_modes;
   if (view->len == 0) return at::empty(sizes_of(*view), type);
   if (view->suboffsets == nullptr) return tensor_over(std::move(view), type);
   return copy_of(*view, type);
@@ -204,4 +204,4 @@ void check_capsule(const py::capsule& capsule) {
   throw py::value_error("it has negative strides or an impossible shape; allowed: a copy of it");
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

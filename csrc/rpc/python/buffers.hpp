@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-namespace axon {
+namespace axon::rpc_python {
 
 // A tensor over the memory of an object that has the buffer protocol, which it keeps exported; a copy where the memory
 // runs backwards, is not aligned to its elements, or is reached through pointers. None for other objects. Throws
@@ -14,4 +14,4 @@ pybind11::object tensor_of_buffer(const pybind11::object& value);
 // the memory in a function that must not throw, and throws there for negative strides and sizes that overflow.
 void check_capsule(const pybind11::capsule& capsule);
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -9,14 +9,14 @@
 #include "rpc/python/tensors.hpp"
 #include "rpc/python/values.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 namespace py = pybind11;
 
-static py::list describe(Inbound& announced) {
+static py::list describe(rpc::Inbound& announced) {
   const py::object incoming = py::module_::import("torch_axon.runtime._memory").attr("incoming");
   py::list descriptions;
-  for (const Inbound::Tensor& tensor : announced.tensors()) {
+  for (const rpc::Inbound::Tensor& tensor : announced.tensors()) {
     const std::optional<at::ScalarType> type = type_of(tensor.dtype);
     if (!type) throw py::type_error("a tensor is to come of a type that this torch does not have");
     py::tuple shape(tensor.shape.size());
@@ -26,13 +26,13 @@ static py::list describe(Inbound& announced) {
   return descriptions;
 }
 
-Destinations ask_where(const py::object& where, Inbound& announced, const std::shared_ptr<Connection>& peer) {
+Destinations ask_where(const py::object& where, rpc::Inbound& announced, const std::shared_ptr<rpc::Connection>& peer) {
   const py::list incoming = describe(announced);
   const py::tuple arguments = py::make_tuple(incoming, unpack_announced(announced, incoming, peer));
-  const auto given_out = py::reinterpret_steal<py::object>(call_or_sleep(where.ptr(), arguments.ptr()));
+  const auto given_out = py::reinterpret_steal<py::object>(python::call_or_sleep(where.ptr(), arguments.ptr()));
   if (!given_out) throw py::error_already_set();
   const py::list tensors = given_out;
-  const std::span<const Inbound::Tensor> coming = announced.tensors();
+  const std::span<const rpc::Inbound::Tensor> coming = announced.tensors();
   if (tensors.size() != coming.size()) throw py::value_error("memory has been handed out for other tensors than come");
   Destinations destinations;
   for (size_t i = 0; i < coming.size(); ++i) {
@@ -51,12 +51,12 @@ Destinations ask_where(const py::object& where, Inbound& announced, const std::s
 
 void let_go(py::object object) noexcept {
   if (!object) return;
-  if (!python_goes_on()) {
+  if (!python::python_goes_on()) {
     object.release();
     return;
   }
-  const GilHeld gil;
+  const python::GilHeld gil;
   object = {};
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -14,7 +14,7 @@
 #include "rpc/python/values.hpp"
 #include "rpc/python/zero_copy_get.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 namespace py = pybind11;
 
@@ -69,7 +69,7 @@ class Packer {
  public:
   enum class Root : uint8_t { kArguments, kMessage, kAnswer };  // kMessage: of a mailbox
 
-  Packer(Outbound& outbound, const Connection& peer, Root root)
+  Packer(rpc::Outbound& outbound, const rpc::Connection& peer, Root root)
       : outbound_(outbound),
         writer_(outbound.bytes()),
         peer_(peer),
@@ -98,7 +98,7 @@ class Packer {
   void finish() {
     const uint64_t exposed = used_ & exposable_;
     if (exposed == 0) return;
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     for (uint64_t left = exposed; left != 0; left &= left - 1) {
       leave_after_current_stream(outbound_, {at::kCUDA, static_cast<c10::DeviceIndex>(std::countr_zero(left))});
     }
@@ -247,14 +247,14 @@ class Packer {
 
   void add(PyObject* value, int depth) {
     const at::Tensor& tensor = THPVariable_Unpack(value);
-    if (!has_memory(tensor)) {
+    if (!python::has_memory(tensor)) {
       refuse(PyExc_TypeError,
-             "a " + name_of(Py_TYPE(value)) + " that " + lack_of_memory(tensor).value_or("") +
-                 " cannot be sent; allowed: " + kAllowedTensors,
+             "a " + name_of(Py_TYPE(value)) + " that " + python::lack_of_memory(tensor).value_or("") +
+                 " cannot be sent; allowed: " + python::kAllowedTensors,
              depth);
     }
-    if (num_tensors_ == kMostTensors) {
-      throw py::value_error("a message has more than " + std::to_string(kMostTensors) + " tensors");
+    if (num_tensors_ == rpc::kMostTensors) {
+      throw py::value_error("a message has more than " + std::to_string(rpc::kMostTensors) + " tensors");
     }
     ++num_tensors_;
     if (tensor.is_cuda() && peer_.is_neighbour())
@@ -265,20 +265,20 @@ class Packer {
 
   // Before it is copied.
   void check_room(Py_ssize_t num_bytes, const char* what, int depth) const {
-    if (outbound_.bytes().size() + static_cast<size_t>(num_bytes) <= kMostValueBytes) [[likely]]
+    if (outbound_.bytes().size() + static_cast<size_t>(num_bytes) <= rpc::kMostValueBytes) [[likely]]
       return;
     refuse(PyExc_ValueError,
            std::string(what) + " of " + std::to_string(num_bytes) + " bytes cannot be sent, behind " +
                std::to_string(outbound_.bytes().size()) + " bytes of other values; allowed: " +
-               std::to_string(kMostValueBytes) + " a message. Tensors may be larger",
+               std::to_string(rpc::kMostValueBytes) + " a message. Tensors may be larger",
            depth);
   }
 
   Step& step(int depth) noexcept { return steps_[static_cast<size_t>(depth)]; }
 
-  Outbound& outbound_;
-  ValueWriter writer_;
-  const Connection& peer_;
+  rpc::Outbound& outbound_;
+  rpc::ValueWriter writer_;
+  const rpc::Connection& peer_;
   const Root root_;
   const uint64_t exposable_;  // GPUs, a bit each
   uint64_t used_ = 0;         // likewise
@@ -288,26 +288,26 @@ class Packer {
 
 }  // namespace
 
-static void pack_one(Outbound& outbound, PyObject* value, const Connection& peer, Packer::Root root) {
+static void pack_one(rpc::Outbound& outbound, PyObject* value, const rpc::Connection& peer, Packer::Root root) {
   Packer packer(outbound, peer, root);
   packer.pack(value, 0);
   packer.finish();
 }
 
-void pack(Outbound& outbound, PyObject* value, const Connection& peer) {
+void pack(rpc::Outbound& outbound, PyObject* value, const rpc::Connection& peer) {
   pack_one(outbound, value, peer, Packer::Root::kAnswer);
 }
 
-void pack_message(Outbound& outbound, PyObject* value, const Connection& peer) {
+void pack_message(rpc::Outbound& outbound, PyObject* value, const rpc::Connection& peer) {
   pack_one(outbound, value, peer, Packer::Root::kMessage);
 }
 
-void pack_arguments(Outbound& outbound, PyObject* positional, PyObject* named, const Connection& peer) {
-  ValueWriter(outbound.bytes()).array(2);
+void pack_arguments(rpc::Outbound& outbound, PyObject* positional, PyObject* named, const rpc::Connection& peer) {
+  rpc::ValueWriter(outbound.bytes()).array(2);
   Packer packer(outbound, peer, Packer::Root::kArguments);
   packer.pack(positional, 0);
   packer.pack(named == nullptr || PyDict_GET_SIZE(named) == 0 ? Py_None : named, 0);
   packer.finish();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

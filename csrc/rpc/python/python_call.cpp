@@ -11,7 +11,7 @@
 #include "python/signals.hpp"
 #include "rpc/python/destinations.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 // A wake-up by the descriptor costs some twenty microseconds: what comes within a few times that is waited for.
 static constexpr std::chrono::microseconds kSpinBudget{200};
@@ -20,21 +20,21 @@ static constexpr std::chrono::microseconds kLongestDrive{20};
 // A loop that is back later than this has other work.
 static constexpr std::chrono::microseconds kOwnTurn{30};
 
-CompletionQueue::CompletionQueue(Engine& engine)
-    : engine_(&engine), thread_(waiting_thread()), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+CompletionQueue::CompletionQueue(engine::Engine& engine)
+    : engine_(&engine), thread_(python::waiting_thread()), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
 }
 
 // Of a loop that has been collected without being closed. A call and who waits for it hold each other.
 CompletionQueue::~CompletionQueue() {
-  for (const Counted<PythonCall>& call : finished_) call->drop_waiter();
+  for (const rpc::Counted<PythonCall>& call : finished_) call->drop_waiter();
 }
 
-void CompletionQueue::push(Counted<PythonCall> call) noexcept {
+void CompletionQueue::push(rpc::Counted<PythonCall> call) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (!is_closed_) {
-      const bool rings = finished_.empty() && !is_driven_ && !stays_behind(thread_);
+      const bool rings = finished_.empty() && !is_driven_ && !python::stays_behind(thread_);
       finished_.push_back(std::move(call));
       has_come_.store(true);
       if (rings) ring_held();
@@ -50,7 +50,7 @@ void CompletionQueue::ring_held() noexcept {
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
 
-std::vector<Counted<PythonCall>> CompletionQueue::take() {
+std::vector<rpc::Counted<PythonCall>> CompletionQueue::take() {
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t read = ::read(event_.get(), &count, sizeof count);  // before: who comes later rings
   const std::lock_guard lock(mutex_);
@@ -58,7 +58,7 @@ std::vector<Counted<PythonCall>> CompletionQueue::take() {
   return std::exchange(finished_, {});
 }
 
-std::vector<Counted<PythonCall>> CompletionQueue::close() {
+std::vector<rpc::Counted<PythonCall>> CompletionQueue::close() {
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
   event_ = FileDescriptor();
@@ -66,8 +66,8 @@ std::vector<Counted<PythonCall>> CompletionQueue::close() {
 }
 
 void CompletionQueue::begin_driving() {
-  if (engine_->has_ended()) engine_ = &Engine::instance();  // that of the call which is awaited
-  busy_at_ = Clock::now();
+  if (engine_->has_ended()) engine_ = &engine::Engine::instance();  // that of the call which is awaited
+  busy_at_ = sync::Clock::now();
   const std::lock_guard lock(mutex_);
   is_driven_ = true;
 }
@@ -79,10 +79,10 @@ void CompletionQueue::stop_driving() noexcept {
 }
 
 std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
-  const Clock::time_point began = Clock::now();
+  const sync::Clock::time_point began = sync::Clock::now();
   const bool loop_is_busy = began - left_at_ > kOwnTurn;
   engine_->wait(has_come_, loop_is_busy ? began : began + kLongestDrive);
-  left_at_ = Clock::now();
+  left_at_ = sync::Clock::now();
   const std::lock_guard lock(mutex_);
   has_come_.store(false);
   if (!finished_.empty()) {
@@ -103,8 +103,8 @@ bool PythonCall::watch(std::shared_ptr<CompletionSink> sink, pybind11::object wa
 }
 
 void PythonCall::drop_waiter() noexcept {
-  if (!python_goes_on()) return;
-  const GilHeld gil;
+  if (!python::python_goes_on()) return;
+  const python::GilHeld gil;
   const pybind11::object gone = take_waiter();
 }
 
@@ -114,19 +114,19 @@ bool PythonCall::unwatch() {
 }
 
 void PythonCall::ask_destinations(std::shared_ptr<DestinationSink> sink, pybind11::object where) {
-  destinations = TensorDestinations::kAsked;
+  destinations = rpc::TensorDestinations::kAsked;
   destination_sink_ = std::move(sink);
   where_ = std::move(where);
 }
 
 void PythonCall::on_announced() noexcept {
-  destination_sink_->push_announced(Counted<PythonCall>::share(*this));
+  destination_sink_->push_announced(rpc::Counted<PythonCall>::share(*this));
 }
 
 void PythonCall::on_finished() noexcept {
   if (state_.exchange(State::kFinished) != State::kWatched) return;
   const auto sink = std::move(sink_);  // which holds what it is given, and is not to hold itself by that
-  sink->push(Counted<PythonCall>::share(*this));
+  sink->push(rpc::Counted<PythonCall>::share(*this));
 }
 
 PythonCall::~PythonCall() {
@@ -135,4 +135,4 @@ PythonCall::~PythonCall() {
   let_go(std::move(destination_error_));
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -13,7 +13,7 @@
 #include "engine/engine.hpp"
 #include "rpc/core/call.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 class PythonCall;
 
@@ -21,29 +21,29 @@ class PythonCall;
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
-  virtual void push(Counted<PythonCall> call) noexcept = 0;
+  virtual void push(rpc::Counted<PythonCall> call) noexcept = 0;
 };
 
 // Takes calls whose answers are announced, to say where their tensors go; likewise.
 class DestinationSink {
  public:
   virtual ~DestinationSink() = default;
-  virtual void push_announced(Counted<PythonCall> call) noexcept = 0;
+  virtual void push_announced(rpc::Counted<PythonCall> call) noexcept = 0;
 };
 
 // For an event loop, and made on its thread: either the loop drives the engine between its other work, while answers
 // come soon, or its descriptor becomes readable when the first of a batch is there.
 class CompletionQueue final : public CompletionSink {
  public:
-  using Calls = std::vector<Counted<PythonCall>>;
+  using Calls = std::vector<rpc::Counted<PythonCall>>;
 
-  explicit CompletionQueue(Engine& engine);
+  explicit CompletionQueue(engine::Engine& engine);
   ~CompletionQueue() override;
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
   int fd() const noexcept { return event_.get(); }
-  void push(Counted<PythonCall> call) noexcept override;
+  void push(rpc::Counted<PythonCall> call) noexcept override;
   // All that have come, in order.
   Calls take();
   // For good: the loop is closed. Gives the descriptor back and returns all that are left; what comes is dropped, along
@@ -61,7 +61,7 @@ class CompletionQueue final : public CompletionSink {
  private:
   void ring_held() noexcept;
 
-  Engine* engine_;
+  engine::Engine* engine_;
   const unsigned long thread_;  // the loop's
   sync::atomic<bool> has_come_{false};
   std::mutex mutex_;  // guards what follows
@@ -71,17 +71,17 @@ class CompletionQueue final : public CompletionSink {
   bool is_closed_ = false;
 
   // The loop's thread only.
-  Clock::time_point busy_at_{};
-  Clock::time_point left_at_{};
+  sync::Clock::time_point busy_at_{};
+  sync::Clock::time_point left_at_{};
 };
 
-class PythonCall final : public Call {
+class PythonCall final : public rpc::Call {
  public:
-  explicit PythonCall(std::shared_ptr<Connection> connection) noexcept : connection_(std::move(connection)) {
+  explicit PythonCall(std::shared_ptr<rpc::Connection> connection) noexcept : connection_(std::move(connection)) {
     awaits_acks = true;
   }
 
-  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
 
   // Once: the sink gets the call when it is finished, and whoever takes it from there the waiter. False if it is
   // finished already. With Python's lock, as take_waiter().
@@ -109,7 +109,7 @@ class PythonCall final : public Call {
   void on_announced() noexcept override;
   void on_finished() noexcept override;
 
-  const std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be gone before
+  const std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be gone before
   std::atomic<State> state_{State::kUnwatched};
   std::atomic<bool> is_claimed_{false};
   std::shared_ptr<CompletionSink> sink_;  // owned with the loop or runtime, which may end before the call
@@ -119,4 +119,4 @@ class PythonCall final : public Call {
   pybind11::object destination_error_;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc_python

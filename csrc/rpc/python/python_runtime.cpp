@@ -8,7 +8,7 @@
 #include "rpc/core/values.hpp"
 #include "rpc/python/destinations.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 namespace py = pybind11;
 
@@ -25,11 +25,11 @@ static py::object exception_of(const py::error_already_set& error) {
   return error.value();
 }
 
-// Calls it, and drops what it returns; see call_or_sleep().
+// Calls it, and drops what it returns; see python::call_or_sleep().
 template <typename... Arguments>
 static void run_python(const py::object& function, const Arguments&... arguments) {
   const py::tuple packed = py::make_tuple(arguments...);
-  const auto result = py::reinterpret_steal<py::object>(call_or_sleep(function.ptr(), packed.ptr()));
+  const auto result = py::reinterpret_steal<py::object>(python::call_or_sleep(function.ptr(), packed.ptr()));
   if (!result) throw py::error_already_set();
 }
 
@@ -39,11 +39,11 @@ PythonInvocation::~PythonInvocation() {
 
 bool PythonInvocation::is_cancelled() {
   if (invocation_ == nullptr || invocation_->is_cancelled()) return true;
-  Engine& engine = connection_->engine();
+  engine::Engine& engine = connection_->engine();
   if (!engine.has_events_since(invocation_->handed_over_at())) [[likely]]
     return false;
   {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     engine.catch_up();
   }
   return invocation_ == nullptr || invocation_->is_cancelled();
@@ -74,11 +74,11 @@ void PythonInvocation::fail(std::string_view class_name, const std::string& mess
 
 // [message, traceback, arguments, attributes] of the exception. Without the latter two, where these cannot be sent.
 void PythonInvocation::write_failure(const py::tuple& described) {
-  Outbound& answer = invocation_->answer;
+  rpc::Outbound& answer = invocation_->answer;
   const auto class_name = py::cast<std::string>(described[0]);
   const auto write = [&](size_t num_parts) {
-    answer.open(std::string_view(class_name).substr(0, kLongestName));
-    ValueWriter(answer.bytes()).array(num_parts);
+    answer.open(std::string_view(class_name).substr(0, rpc::kLongestName));
+    rpc::ValueWriter(answer.bytes()).array(num_parts);
     for (size_t i = 1; i <= num_parts; ++i) pack(answer, described[i].ptr(), *connection_);
     answer.seal();
   };
@@ -108,15 +108,15 @@ namespace {
 
 // The callbacks of a call that is finished when nobody serves any more: run by whoever drives, once it says itself that
 // it is finished, which comes after its sink is told.
-class LateCallbacks final : public Submission {
+class LateCallbacks final : public engine::Submission {
  public:
-  LateCallbacks(Engine& engine, Counted<PythonCall> call) : engine_(engine), call_(std::move(call)) {}
+  LateCallbacks(engine::Engine& engine, rpc::Counted<PythonCall> call) : engine_(engine), call_(std::move(call)) {}
 
  private:
   void begin() noexcept override { engine_.post(*this); }
   void complete() noexcept override {
-    if (python_goes_on()) {
-      const GilHeld gil;
+    if (python::python_goes_on()) {
+      const python::GilHeld gil;
       try {
         run_python(call_->take_waiter().attr("_run_callbacks"));
       } catch (py::error_already_set& error) {
@@ -126,17 +126,17 @@ class LateCallbacks final : public Submission {
     delete this;
   }
 
-  Engine& engine_;
-  Counted<PythonCall> call_;
+  engine::Engine& engine_;
+  rpc::Counted<PythonCall> call_;
 };
 
 }  // namespace
 
 // A function's name as users know it: "axon.mailbox:news" is of a mailbox 'news'.
 static std::string spoken(const std::string& name) {
-  const size_t colon = name.starts_with(kOwnNames) ? name.find(':') : std::string::npos;
+  const size_t colon = name.starts_with(rpc::kOwnNames) ? name.find(':') : std::string::npos;
   if (colon == std::string::npos) return "function '" + name + "'";
-  return name.substr(kOwnNames.size(), colon - kOwnNames.size()) + " '" + name.substr(colon + 1) + "'";
+  return name.substr(rpc::kOwnNames.size(), colon - rpc::kOwnNames.size()) + " '" + name.substr(colon + 1) + "'";
 }
 
 void PythonRuntime::Queue::push(Item item) noexcept {
@@ -151,7 +151,7 @@ void PythonRuntime::Queue::push(Item item) noexcept {
   give_up(std::move(item));
 }
 
-std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration spin_budget) {
+std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(sync::Clock::duration spin_budget) {
   while (true) {
     has_items_.store(false);
     {
@@ -162,9 +162,9 @@ std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(Clock::duration spin
     }
     // No longer than its spin budget lasts, although the engine may be busy for others: they drive it better
     // themselves.
-    const bool has_come =
-        spin_budget != Clock::duration::zero() && engine_.wait(has_items_, Clock::now() + spin_budget, spin_budget);
-    if (!has_come) engine_.wait(has_items_, Clock::now() + kLongWait, Progress::kFollower);
+    const bool has_come = spin_budget != sync::Clock::duration::zero() &&
+                          engine_.wait(has_items_, sync::Clock::now() + spin_budget, spin_budget);
+    if (!has_come) engine_.wait(has_items_, sync::Clock::now() + kLongWait, engine::Progress::kFollower);
   }
 }
 
@@ -192,18 +192,19 @@ void PythonRuntime::Queue::give_up(Item item) noexcept {
   if (item.kind == Item::Kind::kFinished) engine_.submit_after_completion(*new LateCallbacks(engine_, item.call));
 }
 
-PythonRuntime::PythonRuntime(std::unique_ptr<Runtime> runtime, Listeners listeners)
+PythonRuntime::PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners listeners)
     : runtime_(std::move(runtime)),
       queue_(std::make_shared<Queue>(runtime_->core().engine())),
       listeners_(std::move(listeners)) {
   using Kind = Item::Kind;
-  RuntimeCore& core = runtime_->core();
+  rpc::RuntimeCore& core = runtime_->core();
   core.hand_over_in_order();
-  core.set_fallback(
-      [queue = queue_](Invocation& invocation) { queue->push({.kind = Kind::kInvoked, .invocation = &invocation}); });
+  core.set_fallback([queue = queue_](rpc::Invocation& invocation) {
+    queue->push({.kind = Kind::kInvoked, .invocation = &invocation});
+  });
   core.set_on_cancelled(
       [queue = queue_](uint64_t serial) { queue->push({.kind = Kind::kCancelled, .serial = serial}); });
-  core.set_on_lost([queue = queue_](const std::shared_ptr<Connection>& connection) {
+  core.set_on_lost([queue = queue_](const std::shared_ptr<rpc::Connection>& connection) {
     queue->push({.kind = Kind::kLost, .connection = connection});
   });
 }
@@ -215,16 +216,16 @@ PythonRuntime::~PythonRuntime() {
 // Functions often refer to what owns the runtime, which is not to keep itself alive.
 void PythonRuntime::close() {
   {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     runtime_->close();
   }
   const auto gone = std::exchange(functions_, {});
 }
 
 void PythonRuntime::add(const std::string& name, PythonFunction function) {
-  if (name.empty() || name.size() > kLongestName) {
+  if (name.empty() || name.size() > rpc::kLongestName) {
     throw py::value_error("register: name is " + std::to_string(name.size()) + " bytes long; allowed: 1 to " +
-                          std::to_string(kLongestName));
+                          std::to_string(rpc::kLongestName));
   }
   const bool asks = static_cast<bool>(function.destinations);
   if (!functions_.try_emplace(name, std::move(function)).second) {
@@ -232,19 +233,19 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
   }
   if (!asks) return;  // it is found by the fallback
   const auto push = [queue = queue_](Item::Kind kind) {
-    return [queue, kind](Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
+    return [queue, kind](rpc::Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
   };
-  const GilReleased no_gil;
+  const python::GilReleased no_gil;
   [[maybe_unused]] const Status added =  // the name is new, and of a length that is allowed
       runtime_->core().add(name, push(Item::Kind::kInvoked), push(Item::Kind::kArgumentsAnnounced));
 }
 
-void PythonRuntime::serve(Clock::duration spin_budget) {
-  note_thread_of_runtime();
+void PythonRuntime::serve(sync::Clock::duration spin_budget) {
+  python::note_thread_of_runtime();
   while (true) {
     std::vector<Item> items;
     {
-      const GilReleased no_gil;
+      const python::GilReleased no_gil;
       items = queue_->take(spin_budget);
     }
     if (items.empty()) return;
@@ -265,7 +266,7 @@ void PythonRuntime::stop() {
 }
 
 void PythonRuntime::end() {
-  const GilReleased no_gil;
+  const python::GilReleased no_gil;
   queue_->end();
 }
 
@@ -308,14 +309,14 @@ static void guarded(Run run, Fail fail) {
   }
 }
 
-void PythonRuntime::land_arguments(Invocation& invocation) {
+void PythonRuntime::land_arguments(rpc::Invocation& invocation) {
   const std::string name(invocation.function());
   const auto run = [&] {
     const auto found = functions_.find(name);
     if (found == functions_.end()) throw py::key_error("the runtime is closed");
     const py::object destinations = found->second.destinations;
     Destinations to = ask_where(destinations, invocation.arguments(), invocation.connection());
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     invocation.accept(to.buffers, to.owners);
   };
   guarded(run,
@@ -326,12 +327,12 @@ void PythonRuntime::land_answer(PythonCall& call) {
   if (call.finished()) return;
   const auto run = [&] {
     Destinations to = ask_where(call.where(), call.reply(), call.connection());
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     call.connection()->accept(call, to.buffers, to.owners);
   };
   guarded(run, [&](const py::object& exception) {
     call.set_destination_error(exception);
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
   });
 }
@@ -375,7 +376,7 @@ void PythonRuntime::call_here(const PythonFunction& function, PythonInvocation& 
   CallHere call(held);
   const auto run = [&] {
     const auto result = py::reinterpret_steal<py::object>(
-        call_or_sleep(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
+        python::call_or_sleep(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
     if (!result) throw py::error_already_set();
     if (PyCoro_CheckExact(result.ptr()) == 0) [[likely]]
       return call.invocation().reply(result);
@@ -399,13 +400,13 @@ static bool is_iterated(const Arguments& arguments) {
   return arguments.named && PyDict_Contains(arguments.named.ptr(), number) == 1;
 }
 
-void PythonRuntime::invoke(Invocation& invocation) {
+void PythonRuntime::invoke(rpc::Invocation& invocation) {
   PythonInvocation held(invocation, std::string(invocation.function()), listeners_.runtime);
   if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' has been cancelled");
   guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
 }
 
-void PythonRuntime::run(Invocation& invocation, PythonInvocation& held) {
+void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
   const auto found = functions_.find(held.name());
   if (found == functions_.end()) {
     return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
@@ -420,4 +421,4 @@ void PythonRuntime::run(Invocation& invocation, PythonInvocation& held) {
   call_here(function, held, arguments);
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

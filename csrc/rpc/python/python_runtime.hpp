@@ -18,7 +18,7 @@
 #include "rpc/python/python_call.hpp"
 #include "rpc/python/values.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 class PythonRuntime;
 
@@ -26,7 +26,7 @@ class PythonRuntime;
 class PythonInvocation {
  public:
   // `runtime` finds the Runtime of Python's that it is an invocation of: a weak reference.
-  PythonInvocation(Invocation& invocation, std::string name, pybind11::object runtime)
+  PythonInvocation(rpc::Invocation& invocation, std::string name, pybind11::object runtime)
       : invocation_(&invocation),
         name_(std::move(name)),
         connection_(invocation.connection()),
@@ -41,7 +41,7 @@ class PythonInvocation {
   const std::string& name() const noexcept { return name_; }
   uint64_t serial() const noexcept { return invocation_ == nullptr ? 0 : invocation_->serial(); }
   const std::string& caller() const noexcept { return connection_->identity().name; }
-  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
   // None once it is gone.
   pybind11::object runtime() const { return runtime_(); }
   bool is_answered() const noexcept { return invocation_ == nullptr; }
@@ -56,9 +56,9 @@ class PythonInvocation {
  private:
   void write_failure(const pybind11::tuple& described);
 
-  Invocation* invocation_;  // null once answered
+  rpc::Invocation* invocation_;  // null once answered
   std::string name_;
-  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed before
+  std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be closed before
   pybind11::object runtime_;
 };
 
@@ -75,10 +75,10 @@ class PythonRuntime {
     pybind11::object on_lost;       // gets a connection that has come to its end
   };
 
-  PythonRuntime(std::unique_ptr<Runtime> runtime, Listeners listeners);
+  PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners listeners);
   ~PythonRuntime();
 
-  Runtime& runtime() noexcept { return *runtime_; }
+  rpc::Runtime& runtime() noexcept { return *runtime_; }
   std::shared_ptr<CompletionSink> completions() noexcept { return queue_; }
   std::shared_ptr<DestinationSink> destination_sinks() noexcept { return queue_; }
 
@@ -92,7 +92,7 @@ class PythonRuntime {
   void add(const std::string& name, PythonFunction function);
 
   // Runs until stop(), and then until nothing is left, with Python's lock held, but for waits.
-  void serve(Clock::duration spin_budget);
+  void serve(sync::Clock::duration spin_budget);
   void stop();
   // Whatever serve() has left, if it has not come back, is told that it is over; and so is what comes later.
   void end();
@@ -102,25 +102,25 @@ class PythonRuntime {
   struct Item {
     enum class Kind : uint8_t { kInvoked, kArgumentsAnnounced, kAnswerAnnounced, kFinished, kCancelled, kLost };
     Kind kind;
-    Invocation* invocation = nullptr;
+    rpc::Invocation* invocation = nullptr;
     uint64_t serial = 0;
-    Counted<PythonCall> call{};
-    std::shared_ptr<Connection> connection{};
+    rpc::Counted<PythonCall> call{};
+    std::shared_ptr<rpc::Connection> connection{};
   };
 
   // What has come for Python. Its pushers hold no lock of Python's.
   class Queue final : public CompletionSink, public DestinationSink {
    public:
-    explicit Queue(Engine& engine) : engine_(engine) {}
-    void push(Counted<PythonCall> call) noexcept override {
+    explicit Queue(engine::Engine& engine) : engine_(engine) {}
+    void push(rpc::Counted<PythonCall> call) noexcept override {
       push(Item{.kind = Item::Kind::kFinished, .call = std::move(call)});
     }
-    void push_announced(Counted<PythonCall> call) noexcept override {
+    void push_announced(rpc::Counted<PythonCall> call) noexcept override {
       push(Item{.kind = Item::Kind::kAnswerAnnounced, .call = std::move(call)});
     }
     void push(Item item) noexcept;
     // Waits for the first. None: stopped, and nothing comes any more.
-    std::vector<Item> take(Clock::duration spin_budget);
+    std::vector<Item> take(sync::Clock::duration spin_budget);
     void stop() noexcept;
     void end() noexcept;
     bool has_stopped() const noexcept { return stopped_.load(); }
@@ -129,7 +129,7 @@ class PythonRuntime {
     // Without anybody who serves: whoever waits for it hears that it is over.
     void give_up(Item item) noexcept;
 
-    Engine& engine_;
+    engine::Engine& engine_;
     std::mutex mutex_;  // guards items_, ended_
     std::vector<Item> items_;
     sync::atomic<bool> has_items_{false};
@@ -138,17 +138,17 @@ class PythonRuntime {
   };
 
   void handle(Item& item);
-  void invoke(Invocation& invocation);
-  void run(Invocation& invocation, PythonInvocation& held);
+  void invoke(rpc::Invocation& invocation);
+  void run(rpc::Invocation& invocation, PythonInvocation& held);
   static void call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments);
   static void dispatch(const pybind11::object& function, PythonInvocation held, Arguments& arguments);
-  void land_arguments(Invocation& invocation);
+  void land_arguments(rpc::Invocation& invocation);
   void land_answer(PythonCall& call);
 
-  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<rpc::Runtime> runtime_;
   std::shared_ptr<Queue> queue_;  // owned with calls that tell it when they are finished
   const Listeners listeners_;
   std::unordered_map<std::string, PythonFunction> functions_;  // with Python's lock
 };
 
-}  // namespace axon
+}  // namespace axon::rpc_python

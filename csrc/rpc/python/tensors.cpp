@@ -16,7 +16,7 @@
 #include "python/tensor_memory.hpp"
 #include "rpc/python/zero_copy_get.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 // Types that the engine has no number for are told by torch's, from here on.
 static constexpr uint8_t kTorchTypes = 128;
@@ -59,8 +59,8 @@ std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
 // Into pinned memory, in the order of the calling thread's current stream, which is waited for: what it has been given
 // before is what is sent.
 static at::Tensor from_device(const at::Tensor& source) {
-  const GilReleased no_gil;
-  const BelowPython no_modes;
+  const python::GilReleased no_gil;
+  const python::BelowPython no_modes;
   const at::NoGradGuard no_gradient;
   at::Tensor host = at::empty(source.sizes(), source.options().device(at::kCPU).pinned_memory(true));
   host.copy_(source, /*non_blocking=*/true);
@@ -73,8 +73,8 @@ using MaybeOwned = c10::MaybeOwned<at::Tensor>;
 // With all its elements in a row, where it lies.
 static MaybeOwned plain(const at::Tensor& tensor) {
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return MaybeOwned::borrowed(tensor);
-  const GilReleased no_gil;
-  const BelowPython no_subclass;
+  const python::GilReleased no_gil;
+  const python::BelowPython no_subclass;
   return MaybeOwned::owned(tensor.detach().resolve_conj().resolve_neg().contiguous());
 }
 
@@ -84,27 +84,27 @@ static Owner owner_of_memory(const at::Tensor& tensor) {
           [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
 }
 
-static std::optional<MemoryHandle> expose_if_allowed(const at::Tensor& tensor, uint64_t exposable) {
+static std::optional<rpc::MemoryHandle> expose_if_allowed(const at::Tensor& tensor, uint64_t exposable) {
   if ((gpu_bit(tensor) & exposable) == 0 || tensor.nbytes() == 0) return std::nullopt;
-  const GilReleased no_gil;
+  const python::GilReleased no_gil;
   return expose(tensor);
 }
 
-size_t add_tensor(Outbound& outbound, const at::Tensor& tensor, uint64_t exposable) {
+size_t add_tensor(rpc::Outbound& outbound, const at::Tensor& tensor, uint64_t exposable) {
   MaybeOwned plain_tensor = plain(tensor);
-  if (tensor.dim() > static_cast<int64_t>(kMostDimensions)) {
+  if (tensor.dim() > static_cast<int64_t>(rpc::kMostDimensions)) {
     throw pybind11::value_error("a tensor of " + std::to_string(tensor.dim()) +
-                                " dimensions cannot be sent; allowed: up to " + std::to_string(kMostDimensions));
+                                " dimensions cannot be sent; allowed: up to " + std::to_string(rpc::kMostDimensions));
   }
   if (tensor.is_cuda()) check_not_captured(tensor.device());
-  const std::optional<MemoryHandle> memory_handle = expose_if_allowed(*plain_tensor, exposable);
+  const std::optional<rpc::MemoryHandle> memory_handle = expose_if_allowed(*plain_tensor, exposable);
   if (!memory_handle && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
   const at::Tensor& sent = *plain_tensor;
   // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
-  const TensorView view{.dtype = dtype_of(sent.scalar_type()),
-                        .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
-                        .shape = {sent.sizes().data(), sent.sizes().size()},
-                        .data = {static_cast<const std::byte*>(sent.mutable_data_ptr()), sent.nbytes()}};
+  const rpc::TensorView view{.dtype = dtype_of(sent.scalar_type()),
+                             .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
+                             .shape = {sent.sizes().data(), sent.sizes().size()},
+                             .data = {static_cast<const std::byte*>(sent.mutable_data_ptr()), sent.nbytes()}};
   if (memory_handle) return outbound.expose(view, *memory_handle, owner_of_memory(sent));
   return outbound.add(view, owner_of_memory(sent));
 }
@@ -133,14 +133,14 @@ static at::Tensor tensor_of(const Owner& owner) {
 static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
   at::Tensor tensor = tensor_of(owner);
   if (!tensor.is_cpu()) {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     const at::NoGradGuard no_gradient;
     tensor.copy_(come);
   }
   return tensor;
 }
 
-at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Connection& peer) {
+at::Tensor take_tensor(rpc::Inbound::Tensor& received, c10::Device device, const rpc::Connection& peer) {
   const std::optional<at::ScalarType> type = type_of(received.dtype);
   if (!type) throw pybind11::type_error("a tensor has come of a type that this torch does not have");
   const at::IntArrayRef shape(received.shape.data(), received.shape.size());
@@ -149,8 +149,8 @@ at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Conn
       static_cast<int64_t>(received.data.num_bytes)) {
     throw pybind11::value_error("a tensor has come whose length is not that of its shape");
   }
-  if (received.location == TensorLocation::kExposed) {
-    const GilReleased no_gil;
+  if (received.location == rpc::TensorLocation::kExposed) {
+    const python::GilReleased no_gil;
     at::Tensor tensor =
         received.owner.get() != nullptr ? tensor_of(received.owner) : at::empty(shape, options.device(device));
     read_exposed(received, tensor, peer);
@@ -171,4 +171,4 @@ at::Tensor take_tensor(Inbound::Tensor& received, c10::Device device, const Conn
   return tensor;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -12,7 +12,7 @@
 #include "rpc/python/values.hpp"
 #include "rpc/python/zero_copy_get.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 namespace py = pybind11;
 
@@ -22,41 +22,41 @@ namespace {
 
 class Unpacker {
  public:
-  Unpacker(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer)
+  Unpacker(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer)
       : reader_(inbound.values()), received_(inbound.tensors()), placement_(placement), peer_(peer) {}
 
   py::object unpack(int depth) {
-    const Value value = reader_.next();
+    const rpc::Value value = reader_.next();
     switch (value.kind) {
-      case Value::Kind::kNothing:
+      case rpc::Value::Kind::kNothing:
         return py::none();
-      case Value::Kind::kBoolean:
+      case rpc::Value::Kind::kBoolean:
         return py::bool_(value.boolean);
-      case Value::Kind::kInteger:
+      case rpc::Value::Kind::kInteger:
         return checked(PyLong_FromLongLong(value.integer));
-      case Value::Kind::kUnsigned:
+      case rpc::Value::Kind::kUnsigned:
         return checked(PyLong_FromUnsignedLongLong(value.count));
-      case Value::Kind::kReal:
+      case rpc::Value::Kind::kReal:
         return checked(PyFloat_FromDouble(value.real));
-      case Value::Kind::kText:
+      case rpc::Value::Kind::kText:
         return checked(PyUnicode_DecodeUTF8(value.text().data(), static_cast<Py_ssize_t>(value.bytes.size()), nullptr));
-      case Value::Kind::kBinary:
+      case rpc::Value::Kind::kBinary:
         return checked(PyBytes_FromStringAndSize(value.text().data(), static_cast<Py_ssize_t>(value.bytes.size())));
-      case Value::Kind::kTensor:
+      case rpc::Value::Kind::kTensor:
         return tensor(value.count);
       default:
         break;
     }
-    if (depth == kDeepest || value.kind == Value::Kind::kBroken)
+    if (depth == kDeepest || value.kind == rpc::Value::Kind::kBroken)
       throw py::value_error("values have come that cannot be read");
-    return value.kind == Value::Kind::kArray ? list(value.count, depth + 1) : dict(value.count, depth + 1);
+    return value.kind == rpc::Value::Kind::kArray ? list(value.count, depth + 1) : dict(value.count, depth + 1);
   }
 
   // What pack_arguments has written.
   Arguments arguments() {
-    const Value both = reader_.next();
-    const Value positional = reader_.next();
-    if (both.kind != Value::Kind::kArray || both.count != 2 || positional.kind != Value::Kind::kArray) {
+    const rpc::Value both = reader_.next();
+    const rpc::Value positional = reader_.next();
+    if (both.kind != rpc::Value::Kind::kArray || both.count != 2 || positional.kind != rpc::Value::Kind::kArray) {
       throw py::type_error("a function has been called with something else than arguments");
     }
     Arguments arguments{py::tuple(positional.count), {}};
@@ -113,7 +113,7 @@ class Unpacker {
     return tensors_[index];
   }
 
-  at::Tensor place(Inbound::Tensor& received) const {
+  at::Tensor place(rpc::Inbound::Tensor& received) const {
     const bool is_placed = received.owner.get() != nullptr;
     const c10::Device device = device_for(received);
     const at::Tensor come = taken(received, device);
@@ -123,13 +123,13 @@ class Unpacker {
     return tensor;
   }
 
-  c10::Device device_for(const Inbound::Tensor& received) const {
+  c10::Device device_for(const rpc::Inbound::Tensor& received) const {
     if (placement_.kind == Placement::Kind::kDevice) return placement_.device;
     const bool is_like = placement_.kind == Placement::Kind::kLike && received.kind == MemoryKind::kCuda;
     return is_like && at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).getDevice() : at::kCPU;
   }
 
-  at::Tensor taken(Inbound::Tensor& received, c10::Device device) const {
+  at::Tensor taken(rpc::Inbound::Tensor& received, c10::Device device) const {
     try {
       return take_tensor(received, device, *peer_);
     } catch (const NotReadable&) {
@@ -139,14 +139,14 @@ class Unpacker {
   }
 
   static at::Tensor to(const at::Tensor& tensor, c10::Device device) {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     return tensor.to(device);
   }
 
-  ValueReader reader_;
-  std::span<Inbound::Tensor> received_;
+  rpc::ValueReader reader_;
+  std::span<rpc::Inbound::Tensor> received_;
   const Placement placement_;
-  const std::shared_ptr<Connection>& peer_;
+  const std::shared_ptr<rpc::Connection>& peer_;
   std::vector<py::object> tensors_;  // by index; those that have been named
 };
 
@@ -154,31 +154,34 @@ class Unpacker {
 
 // All values of a message, or an exception: then nobody will read what it exposes.
 template <typename Read>
-static auto read_all(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer, Read read) {
-  const BelowPython no_modes;  // of the thread that takes an answer, such as FakeTensorMode
+static auto read_all(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer,
+                     Read read) {
+  const python::BelowPython no_modes;  // of the thread that takes an answer, such as FakeTensorMode
   Unpacker unpacker(inbound, placement, peer);
   try {
     auto values = read(unpacker);
     unpacker.check_end();
     return values;
   } catch (...) {
-    for (Inbound::Tensor& tensor : inbound.tensors()) tensor.exposure = Exposure();
+    for (rpc::Inbound::Tensor& tensor : inbound.tensors()) tensor.exposure = rpc::Exposure();
     throw;
   }
 }
 
-py::object unpack(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+py::object unpack(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
 }
 
-py::object unpack_announced(Inbound& inbound, const py::list& placeholders, const std::shared_ptr<Connection>& peer) {
+py::object unpack_announced(rpc::Inbound& inbound, const py::list& placeholders,
+                            const std::shared_ptr<rpc::Connection>& peer) {
   Unpacker unpacker(inbound, {}, peer);
   unpacker.set_placeholders(placeholders);
   return unpacker.unpack(0);
 }
 
-Arguments unpack_arguments(Inbound& inbound, const Placement& placement, const std::shared_ptr<Connection>& peer) {
+Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement,
+                           const std::shared_ptr<rpc::Connection>& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.arguments(); });
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

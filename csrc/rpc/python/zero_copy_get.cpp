@@ -3,17 +3,17 @@
 #include "python/gil.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 // What was in the way may be gone by then: memory and descriptors may have been short.
 static constexpr std::chrono::seconds kUntilAskedAgain{10};
 
 // It may expose tensors on these, and on no others, from now on.
-static void tell_readable_gpus(const std::shared_ptr<Connection>& peer, const std::vector<std::string>& uuids) {
-  const auto call = CallPointer::adopt(*new Call);
-  call->answer = Call::Answer::kNone;
+static void tell_readable_gpus(const std::shared_ptr<rpc::Connection>& peer, const std::vector<std::string>& uuids) {
+  const auto call = rpc::CallPointer::adopt(*new rpc::Call);
+  call->answer = rpc::Call::Answer::kNone;
   call->request.open("axon.lend");
-  ValueWriter writer(call->request.bytes());
+  rpc::ValueWriter writer(call->request.bytes());
   writer.array(2);
   writer.array(1);
   writer.array(uuids.size());
@@ -23,13 +23,13 @@ static void tell_readable_gpus(const std::shared_ptr<Connection>& peer, const st
   peer->start(*call);
 }
 
-void ask_to_expose(const std::shared_ptr<Connection>& peer, at::Device gpu) {
-  Connection::ZeroCopyState& state = peer->zero_copy;
-  Clock::time_point from = state.told_from.load(std::memory_order_relaxed);
-  if (from == Clock::time_point::max() || Clock::now() < from || !peer->is_neighbour()) return;
-  if (!state.told_from.compare_exchange_strong(from, Clock::time_point::max())) return;
+void ask_to_expose(const std::shared_ptr<rpc::Connection>& peer, at::Device gpu) {
+  rpc::Connection::ZeroCopyState& state = peer->zero_copy;
+  sync::Clock::time_point from = state.told_from.load(std::memory_order_relaxed);
+  if (from == sync::Clock::time_point::max() || sync::Clock::now() < from || !peer->is_neighbour()) return;
+  if (!state.told_from.compare_exchange_strong(from, sync::Clock::time_point::max())) return;
   const std::vector<std::string> gpus = [&] {
-    const GilReleased no_gil;
+    const python::GilReleased no_gil;
     return gpus_readable_of(*peer);
   }();
   if (gpus.empty()) return;
@@ -37,9 +37,9 @@ void ask_to_expose(const std::shared_ptr<Connection>& peer, at::Device gpu) {
   tell_readable_gpus(peer, gpus);
 }
 
-void ask_not_to_expose(const std::shared_ptr<Connection>& peer) {
-  peer->zero_copy.told_from.store(Clock::now() + kUntilAskedAgain);
+void ask_not_to_expose(const std::shared_ptr<rpc::Connection>& peer) {
+  peer->zero_copy.told_from.store(sync::Clock::now() + kUntilAskedAgain);
   tell_readable_gpus(peer, {});
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -12,7 +12,7 @@
 
 #include "rpc/core/connection.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
 // GPUs of this process are told apart by a bit each: none for a tensor on the host, nor beyond the 64th.
 inline uint64_t gpu_bit(const at::Tensor& tensor) {
@@ -27,9 +27,9 @@ inline uint64_t gpu_bit(const at::Tensor& tensor) {
 // From now on processes of this host may read what this one exposes, if anybody may.
 void let_peers_read() noexcept;
 // Where a contiguous tensor of this process lies. Nothing if peers cannot map it.
-std::optional<MemoryHandle> expose(const at::Tensor& tensor);
+std::optional<rpc::MemoryHandle> expose(const at::Tensor& tensor);
 // A message that exposes tensors of this GPU leaves once its current stream has made them.
-void leave_after_current_stream(Outbound& outbound, at::Device gpu);
+void leave_after_current_stream(rpc::Outbound& outbound, at::Device gpu);
 // Throws std::runtime_error: what a capture has made holds nothing yet.
 void check_not_captured(at::Device gpu);
 // Which of this process's GPUs have these UUIDs: a bit each.
@@ -45,14 +45,14 @@ class NotReadable final : public std::runtime_error {
 
 // Copies a tensor that is exposed, in the order of the current stream, and lets go of the exposure behind that. A
 // target on the host is waited for. Throws NotReadable, or std::runtime_error.
-void read_exposed(Inbound::Tensor& exposed, const at::Tensor& target, const Connection& peer);
+void read_exposed(rpc::Inbound::Tensor& exposed, const at::Tensor& target, const rpc::Connection& peer);
 
 // A tensor has come on this GPU: its sender hears once that it may expose. None but those of this host do.
-void ask_to_expose(const std::shared_ptr<Connection>& peer, at::Device gpu);
+void ask_to_expose(const std::shared_ptr<rpc::Connection>& peer, at::Device gpu);
 // That did not do: it is to expose none, and is asked again in some seconds at the earliest.
-void ask_not_to_expose(const std::shared_ptr<Connection>& peer);
+void ask_not_to_expose(const std::shared_ptr<rpc::Connection>& peer);
 // The UUIDs of the GPUs on which all GPUs of this process can read what that peer exposes. None where it may not be
 // read, or AXON_TRANSPORTS does not name CUDA, as for the sender.
-std::vector<std::string> gpus_readable_of(const Connection& peer);
+std::vector<std::string> gpus_readable_of(const rpc::Connection& peer);
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-namespace axon {
+namespace axon::transport {
 
 std::string to_string(const FaultPlan& plan) {
   std::ostringstream out;
@@ -19,4 +19,4 @@ std::string to_string(const FaultPlan& plan) {
   return out.str();
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace axon {
+namespace axon::transport {
 
 struct FaultPlan {
   uint64_t seed = 0;
@@ -48,4 +48,4 @@ struct FaultPlan {
 // For the failing test's output: all that it takes to run it again.
 std::string to_string(const FaultPlan& plan);
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -5,7 +5,7 @@
 
 #include "transport/loopback/loopback_transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 LoopbackFabric::LoopbackFabric(FaultPlan plan) : plan_(std::move(plan)) {}
 
@@ -61,4 +61,4 @@ uint64_t LoopbackFabric::num_sends() const {
   return num_sends_;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

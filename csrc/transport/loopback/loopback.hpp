@@ -16,7 +16,7 @@
 #include "transport/loopback/mailbox.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 class LoopbackFabric {
  public:
@@ -56,4 +56,4 @@ class LoopbackFabric {
   uint64_t num_fetches_ = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -9,7 +9,7 @@
 
 #include "transport/nack.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 static constexpr size_t kMostParcelsARound = 64;
 
@@ -242,4 +242,4 @@ void LoopbackTransport::flush(int timeout_ms) noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::transport

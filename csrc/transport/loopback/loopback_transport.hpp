@@ -7,7 +7,7 @@
 
 #include "transport/loopback/loopback.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 class LoopbackTransport final : public Transport {
  public:
@@ -84,4 +84,4 @@ class LoopbackTransport final : public Transport {
   std::deque<Fetching> fetching_;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-namespace axon {
+namespace axon::transport {
 
 // Each process draws from its own numbers, so that what it meets depends on its own calls only.
 Mailbox::Mailbox(uint64_t seed, uint32_t process)
@@ -78,4 +78,4 @@ void Mailbox::clear() noexcept {
   held.clear();
 }
 
-}  // namespace axon
+}  // namespace axon::transport

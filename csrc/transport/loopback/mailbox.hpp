@@ -13,7 +13,7 @@
 #include "transport/loopback/fault_plan.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // A send whose payload waits at its sender.
 struct WaitingSend {
@@ -79,4 +79,4 @@ struct Mailbox {
   bool closed = false;  // its transport is gone
 };
 
-}  // namespace axon
+}  // namespace axon::transport

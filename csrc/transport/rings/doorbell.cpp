@@ -11,7 +11,7 @@
 
 #include "base/resources.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 static Status failed(const std::string& call) {
   return out_of(call, errno);
@@ -109,4 +109,4 @@ WakeUpPipe::Refused WakeUpPipe::has_refused(uint64_t number) noexcept {
   return num_new < DoorbellPage::kNumRefusals ? Refused::kNo : Refused::kMaybe;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

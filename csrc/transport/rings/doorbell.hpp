@@ -17,7 +17,7 @@
 #include "base/file_descriptor.hpp"
 #include "memory/shared_pages.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Of a process that takes rings; behind the network's address. Key 0: it takes none.
 struct RingAddress {
@@ -107,4 +107,4 @@ class WakeUpPipe {
   uint32_t num_refusals_seen_ = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -5,7 +5,7 @@
 #include <array>
 #include <cerrno>
 
-namespace axon {
+namespace axon::transport {
 
 ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept {
   uint64_t identity = 0;
@@ -21,4 +21,4 @@ ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* t
   return identity == process.key ? ReadOutcome::kRead : ReadOutcome::kGone;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -7,7 +7,7 @@
 #include "memory/buffer.hpp"
 #include "transport/rings/doorbell.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 enum class ReadOutcome : uint8_t {
   kRead,
@@ -20,4 +20,4 @@ enum class ReadOutcome : uint8_t {
 // call: a process that has come into its place is not taken for it.
 ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept;
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace axon {
+namespace axon::transport {
 
 Result<RingWriter> RingWriter::make(uint64_t writer, uint64_t reader) {
   Result<SharedPages> pages = SharedPages::make(sizeof(RingMemory));
@@ -144,4 +144,4 @@ Result<RingReader> RingReader::open(int32_t pid, int descriptor, uint64_t writer
   return opened;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -21,7 +21,7 @@
 #include "transport/rings/ring_size.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 inline constexpr size_t kEntryBytes = 64;
 
@@ -207,4 +207,4 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
   return num_read;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

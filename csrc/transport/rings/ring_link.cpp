@@ -12,7 +12,7 @@
 #include "base/log.hpp"
 #include "transport/nack.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Read at one go; then others have their turn.
 static constexpr size_t kChunk = size_t{1} << 20;
@@ -434,4 +434,4 @@ void RingLink::lose() noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -23,7 +23,7 @@
 #include "transport/tagged.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // An RTS's payload.
 struct RemoteBytes {
@@ -158,4 +158,4 @@ class RingLink {
   IntrusiveList<Arrival> pulling_;   // more is to come
 };
 
-}  // namespace axon
+}  // namespace axon::transport

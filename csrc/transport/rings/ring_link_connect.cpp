@@ -6,7 +6,7 @@
 #include "base/random.hpp"
 #include "transport/rings/ring_link.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Other links' descriptors come back once their rings are read; those of the program may not.
 static constexpr std::chrono::seconds kLongestShortage{1};
@@ -86,4 +86,4 @@ void RingLink::look_for_answer() noexcept {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::transport

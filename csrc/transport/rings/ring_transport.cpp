@@ -13,7 +13,7 @@
 #include "base/resources.hpp"
 #include "transport/flush_layer.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // A look at what has come takes no more from one ring, so that the others, and those who wait, have their turn.
 static constexpr unsigned kMostAtOnce = 16;
@@ -306,4 +306,4 @@ void RingTransport::tidy() noexcept {
   std::erase_if(live_, [](const RingLink* link) { return !link->is_live(); });
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -19,7 +19,7 @@
 #include "transport/rings/ring_link.hpp"
 #include "transport/rings/rings.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 class RingTransport final : public Transport, private Receiver {
  public:
@@ -96,4 +96,4 @@ class RingTransport final : public Transport, private Receiver {
   bool is_to_tidy_ = false;      // since the last progress(), a link has come to its end
 };
 
-}  // namespace axon
+}  // namespace axon::transport

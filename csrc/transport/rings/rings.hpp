@@ -10,7 +10,7 @@
 
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 enum class RingUse : uint8_t {
   kAlways,
@@ -20,4 +20,4 @@ enum class RingUse : uint8_t {
 
 std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use = RingUse::kAlways);
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -10,7 +10,7 @@
 #include "transport/flush_layer.hpp"
 #include "transport/nack.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Of one peer, that the network has at once: enough for a socket never to wait, few enough for what is sent meanwhile
 // to wait little.
@@ -465,4 +465,4 @@ void FragmentTransport::flush(int timeout_ms) noexcept {
   flush_layer(*this, *network_, timeout_ms, [&] { return std::ranges::all_of(peers_, has_sent); });
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -23,7 +23,7 @@
 #include "transport/tagged.hpp"
 #include "transport/tcp_fragments/fragments.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // What an RTS carries (docs/wire.md).
 struct LongMessage {
@@ -147,4 +147,4 @@ class FragmentTransport final : public Transport, private Receiver {
   std::unique_ptr<Transport> network_;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

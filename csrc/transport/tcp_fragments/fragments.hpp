@@ -11,7 +11,7 @@
 
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // To whom they are sent; whoever sends some is understood.
 enum class FragmentUse : uint8_t {
@@ -22,4 +22,4 @@ enum class FragmentUse : uint8_t {
 
 std::unique_ptr<Transport> with_fragments(std::unique_ptr<Transport> network, FragmentUse use);
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <memory>
 
-namespace axon {
+namespace axon::transport {
 
 // UCX keeps a flag in the id's highest bit: that a namespace's number follows.
 static constexpr uint64_t kIdBits = UINT64_MAX >> 1;
@@ -53,4 +53,4 @@ bool names_another_interface(std::span<const std::byte> address) noexcept {
   return false;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

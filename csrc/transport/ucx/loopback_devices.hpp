@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <span>
 
-namespace axon {
+namespace axon::transport {
 
 // Changes this host's id, wherever it stands in the peer's packed address, into that of no host, so that UCX passes
 // over the loopback interface there. Other devices are not marked by it.
@@ -17,4 +17,4 @@ void hide_loopback(std::span<std::byte> address) noexcept;
 // Whether an address that UCX has packed here names an interface of this host other than its loopback.
 bool names_another_interface(std::span<const std::byte> address) noexcept;
 
-}  // namespace axon
+}  // namespace axon::transport

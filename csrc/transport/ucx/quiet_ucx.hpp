@@ -8,7 +8,7 @@
 #include <array>
 #include <string_view>
 
-namespace axon {
+namespace axon::transport {
 
 class QuietUcx {
  public:
@@ -31,4 +31,4 @@ class QuietUcx {
   bool silenced_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -13,7 +13,7 @@
 #include "base/status.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 struct UcxOptions {
   // UCX settings that win over the environment, without their UCX_: {"TLS", "tcp"}.
@@ -22,4 +22,4 @@ struct UcxOptions {
 
 Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options = {});
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -11,7 +11,7 @@
 #include "transport/ucx/ucx_status.hpp"
 #include "transport/ucx/ucx_transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // A message of ours that waits for its receiver, between UCX and whoever sends it.
 struct UcxTransport::RendezvousSend : Completion, ListNode<RendezvousSend> {
@@ -156,4 +156,4 @@ void UcxTransport::on_fetched(void* request, ucs_status_t status, size_t, void* 
   static_cast<UcxTransport*>(self)->finish(request, status, "ucp_am_recv_data_nbx");
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace axon {
+namespace axon::transport {
 
 static ErrorCode code_of(ucs_status_t status) noexcept {
   if (UCS_IS_ENDPOINT_ERROR(status)) return ErrorCode::kPeerLost;
@@ -27,4 +27,4 @@ Status status_of(ucs_status_t status, const char* call) {
   return {code_of(status), std::string(call) + ": " + ucs_status_string(status)};
 }
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -5,9 +5,9 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Success for UCS_OK; else a failure that names the call and UCX's own words for what went wrong.
 Status status_of(ucs_status_t status, const char* call);
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -13,7 +13,7 @@
 #include "transport/ucx/quiet_ucx.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 static constexpr std::chrono::milliseconds kDrainTimeout{200};
 static constexpr std::chrono::seconds kLookInterval{1};
@@ -325,4 +325,4 @@ void UcxTransport::flush(int timeout_ms) noexcept {
   for (void* flush : flushes) ucp_request_free(flush);
 }
 
-}  // namespace axon
+}  // namespace axon::transport

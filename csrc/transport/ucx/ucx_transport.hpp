@@ -25,7 +25,7 @@
 #include "transport/transport.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 class UcxTransport final : public Transport {
  public:
@@ -168,4 +168,4 @@ class UcxTransport final : public Transport {
   bool closing_ = false;                  // nobody is told anything any more
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -10,7 +10,7 @@
 #include "base/log.hpp"
 #include "transport/ucx/ucx_status.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // What replaces UCX's own defaults, unless the user says otherwise.
 //
@@ -156,4 +156,4 @@ Result<UcxAddresses> UcxAddresses::unpack(std::span<const std::byte> packed) {
   return UcxAddresses{.all = addresses.first(num_bytes_of_all), .network = addresses.subspan(num_bytes_of_all)};
 }
 
-}  // namespace axon
+}  // namespace axon::transport

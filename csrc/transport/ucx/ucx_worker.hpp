@@ -12,7 +12,7 @@
 #include "base/status.hpp"
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // What a worker's address() holds: UCX's addresses of all its devices, of those of the network alone, and how long
 // these are. Shared memory may reach a process whose end nobody here would hear of (in another network namespace, say).
@@ -63,4 +63,4 @@ class UcxWorker {
   WithheldFromForks sockets_;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -35,7 +35,7 @@ TEST(Library, values_and_tensors_there_and_back) {
   ASSERT_TRUE(pair.server
                   .add("describe",
                        [](Invocation& invocation) {
-                         ValueReader values = invocation.arguments().values();
+                         rpc::ValueReader values = invocation.arguments().values();
                          EXPECT_EQ(values.next().count, 3u);
                          const int64_t number = values.next().integer;
                          const std::string text(values.next().text());
@@ -60,7 +60,7 @@ TEST(Library, values_and_tensors_there_and_back) {
     request.tensor(std::span<const int32_t>(numbers));
     run(call);
     ASSERT_TRUE(call.status().ok()) << call.status().message();
-    ValueReader values = call.reply().values();
+    rpc::ValueReader values = call.reply().values();
     EXPECT_EQ(values.next().count, 2u);
     EXPECT_EQ(values.next().text(), "the answer: 42");
     const Tensor tensor = call.reply().tensor(values.next().count);
@@ -75,8 +75,8 @@ TEST(Library, arguments_are_found_by_place_and_by_name) {
   const auto check = [](Invocation& invocation) {
     const Received arguments = invocation.arguments();
     EXPECT_EQ(arguments.argument(1).next().text(), "second");
-    EXPECT_EQ(arguments.argument(2).next().kind, Value::Kind::kBroken);
-    EXPECT_EQ(arguments.argument("first").next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument(2).next().kind, rpc::Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument("first").next().kind, rpc::Value::Kind::kBroken);
     invocation.reply();
   };
   ASSERT_TRUE(pair.server.add("check", check).ok());
@@ -91,8 +91,8 @@ TEST(Library, arguments_are_found_by_place_and_by_name) {
   EXPECT_TRUE(call.status().ok());
 
   const auto expect_none = [](Invocation& invocation) {
-    EXPECT_EQ(invocation.arguments().argument(0).next().kind, Value::Kind::kBroken);
-    EXPECT_EQ(invocation.arguments().argument("any").next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(invocation.arguments().argument(0).next().kind, rpc::Value::Kind::kBroken);
+    EXPECT_EQ(invocation.arguments().argument("any").next().kind, rpc::Value::Kind::kBroken);
     invocation.reply();
   };
   ASSERT_TRUE(pair.server.add("expect_none", expect_none).ok());
@@ -326,8 +326,8 @@ TEST(Library, a_reply_without_a_value_is_nothing) {
     Call call(pair.to_server, function);
     run(call);
     ASSERT_TRUE(call.status().ok()) << call.status().message();
-    ValueReader values = call.reply().values();
-    EXPECT_EQ(values.next().kind, Value::Kind::kNothing) << function;
+    rpc::ValueReader values = call.reply().values();
+    EXPECT_EQ(values.next().kind, rpc::Value::Kind::kNothing) << function;
     EXPECT_TRUE(values.at_end());
   }
 }

@@ -36,7 +36,7 @@ class MailboxTest : public testing::Test {
   static void expect_next(Mailbox& news, int64_t number) {
     Result<Mail> mail = news.take(10s);
     ASSERT_TRUE(mail.ok()) << mail.status().message();
-    ValueReader values = mail.value().values();
+    rpc::ValueReader values = mail.value().values();
     EXPECT_EQ(values.next().count, 2u);
     EXPECT_EQ(values.next().integer, number);
     EXPECT_EQ(mail.value().sender().name(), "client");

@@ -29,7 +29,7 @@ class Publishing : public testing::Test {
 
   void take(Invocation& invocation) {
     EXPECT_FALSE(invocation.wants_answer());
-    ValueReader values = invocation.arguments().values();
+    rpc::ValueReader values = invocation.arguments().values();
     const auto first = static_cast<float>(values.next().integer);
     const Tensor tensor = invocation.arguments().tensor(values.next().count);
     EXPECT_EQ(tensor.as<float>().front(), first);

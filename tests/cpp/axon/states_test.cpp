@@ -42,7 +42,7 @@ TEST(States, a_call_before_its_end_has_a_status_and_an_empty_reply) {
     EXPECT_TRUE(call.status().ok());
     EXPECT_EQ(call.status().code(), ErrorCode::kOk);
     EXPECT_EQ(call.reply().num_tensors(), 0u);
-    EXPECT_EQ(call.reply().values().next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(call.reply().values().next().kind, rpc::Value::Kind::kBroken);
     EXPECT_EQ(call.failure(), "");
     EXPECT_EQ(call.traceback(), "");
   };
@@ -67,7 +67,7 @@ TEST(States, a_failed_call_has_a_reply_that_can_be_read) {
   ASSERT_TRUE(call.wait(10s));
   EXPECT_EQ(call.status().code(), ErrorCode::kCancelled);
   EXPECT_EQ(call.reply().num_tensors(), 0u);
-  EXPECT_EQ(call.reply().values().next().kind, Value::Kind::kBroken);
+  EXPECT_EQ(call.reply().values().next().kind, rpc::Value::Kind::kBroken);
   EXPECT_EQ(call.failure(), "");
 }
 
@@ -122,7 +122,7 @@ TEST(States, a_stream_has_no_value_before_the_first_and_once_it_was_moved_from) 
   Stream stream(pair.to_server, "once");
   stream.arguments(0);
   const auto expect_nothing = [](Stream& of) {
-    EXPECT_EQ(of.value().next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(of.value().next().kind, rpc::Value::Kind::kBroken);
     EXPECT_EQ(of.received().num_tensors(), 0u);
     EXPECT_EQ(of.failure(), "");
     EXPECT_EQ(of.traceback(), "");
@@ -245,7 +245,7 @@ TEST(States, a_mail_that_was_moved_from_has_no_content) {
   EXPECT_EQ(kept.num_tensors(), 1u);
   EXPECT_EQ(kept.sender().name(), "client");
   EXPECT_EQ(mail.sender().name(), "");
-  EXPECT_EQ(mail.values().next().kind, Value::Kind::kBroken);
+  EXPECT_EQ(mail.values().next().kind, rpc::Value::Kind::kBroken);
   EXPECT_EQ(mail.num_tensors(), 0u);
   EXPECT_TRUE(mail.tensor(0).data.empty());
   EXPECT_FALSE(mail.take(0));

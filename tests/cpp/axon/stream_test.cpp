@@ -20,7 +20,7 @@ class Streaming : public testing::Test {
  protected:
   Streaming() {
     const auto count = [this](Received arguments) -> Generator {
-      ValueReader values = arguments.values();
+      rpc::ValueReader values = arguments.values();
       EXPECT_EQ(values.next().count, 2u);
       EXPECT_EQ(values.next().count, 1u);
       const int64_t end = values.next().integer;
@@ -85,8 +85,8 @@ TEST_F(Streaming, named_arguments_come_beside_the_positional_ones) {
     const int64_t end = arguments.argument(0).next().integer;
     const int64_t step = arguments.argument("step").next().integer;
     EXPECT_EQ(arguments.argument("label").next().text(), "by step");
-    EXPECT_EQ(arguments.argument(1).next().kind, Value::Kind::kBroken);
-    EXPECT_EQ(arguments.argument("nobody's").next().kind, Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument(1).next().kind, rpc::Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument("nobody's").next().kind, rpc::Value::Kind::kBroken);
     return [end, step, number = int64_t{0}](Next& next) mutable {
       if (number >= end) return next.end();
       next.value().integer(std::exchange(number, number + step));
@@ -145,7 +145,7 @@ TEST_F(Streaming, tensors_come_into_what_the_caller_gives) {
   Stream values = streaming(make, {.ahead = 2, .ask = ask});
   for (int i = 0; i < 10; ++i) {
     ASSERT_TRUE(values.next(10s)) << values.failure();
-    EXPECT_EQ(values.value().next().kind, Value::Kind::kTensor);
+    EXPECT_EQ(values.value().next().kind, rpc::Value::Kind::kTensor);
     const std::span<float> elements = values.received().tensor(0).as<float>();
     EXPECT_EQ(elements.front(), static_cast<float>(i));
     EXPECT_EQ(elements.back(), static_cast<float>(i));
@@ -237,7 +237,7 @@ TEST_F(Streaming, a_value_that_does_not_come_in_time_may_still_come) {
     held.clear();
   };
   while (!values.next(1ms)) answer();
-  EXPECT_EQ(values.value().next().kind, Value::Kind::kNothing);
+  EXPECT_EQ(values.value().next().kind, rpc::Value::Kind::kNothing);
   values.stop();
   EXPECT_TRUE(values.finished());
   const auto has_heard = [&] {

@@ -10,10 +10,10 @@
 
 // Counted, so that a test can prove the message path free of them.
 void axon::on_allocation() noexcept {
-  axon::AllocationCounter::on_allocation();
+  axon::collectives::AllocationCounter::on_allocation();
 }
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
 class AlgorithmTest : public testing::TestWithParam<AlgorithmRow> {
@@ -37,8 +37,9 @@ class AlgorithmTest : public testing::TestWithParam<AlgorithmRow> {
   }
 
   static bool reduces() {
-    const OperationKind kind = GetParam().kind;
-    return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce || kind == OperationKind::kReduceScatter;
+    const transport::OperationKind kind = GetParam().kind;
+    return kind == transport::OperationKind::kAllReduce || kind == transport::OperationKind::kReduce ||
+           kind == transport::OperationKind::kReduceScatter;
   }
 };
 
@@ -64,14 +65,15 @@ TEST_P(AlgorithmTest, right_for_every_root) {
 
 TEST_P(AlgorithmTest, right_over_many_chunks) {
   for (const int num_ranks : {1, 2, 3, 7}) {
-    const bool whole = GetParam().kind == OperationKind::kBroadcast || GetParam().kind == OperationKind::kAllReduce ||
-                       GetParam().kind == OperationKind::kReduce;
+    const bool whole = GetParam().kind == transport::OperationKind::kBroadcast ||
+                       GetParam().kind == transport::OperationKind::kAllReduce ||
+                       GetParam().kind == transport::OperationKind::kReduce;
     const size_t num_elements = (size_t{5} << 16) * (whole ? static_cast<size_t>(num_ranks) : 1) + 13;
     for (const uint64_t seed : {0, 3}) expect_success(uniform_case(GetParam().kind, num_ranks, num_elements), seed);
   }
   // More than are ever in flight, 16 between hosts, also where they are largest.
   static constexpr size_t kTenMiB = (size_t{10} << 20) / sizeof(float);
-  const size_t num_elements = GetParam().kind == OperationKind::kReduceScatter ? kTenMiB : 2 * kTenMiB;
+  const size_t num_elements = GetParam().kind == transport::OperationKind::kReduceScatter ? kTenMiB : 2 * kTenMiB;
   if (reduces()) expect_success(uniform_case(GetParam().kind, 2, num_elements), 3);
 }
 
@@ -125,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Registered, AlgorithmTest,
 
 TEST(AllReduceTest, random_floats_give_the_same_bits_on_all_ranks) {
   for (const AlgorithmRow& row : registered_algorithms()) {
-    if (row.kind != OperationKind::kAllReduce) continue;
+    if (row.kind != transport::OperationKind::kAllReduce) continue;
     for (int num_ranks = 2; num_ranks <= 17; num_ranks += 3) {
       SCOPED_TRACE(testing::Message() << row.name << ", " << num_ranks << " ranks");
       Operands operands(uniform_case(row.kind, num_ranks, 30011), num_ranks, Operands::Values::kRandomFloats);
@@ -137,4 +139,4 @@ TEST(AllReduceTest, random_floats_give_the_same_bits_on_all_ranks) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::collectives

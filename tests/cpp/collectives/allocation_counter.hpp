@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-namespace axon {
+namespace axon::collectives {
 
 class AllocationCounter {
  public:
@@ -41,4 +41,4 @@ class AllocationCounter {
   static inline thread_local size_t count_ = 0;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

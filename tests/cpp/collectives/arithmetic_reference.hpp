@@ -130,14 +130,14 @@ T fold(Reduction reduction, T left, T right) {
 }
 
 template <typename T>
-T finish(const ReductionPlan& plan, T value) {
+T finish(const collectives::ReductionPlan& plan, T value) {
   if (plan.reduction != Reduction::kAverage) return value;
   if constexpr (kIsComplex<T>) return value / static_cast<typename T::value_type>(plan.num_ranks);
   return value / static_cast<T>(plan.num_ranks);
 }
 
 template <typename T>
-T begin(const ReductionPlan& plan, T value) {
+T begin(const collectives::ReductionPlan& plan, T value) {
   if (plan.reduction != Reduction::kPremulSum) return value;
   if constexpr (kIsComplex<T>) return value * static_cast<typename T::value_type>(plan.premul_factor);
   if constexpr (std::is_floating_point_v<T>) return value * static_cast<T>(plan.premul_factor);
@@ -151,7 +151,7 @@ T element(const Bytes& bytes, size_t index) {
   return value;
 }
 
-inline Bytes combine(const ReductionPlan& plan, const std::vector<Bytes>& operands, size_t num_operands) {
+inline Bytes combine(const collectives::ReductionPlan& plan, const std::vector<Bytes>& operands, size_t num_operands) {
   return with_codec(plan.dtype, [&]<typename C>(C) {
     using Stored = typename C::Stored;
     Bytes output(operands[0].size());

@@ -8,7 +8,7 @@
 #include "collectives/arithmetic/kernels.hpp"
 #include "collectives/arithmetic_reference.hpp"
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
 using arithmetic::KernelTable;
@@ -92,9 +92,11 @@ std::vector<Bytes> random_operands(DataType dtype, Values values) {
 }
 
 // Each test runs over every instruction set of this processor.
-class ArithmeticTest : public testing::TestWithParam<const KernelTable*> {
+class ArithmeticTest : public testing::TestWithParam<const arithmetic::KernelTable*> {
  protected:
-  static PlanKernels kernels(const ReductionPlan& plan) { return arithmetic::kernels_of(*GetParam(), plan); }
+  static arithmetic::PlanKernels kernels(const ReductionPlan& plan) {
+    return arithmetic::kernels_of(*GetParam(), plan);
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(InstructionSets, ArithmeticTest,
@@ -117,8 +119,8 @@ void expect_prefix(const ReductionPlan& plan, const Bytes& actual, const Bytes& 
       << describe(plan) << ", " << where;
 }
 
-void check_lengths(const PlanKernels& kernels, const ReductionPlan& plan, const std::vector<Bytes>& operands,
-                   size_t num_operands) {
+void check_lengths(const arithmetic::PlanKernels& kernels, const ReductionPlan& plan,
+                   const std::vector<Bytes>& operands, size_t num_operands) {
   const Bytes expected = reference::combine(plan, operands, num_operands);
   for (const size_t length : kLengths) {
     for (const size_t misalignment : {0, 3}) {
@@ -174,7 +176,7 @@ TEST_P(ArithmeticTest, steps_yield_what_combine_does) {
 }
 
 template <typename C>
-void check_widening(const PlanKernels& kernels) {
+void check_widening(const arithmetic::PlanKernels& kernels) {
   std::vector<uint16_t> stored(1 << 16);
   for (size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<uint16_t>(i);
   std::vector<float> widened(stored.size());
@@ -186,7 +188,7 @@ void check_widening(const PlanKernels& kernels) {
 }
 
 template <typename C>
-void check_narrowing(const PlanKernels& kernels) {
+void check_narrowing(const arithmetic::PlanKernels& kernels) {
   std::mt19937_64 random(kSeed);
   std::vector<float> values;
   for (uint32_t i = 0; i < 1 << 16; ++i) {
@@ -209,10 +211,10 @@ void check_narrowing(const PlanKernels& kernels) {
 }
 
 TEST_P(ArithmeticTest, halves_widen_and_narrow_exactly) {
-  const PlanKernels float16 = kernels({.dtype = DataType::kFloat16, .reduction = Reduction::kSum});
+  const arithmetic::PlanKernels float16 = kernels({.dtype = DataType::kFloat16, .reduction = Reduction::kSum});
   check_widening<reference::Float16Codec>(float16);
   check_narrowing<reference::Float16Codec>(float16);
-  const PlanKernels bfloat16 = kernels({.dtype = DataType::kBFloat16, .reduction = Reduction::kSum});
+  const arithmetic::PlanKernels bfloat16 = kernels({.dtype = DataType::kBFloat16, .reduction = Reduction::kSum});
   check_widening<reference::BFloat16Codec>(bfloat16);
   check_narrowing<reference::BFloat16Codec>(bfloat16);
 }
@@ -238,7 +240,7 @@ std::vector<T> dividends(uint64_t divisor, std::mt19937_64& random) {
 }
 
 template <typename T>
-void check_quotients(const PlanKernels& kernels, int num_ranks, const std::vector<T>& values) {
+void check_quotients(const arithmetic::PlanKernels& kernels, int num_ranks, const std::vector<T>& values) {
   std::vector<T> quotients(values.size());
   kernels.finish(reinterpret_cast<std::byte*>(quotients.data()), reinterpret_cast<const std::byte*>(values.data()),
                  values.size(), num_ranks);
@@ -263,7 +265,8 @@ TEST_P(ArithmeticTest, integer_averages_are_exact_quotients) {
   std::mt19937_64 random(kSeed);
   for (const int divisor : divisors(random)) {
     const auto check_type = [&]<typename T>(DataType dtype, T) {
-      const PlanKernels of_type = kernels({.dtype = dtype, .reduction = Reduction::kAverage, .num_ranks = divisor});
+      const arithmetic::PlanKernels of_type =
+          kernels({.dtype = dtype, .reduction = Reduction::kAverage, .num_ranks = divisor});
       check_quotients<T>(of_type, divisor, dividends<T>(static_cast<uint64_t>(divisor), random));
     };
     check_type(DataType::kInt8, int8_t{});
@@ -278,7 +281,7 @@ TEST_P(ArithmeticTest, integer_averages_are_exact_quotients) {
 }
 
 template <typename T>
-void check_all_quotients(const PlanKernels& kernels, int most_ranks) {
+void check_all_quotients(const arithmetic::PlanKernels& kernels, int most_ranks) {
   std::vector<T> all;
   for (int value = std::numeric_limits<T>::min(); value <= std::numeric_limits<T>::max(); ++value) {
     all.push_back(static_cast<T>(value));
@@ -355,4 +358,4 @@ TEST(Arithmetic, undefined_reductions_are_refused_by_name) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::collectives

@@ -6,7 +6,7 @@
 #include "collectives/selector.hpp"
 #include "collectives/world.hpp"
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
 struct FaultCase {
@@ -28,7 +28,7 @@ class FaultsTest : public testing::TestWithParam<FaultCase> {
   uint64_t stride() const { return num_ranks() <= 4 ? 1 : 7; }
 
   // Some messages are eager, others wait to be fetched.
-  Outcome run(const FaultPlan& plan) const {
+  Outcome run(const transport::FaultPlan& plan) const {
     SCOPED_TRACE(to_string(plan));
     OperationCase operation = uniform_case(GetParam().row.kind, num_ranks(), 700);
     operation.root = 1;
@@ -51,7 +51,7 @@ TEST_P(FaultsTest, survives_any_failing_send_and_fetch) {
     const Outcome unharmed = run(delays_of_seed(seed));
     ASSERT_TRUE(unharmed.all_ok);
     for (const bool late : {false, true}) {
-      FaultPlan plan = delays_of_seed(seed);
+      transport::FaultPlan plan = delays_of_seed(seed);
       plan.fails_late = late;
       for (plan.failing_send = 1; plan.failing_send <= unharmed.num_sends; ++plan.failing_send) {
         EXPECT_FALSE(run(plan).all_ok) << to_string(plan);
@@ -69,7 +69,7 @@ TEST_P(FaultsTest, survives_the_death_of_any_rank_at_any_step) {
     const Outcome unharmed = run(delays_of_seed(seed));
     for (int victim = 0; victim < num_ranks(); ++victim) {
       for (uint64_t step = 1; step <= unharmed.num_steps[static_cast<size_t>(victim)]; ++step) {
-        FaultPlan plan = delays_of_seed(seed);
+        transport::FaultPlan plan = delays_of_seed(seed);
         plan.kills = {{static_cast<uint32_t>(victim), step}};
         run(plan);
       }
@@ -84,7 +84,7 @@ TEST_P(FaultsTest, is_right_whichever_two_messages_come_late) {
   for (uint64_t last = 1; last <= num_sends; last += stride()) {
     for (uint64_t other = 1; other <= num_sends; ++other) {
       for (const uint64_t num_rounds : {1, 2, 4}) {
-        FaultPlan plan = delays_of_seed(0);
+        transport::FaultPlan plan = delays_of_seed(0);
         plan.holds = {{.send = last, .num_rounds = kLast}};
         if (other != last) plan.holds.push_back({.send = other, .num_rounds = num_rounds});
         ASSERT_TRUE(run(plan).all_ok) << to_string(plan);
@@ -99,7 +99,7 @@ TEST_P(FaultsTest, survives_a_failing_send_whichever_message_comes_late) {
   const uint64_t num_sends = run(delays_of_seed(0)).num_sends;
   for (uint64_t late = 1; late <= num_sends; late += stride()) {
     for (uint64_t failing = 1; failing <= num_sends; ++failing) {
-      FaultPlan plan = delays_of_seed(0);
+      transport::FaultPlan plan = delays_of_seed(0);
       plan.holds = {{.send = late, .num_rounds = 3}};
       plan.failing_send = failing;
       EXPECT_FALSE(run(plan).all_ok) << to_string(plan);
@@ -130,27 +130,29 @@ INSTANTIATE_TEST_SUITE_P(Registered, FaultsTest, testing::ValuesIn(fault_cases()
 // them entered first.
 TEST(MismatchTest, different_operations_fail_on_both_ranks) {
   for (const uint64_t seed : {0, 1, 2, 3, 4, 5}) {
-    Operands reducing(uniform_case(OperationKind::kAllReduce, 2, 100), 2);
-    Operands gathering(uniform_case(OperationKind::kAllGather, 2, 100), 2);
+    Operands reducing(uniform_case(transport::OperationKind::kAllReduce, 2, 100), 2);
+    Operands gathering(uniform_case(transport::OperationKind::kAllGather, 2, 100), 2);
     const AlgorithmOverrides none;
-    std::vector<Call> calls = reducing.calls(select(OperationKind::kAllReduce, {2, true}, 400, none));
-    calls[1] = gathering.calls(select(OperationKind::kAllGather, {2, true}, 400, none))[1];
+    std::vector<Call> calls = reducing.calls(select(transport::OperationKind::kAllReduce, {2, true}, 400, none));
+    calls[1] = gathering.calls(select(transport::OperationKind::kAllGather, {2, true}, 400, none))[1];
     World world(2, delays_of_seed(seed));
     for (const Status& status : world.run(calls)) EXPECT_FALSE(status.ok());
     ASSERT_FALSE(world.mismatches().empty());
     const Mismatch& found = world.mismatches().front();
-    const auto called_by = [](int rank) { return rank == 0 ? OperationKind::kAllReduce : OperationKind::kAllGather; };
+    const auto called_by = [](int rank) {
+      return rank == 0 ? transport::OperationKind::kAllReduce : transport::OperationKind::kAllGather;
+    };
     EXPECT_EQ(found.ours, called_by(found.rank));
     EXPECT_EQ(found.theirs, called_by(1 - found.rank));
   }
 }
 
 TEST(MismatchTest, different_sizes_fail_on_both_ranks) {
-  Operands small(uniform_case(OperationKind::kAllReduce, 2, 0), 2);
-  Operands large(uniform_case(OperationKind::kAllReduce, 2, 100000), 2);
+  Operands small(uniform_case(transport::OperationKind::kAllReduce, 2, 0), 2);
+  Operands large(uniform_case(transport::OperationKind::kAllReduce, 2, 100000), 2);
   const AlgorithmOverrides none;
-  std::vector<Call> calls = small.calls(select(OperationKind::kAllReduce, {2, true}, 0, none));
-  calls[1] = large.calls(select(OperationKind::kAllReduce, {2, true}, 400000, none))[1];
+  std::vector<Call> calls = small.calls(select(transport::OperationKind::kAllReduce, {2, true}, 0, none));
+  calls[1] = large.calls(select(transport::OperationKind::kAllReduce, {2, true}, 400000, none))[1];
   calls[1].fingerprint.num_elements = 100000;
   World world(2, delays_of_seed(0));
   for (const Status& status : world.run(calls)) EXPECT_FALSE(status.ok());
@@ -158,4 +160,4 @@ TEST(MismatchTest, different_sizes_fail_on_both_ranks) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::collectives

@@ -8,18 +8,19 @@
 #include "collectives/selector.hpp"
 #include "collectives/world.hpp"
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
 struct Size {
-  OperationKind kind;
+  transport::OperationKind kind;
   size_t num_elements;  // float32; of each rank's shard in all_gather
 };
 
 class ManyRanksTest : public testing::TestWithParam<Size> {
  protected:
   static const AlgorithmRow& algorithm(int num_ranks) {
-    const size_t num_shards = GetParam().kind == OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
+    const size_t num_shards =
+        GetParam().kind == transport::OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
     return select(GetParam().kind, {num_ranks, false}, GetParam().num_elements * num_shards * sizeof(float), {});
   }
 
@@ -27,7 +28,7 @@ class ManyRanksTest : public testing::TestWithParam<Size> {
   static uint64_t run(int num_ranks, uint64_t seed) {
     const AlgorithmRow& row = algorithm(num_ranks);
     Operands operands(uniform_case(row.kind, num_ranks, GetParam().num_elements), num_ranks);
-    FaultPlan plan = delays_of_seed(seed);
+    transport::FaultPlan plan = delays_of_seed(seed);
     plan.largest_eager_num_bytes = size_t{64} << 10;  // as over UCX: a step is a message, sent or got
     World world(num_ranks, plan);
     uint64_t most_steps = 0;
@@ -55,11 +56,13 @@ TEST_P(ManyRanksTest, right_in_a_logarithm_of_steps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Operations, ManyRanksTest,
-                         testing::Values(Size{OperationKind::kAllReduce, 2}, Size{OperationKind::kAllReduce, 1000},
-                                         Size{OperationKind::kAllGather, 2}, Size{OperationKind::kBarrier, 0}),
+                         testing::Values(Size{transport::OperationKind::kAllReduce, 2},
+                                         Size{transport::OperationKind::kAllReduce, 1000},
+                                         Size{transport::OperationKind::kAllGather, 2},
+                                         Size{transport::OperationKind::kBarrier, 0}),
                          [](const testing::TestParamInfo<Size>& info) {
                            return std::string(name_of(info.param.kind)) + "_" + std::to_string(info.param.num_elements);
                          });
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::collectives

@@ -9,7 +9,7 @@
 
 #include "collectives/arithmetic/arithmetic.hpp"
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
 // Small non-negative integers, exact in every type; all bytes of float types but the leading ones are zero.
@@ -35,8 +35,9 @@ void store_integer(DataType dtype, std::byte* at, uint32_t value) {
   }
 }
 
-bool is_reduction(OperationKind kind) {
-  return kind == OperationKind::kAllReduce || kind == OperationKind::kReduce || kind == OperationKind::kReduceScatter;
+bool is_reduction(transport::OperationKind kind) {
+  return kind == transport::OperationKind::kAllReduce || kind == transport::OperationKind::kReduce ||
+         kind == transport::OperationKind::kReduceScatter;
 }
 
 size_t total(const std::vector<size_t>& counts) {
@@ -47,7 +48,7 @@ size_t total(const std::vector<size_t>& counts) {
 
 }  // namespace
 
-OperationCase uniform_case(OperationKind kind, int num_ranks, size_t num_elements) {
+OperationCase uniform_case(transport::OperationKind kind, int num_ranks, size_t num_elements) {
   OperationCase operation{.kind = kind};
   if (is_reduction(kind)) operation.reduction = Reduction::kSum;
   operation.num_elements.assign(static_cast<size_t>(num_ranks), num_elements);
@@ -56,7 +57,7 @@ OperationCase uniform_case(OperationKind kind, int num_ranks, size_t num_element
 
 Operands::Operands(const OperationCase& operation, int num_ranks, Values values)
     : operation_(operation), num_ranks_(num_ranks), values_(values), sides_(static_cast<size_t>(num_ranks)) {
-  if (operation.kind != OperationKind::kBarrier)
+  if (operation.kind != transport::OperationKind::kBarrier)
     is_reduction(operation.kind) ? prepare_reduction() : prepare_movement();
   for (Side& side : sides_) {
     for (Bytes& input : side.inputs) side.input_views.push_back({input.data(), input.size()});
@@ -98,17 +99,17 @@ Operands::Bytes Operands::reduced(const std::vector<Bytes>& contributions) const
 }
 
 void Operands::prepare_reduction() {
-  const bool scatters = operation_.kind == OperationKind::kReduceScatter;
+  const bool scatters = operation_.kind == transport::OperationKind::kReduceScatter;
   const auto contributed = contributions(scatters ? total(operation_.num_elements) : operation_.num_elements[0]);
   const Bytes result = reduced(contributed);
   size_t begin = 0;
   for (int rank = 0; rank < num_ranks_; ++rank) {
     Side& side = sides_[static_cast<size_t>(rank)];
     const Bytes& own = contributed[static_cast<size_t>(rank)];
-    if (operation_.kind == OperationKind::kAllReduce) {
+    if (operation_.kind == transport::OperationKind::kAllReduce) {
       side.outputs = {own};
       side.expected = {result};
-    } else if (operation_.kind == OperationKind::kReduce) {
+    } else if (operation_.kind == transport::OperationKind::kReduce) {
       side.inputs = {own};
       side.outputs = {Bytes(own.size(), std::byte{0xEE})};
       side.expected = rank == operation_.root ? std::vector<Bytes>{result} : side.outputs;
@@ -139,25 +140,25 @@ void Operands::prepare_movement() {
     Side& side = sides_[static_cast<size_t>(rank)];
     const bool is_root = rank == operation_.root;
     const size_t own_elements = operation_.num_elements[static_cast<size_t>(rank)];
-    if (operation_.kind == OperationKind::kBroadcast) {
+    if (operation_.kind == transport::OperationKind::kBroadcast) {
       side.expected = {fill(operation_.root, 0, operation_.num_elements[0])};
       side.outputs = {is_root ? side.expected[0] : blank(side.expected[0])};
-    } else if (operation_.kind == OperationKind::kScatter) {
+    } else if (operation_.kind == transport::OperationKind::kScatter) {
       side.expected = {fill(operation_.root, rank, own_elements)};
       side.outputs = {blank(side.expected[0])};
-    } else if (operation_.kind != OperationKind::kAllToAll) {
+    } else if (operation_.kind != transport::OperationKind::kAllToAll) {
       side.inputs = {fill(rank, 0, own_elements)};
     }
     for (int other = 0; other < num_ranks_; ++other) {
       const size_t other_elements = operation_.num_elements[static_cast<size_t>(other)];
-      if (operation_.kind == OperationKind::kScatter && is_root)
+      if (operation_.kind == transport::OperationKind::kScatter && is_root)
         side.inputs.push_back(fill(rank, other, other_elements));
-      if (operation_.kind == OperationKind::kAllToAll) {
+      if (operation_.kind == transport::OperationKind::kAllToAll) {
         side.inputs.push_back(fill(rank, other, all_to_all_elements(rank, other)));
         side.expected.push_back(fill(other, rank, all_to_all_elements(other, rank)));
       }
-      const bool gathers =
-          operation_.kind == OperationKind::kAllGather || (operation_.kind == OperationKind::kGather && is_root);
+      const bool gathers = operation_.kind == transport::OperationKind::kAllGather ||
+                           (operation_.kind == transport::OperationKind::kGather && is_root);
       if (gathers) side.expected.push_back(fill(other, 0, other_elements));
     }
     for (size_t i = side.outputs.size(); i < side.expected.size(); ++i) side.outputs.push_back(blank(side.expected[i]));
@@ -166,8 +167,9 @@ void Operands::prepare_movement() {
 
 std::vector<Call> Operands::calls(const AlgorithmRow& row) const {
   std::vector<Call> calls;
-  const bool has_root = operation_.kind == OperationKind::kBroadcast || operation_.kind == OperationKind::kReduce ||
-                        operation_.kind == OperationKind::kGather || operation_.kind == OperationKind::kScatter;
+  const bool has_root =
+      operation_.kind == transport::OperationKind::kBroadcast || operation_.kind == transport::OperationKind::kReduce ||
+      operation_.kind == transport::OperationKind::kGather || operation_.kind == transport::OperationKind::kScatter;
   for (const Side& side : sides_) {
     Call call{.algorithm = row.algorithm};
     call.fingerprint = {.operation = operation_.kind,
@@ -205,4 +207,4 @@ void Operands::expect_all_equal() const {
   for (const Side& side : sides_) EXPECT_TRUE(side.outputs == sides_[0].outputs);
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

@@ -7,10 +7,10 @@
 #include "collectives/selector.hpp"
 #include "collectives/world.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 struct OperationCase {
-  OperationKind kind{};
+  transport::OperationKind kind{};
   DataType dtype = DataType::kFloat32;
   Reduction reduction = Reduction::kNone;
   int root = 0;
@@ -20,7 +20,7 @@ struct OperationCase {
 };
 
 // One size for all ranks.
-OperationCase uniform_case(OperationKind kind, int num_ranks, size_t num_elements);
+OperationCase uniform_case(transport::OperationKind kind, int num_ranks, size_t num_elements);
 
 class Operands {
  public:
@@ -63,4 +63,4 @@ class Operands {
   std::vector<Side> sides_;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

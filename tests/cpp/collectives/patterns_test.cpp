@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
 TEST(PartitionTest, covers_everything_in_order) {
@@ -112,4 +112,4 @@ TEST(PowerOfTwoFoldTest, active_ranks_have_consecutive_places_in_rank_order) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::collectives

@@ -4,10 +4,10 @@
 
 #include <set>
 
-namespace axon {
+namespace axon::collectives {
 namespace {
 
-std::string_view chosen(OperationKind kind, int num_ranks, size_t num_bytes, std::string_view text = "") {
+std::string_view chosen(transport::OperationKind kind, int num_ranks, size_t num_bytes, std::string_view text = "") {
   return select(kind, {num_ranks, false}, num_bytes, AlgorithmOverrides::parse(text).value()).name;
 }
 
@@ -17,7 +17,7 @@ std::string failure_of(std::string_view text) {
 }
 
 TEST(SelectorTest, ids_are_unique_in_an_operation) {
-  std::set<std::pair<OperationKind, uint8_t>> seen;
+  std::set<std::pair<transport::OperationKind, uint8_t>> seen;
   for (const AlgorithmRow& row : registered_algorithms()) {
     EXPECT_NE(row.id, 0);
     EXPECT_TRUE(seen.insert({row.kind, row.id}).second) << row.name;
@@ -25,36 +25,36 @@ TEST(SelectorTest, ids_are_unique_in_an_operation) {
 }
 
 TEST(SelectorTest, every_operation_has_an_algorithm_at_any_size) {
-  for (int kind = static_cast<int>(OperationKind::kBroadcast); kind <= static_cast<int>(OperationKind::kBarrier);
-       ++kind) {
+  for (int kind = static_cast<int>(transport::OperationKind::kBroadcast);
+       kind <= static_cast<int>(transport::OperationKind::kBarrier); ++kind) {
     for (const int num_ranks : {1, 2, 7, 64, 4096}) {
       for (const size_t num_bytes : {size_t{0}, size_t{1}, size_t{1} << 16, size_t{1} << 50}) {
-        EXPECT_EQ(select(static_cast<OperationKind>(kind), {num_ranks, false}, num_bytes, {}).kind,
-                  static_cast<OperationKind>(kind));
+        EXPECT_EQ(select(static_cast<transport::OperationKind>(kind), {num_ranks, false}, num_bytes, {}).kind,
+                  static_cast<transport::OperationKind>(kind));
       }
     }
   }
 }
 
 TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
-  EXPECT_EQ(chosen(OperationKind::kAllReduce, 2, 8), "one_shot");
-  EXPECT_EQ(chosen(OperationKind::kAllReduce, 2, 1 << 20), "two_shot");
-  EXPECT_EQ(chosen(OperationKind::kAllReduce, 64, 8), "recursive_doubling");
-  EXPECT_EQ(chosen(OperationKind::kAllReduce, 64, 64 << 20), "ring");
-  EXPECT_EQ(chosen(OperationKind::kBroadcast, 8, 8), "binomial");
-  EXPECT_EQ(chosen(OperationKind::kBroadcast, 8, 64 << 20), "scatter_ring");
-  EXPECT_EQ(chosen(OperationKind::kAllGather, 16, 128), "bruck");
+  EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 2, 8), "one_shot");
+  EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 2, 1 << 20), "two_shot");
+  EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 64, 8), "recursive_doubling");
+  EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 64, 64 << 20), "ring");
+  EXPECT_EQ(chosen(transport::OperationKind::kBroadcast, 8, 8), "binomial");
+  EXPECT_EQ(chosen(transport::OperationKind::kBroadcast, 8, 64 << 20), "scatter_ring");
+  EXPECT_EQ(chosen(transport::OperationKind::kAllGather, 16, 128), "bruck");
 }
 
 TEST(SelectorTest, ranks_of_one_host_broadcast_by_a_tree_at_any_size) {
-  EXPECT_EQ(select(OperationKind::kBroadcast, {8, true}, 64 << 20, {}).name, "binomial");
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, true}, 64 << 20, {}).name, "binomial");
 }
 
 TEST(SelectorTest, overrides_win_for_their_operation_only) {
   constexpr std::string_view kText = " all_reduce = ring ;broadcast=binomial;";
-  EXPECT_EQ(chosen(OperationKind::kAllReduce, 2, 8, kText), "ring");
-  EXPECT_EQ(chosen(OperationKind::kBroadcast, 8, 64 << 20, kText), "binomial");
-  EXPECT_EQ(chosen(OperationKind::kReduce, 8, 8, kText), chosen(OperationKind::kReduce, 8, 8));
+  EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 2, 8, kText), "ring");
+  EXPECT_EQ(chosen(transport::OperationKind::kBroadcast, 8, 64 << 20, kText), "binomial");
+  EXPECT_EQ(chosen(transport::OperationKind::kReduce, 8, 8, kText), chosen(transport::OperationKind::kReduce, 8, 8));
 }
 
 TEST(SelectorTest, a_bad_override_names_the_word_and_what_is_allowed) {
@@ -75,4 +75,4 @@ TEST(SelectorTest, the_table_shows_every_operation) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::collectives

@@ -8,32 +8,32 @@
 #include "collectives/allocation_counter.hpp"
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
-class UncountedTransport final : public Transport, private Receiver {
+class UncountedTransport final : public transport::Transport, private transport::Receiver {
  public:
-  explicit UncountedTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {
+  explicit UncountedTransport(std::unique_ptr<transport::Transport> inner) : inner_(std::move(inner)) {
     inner_->set_receiver(*this);
   }
 
-  void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
+  void set_receiver(transport::Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return inner_->address(); }
-  Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override {
+  Result<transport::PeerId> add_peer(std::span<const std::byte> address, bool same_host) override {
     return inner_->add_peer(address, same_host);
   }
-  Result<std::vector<Lane>> lanes(PeerId peer) override { return inner_->lanes(peer); }
+  Result<std::vector<transport::Lane>> lanes(transport::PeerId peer) override { return inner_->lanes(peer); }
   size_t largest_eager() const noexcept override { return inner_->largest_eager(); }
-  std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                             Completion& completion) noexcept override {
+  std::optional<Status> send(transport::PeerId peer, const transport::MessageHeader& header, ConstBuffer payload,
+                             transport::Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;
     return inner_->send(peer, header, payload, completion);
   }
-  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                        Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(transport::PeerId peer, const transport::MessageHeader& header,
+                                        ConstBuffer payload, transport::Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;
     return inner_->send_rendezvous(peer, header, payload, completion);
   }
-  std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override {
+  std::optional<Status> fetch(void* rendezvous, Buffer into, transport::Completion& completion) noexcept override {
     const AllocationCounter::Pause pause;
     return inner_->fetch(rendezvous, into, completion);
   }
@@ -41,7 +41,7 @@ class UncountedTransport final : public Transport, private Receiver {
     const AllocationCounter::Pause pause;
     inner_->refuse(rendezvous, why);
   }
-  void drop_peer(PeerId peer) noexcept override { inner_->drop_peer(peer); }
+  void drop_peer(transport::PeerId peer) noexcept override { inner_->drop_peer(peer); }
   unsigned progress() noexcept override {
     const AllocationCounter::Pause pause;
     return inner_->progress();
@@ -51,14 +51,16 @@ class UncountedTransport final : public Transport, private Receiver {
   void flush(int timeout_ms) noexcept override { inner_->flush(timeout_ms); }
 
  private:
-  void on_message(const MessageHeader& header, const Payload& payload) noexcept override {
+  void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override {
     const AllocationCounter::Resume resume;
     receiver_->on_message(header, payload);
   }
-  void on_peer_lost(PeerId peer, Status reason) noexcept override { receiver_->on_peer_lost(peer, std::move(reason)); }
+  void on_peer_lost(transport::PeerId peer, Status reason) noexcept override {
+    receiver_->on_peer_lost(peer, std::move(reason));
+  }
 
-  std::unique_ptr<Transport> inner_;
-  Receiver* receiver_ = nullptr;
+  std::unique_ptr<transport::Transport> inner_;
+  transport::Receiver* receiver_ = nullptr;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

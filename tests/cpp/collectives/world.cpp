@@ -9,13 +9,13 @@
 
 #include "collectives/uncounted_transport.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 // A rank is told to have lost a peer this many empty rounds later at most (FaultPlan::longest_delay).
 static constexpr int kQuietRounds = 20;
 
-FaultPlan delays_of_seed(uint64_t seed) {
-  FaultPlan plan;
+transport::FaultPlan delays_of_seed(uint64_t seed) {
+  transport::FaultPlan plan;
   plan.seed = seed;
   plan.largest_eager_num_bytes = 512;
   if (seed == 0) return plan;
@@ -26,18 +26,18 @@ FaultPlan delays_of_seed(uint64_t seed) {
 }
 
 // With some seeds so small that most messages wait at their sender: for their payload's sake, or whole.
-static Allowance allowance_of_seed(uint64_t seed, int num_ranks) {
+static messaging::Allowance allowance_of_seed(uint64_t seed, int num_ranks) {
   switch (seed % 4) {
     case 2:
       return {.num_messages = 1000, .num_bytes = 600};
     case 3:
       return {.num_messages = 2, .num_bytes = 600};
     default:
-      return Allowance::in_group_of(num_ranks);
+      return messaging::Allowance::in_group_of(num_ranks);
   }
 }
 
-struct World::Rank final : ControlHandler, InboxListener {
+struct World::Rank final : messaging::ControlHandler, messaging::InboxListener {
   Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
     team.rank = rank;
     team.on_one_host = world.seed_ % 2 == 0;
@@ -53,13 +53,13 @@ struct World::Rank final : ControlHandler, InboxListener {
     messenger.attach(*inbox);
   }
 
-  void on_control(const MessageHeader&, const Payload&) noexcept override {}
+  void on_control(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
   void on_overflow(Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
-  void on_peer_lost(PeerId peer, Status reason) noexcept override {
+  void on_peer_lost(transport::PeerId peer, Status reason) noexcept override {
     messenger.mark_lost(peer);
     if (exchange && exchange->awaits(peer)) exchange->fail(std::move(reason));
   }
-  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override {
     world.mismatches_.push_back({team.rank, theirs.fingerprint.operation, ours.operation});
     Status mismatch(ErrorCode::kMismatch, "mismatch");
     if (exchange) exchange->fail(mismatch.clone());
@@ -72,14 +72,14 @@ struct World::Rank final : ControlHandler, InboxListener {
 
   World& world;
   UncountedTransport transport;
-  Messenger messenger;
-  Team team;
-  std::optional<Inbox> inbox;
-  std::optional<Exchange> exchange;
+  messaging::Messenger messenger;
+  messaging::Team team;
+  std::optional<messaging::Inbox> inbox;
+  std::optional<messaging::Exchange> exchange;
   std::optional<Task<Status>> task;
 };
 
-World::World(int num_ranks, const FaultPlan& plan) : fabric_(plan), seed_(plan.seed), random_(plan.seed) {
+World::World(int num_ranks, const transport::FaultPlan& plan) : fabric_(plan), seed_(plan.seed), random_(plan.seed) {
   for (int rank = 0; rank < num_ranks; ++rank) ranks_.push_back(std::make_unique<Rank>(*this, rank));
   for (auto& rank : ranks_) rank->join(ranks_);
 }
@@ -179,4 +179,4 @@ void World::come_to_rest() {
   }
 }
 
-}  // namespace axon
+}  // namespace axon::collectives

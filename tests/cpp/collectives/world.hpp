@@ -13,28 +13,28 @@
 #include "collectives/collective.hpp"
 #include "transport/loopback/loopback.hpp"
 
-namespace axon {
+namespace axon::collectives {
 
 struct Call {
   Algorithm algorithm = nullptr;
-  Fingerprint fingerprint{};
+  transport::Fingerprint fingerprint{};
   CollectiveArguments arguments{};
 };
 
 // Two operations that met at one sequence number, as the rank that noticed sees them.
 struct Mismatch {
   int rank;
-  OperationKind theirs;
-  OperationKind ours;
+  transport::OperationKind theirs;
+  transport::OperationKind ours;
 };
 
 // Messages and completions come late and out of order as the seed decides; 0: all in order. Ranks of an odd seed take
 // each other for other hosts'.
-FaultPlan delays_of_seed(uint64_t seed);
+transport::FaultPlan delays_of_seed(uint64_t seed);
 
 class World {
  public:
-  World(int num_ranks, const FaultPlan& plan);
+  World(int num_ranks, const transport::FaultPlan& plan);
   ~World();
 
   // The status of each rank's operation; a dead rank's is a failure. If no rank can go on, all are told to fail; the
@@ -57,7 +57,7 @@ class World {
   void fail_all(const Status& reason);
   void come_to_rest();
 
-  LoopbackFabric fabric_;
+  transport::LoopbackFabric fabric_;
   const uint64_t seed_;
   std::mt19937_64 random_;
   uint32_t sequence_ = 0;
@@ -65,4 +65,4 @@ class World {
   std::vector<Mismatch> mismatches_;
 };
 
-}  // namespace axon
+}  // namespace axon::collectives

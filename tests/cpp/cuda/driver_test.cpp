@@ -19,7 +19,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/shared_memory.hpp"
 
-namespace axon {
+namespace axon::cuda {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -164,4 +164,4 @@ TEST_F(Gpu, is_named_by_uuid_and_bus) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::cuda

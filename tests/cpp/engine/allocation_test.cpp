@@ -19,7 +19,7 @@ void axon::on_allocation() noexcept {
   if (counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1);
 }
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -43,13 +43,13 @@ std::vector<std::unique_ptr<TestOperation>> operations_of(size_t rank, size_t nu
 }
 
 void finish(Communicator& communicator, TestOperation& operation) {
-  ASSERT_TRUE(communicator.wait(operation, Clock::now() + 30s));
+  ASSERT_TRUE(communicator.wait(operation, sync::Clock::now() + 30s));
   ASSERT_TRUE(operation.status().ok()) << operation.status().message();
   await_release(operation);
 }
 
 TEST_P(EngineAllocation, none_once_warm) {
-  const auto network = kRings.make();
+  const auto network = transport::kRings.make();
   Engines engines(transports_of(*network, 2));
   const auto group = engines.form("warm");
   // More than will be in flight, all of which come before they are awaited: at one rank, then at the other.
@@ -69,9 +69,9 @@ TEST_P(EngineAllocation, none_once_warm) {
       for (const auto& operation : operations[rank]) finish(*group[rank], *operation);
     }
   }
-  if (GetParam() * sizeof(int32_t) <= RingMemory::kMostBytes) {
-    const std::vector<Lane> lanes = group[0]->path_to(1).value().lanes;
-    ASSERT_EQ(std::ranges::count(lanes, Lane{"ring", "memory"}), 1);
+  if (GetParam() * sizeof(int32_t) <= transport::RingMemory::kMostBytes) {
+    const std::vector<transport::Lane> lanes = group[0]->path_to(1).value().lanes;
+    ASSERT_EQ(std::ranges::count(lanes, transport::Lane{"ring", "memory"}), 1);
   }
   const std::vector<std::unique_ptr<TestOperation>> operations[] = {operations_of(0, GetParam()),
                                                                     operations_of(1, GetParam())};
@@ -87,4 +87,4 @@ TEST_P(EngineAllocation, none_once_warm) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -5,12 +5,12 @@
 
 #include "engine/call_record.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 TEST(Answers, those_who_have_entered_and_those_who_have_not_are_told_apart) {
   Answers answers(4);
-  const Clock::time_point asked_at = Clock::now();
+  const sync::Clock::time_point asked_at = sync::Clock::now();
   answers.record(0, 7, "last entered all_reduce #7, 1.5 s ago");
   answers.record(1, 6, "last entered barrier #6, 2.1 s ago");
   answers.record(3, 9, "last entered barrier #9, 0.0 s ago");
@@ -25,33 +25,33 @@ TEST(Answers, those_who_have_entered_and_those_who_have_not_are_told_apart) {
 TEST(Answers, an_answer_to_an_earlier_question_is_none) {
   Answers answers(1);
   answers.record(0, 7, "old");
-  const Clock::time_point asked_at = Clock::now() + std::chrono::milliseconds(1);
+  const sync::Clock::time_point asked_at = sync::Clock::now() + std::chrono::milliseconds(1);
   EXPECT_EQ(answers.findings(7, asked_at), "Not entered by: rank 0 (does not answer).");
   EXPECT_EQ(answers.all(asked_at), "Last entered: rank 0 (does not answer).");
 }
 
 TEST(Answers, sequence_numbers_wrap) {
   Answers answers(1);
-  const Clock::time_point asked_at = Clock::now();
+  const sync::Clock::time_point asked_at = sync::Clock::now();
   answers.record(0, 1, "new");
   EXPECT_EQ(answers.findings(UINT32_MAX, asked_at), "All ranks have entered it. Entered by: rank 0 (new).");
 }
 
 TEST(Answers, of_many_ranks_some_are_named_and_all_are_counted) {
   const Answers answers(1000);
-  const std::string text = answers.findings(1, Clock::now());
+  const std::string text = answers.findings(1, sync::Clock::now());
   EXPECT_NE(text.find("rank 15 (does not answer), and 984 more."), std::string::npos) << text;
   EXPECT_EQ(text.find("rank 16"), std::string::npos) << text;
   EXPECT_LT(text.size(), 1000u);
 }
 
 TEST(CallRecord, says_what_was_called_and_how_long_ago) {
-  CallRecord record{.kind = OperationKind::kAllReduce,
+  CallRecord record{.kind = transport::OperationKind::kAllReduce,
                     .dtype = DataType::kFloat32,
                     .reduction = Reduction::kSum,
                     .sequence = 5,
                     .shape = {.sizes = {4, 256}, .num_dimensions = 2},
-                    .called_at = Clock::now() - std::chrono::milliseconds(3250),
+                    .called_at = sync::Clock::now() - std::chrono::milliseconds(3250),
                     .call_site = ""};
   EXPECT_EQ(record.describe(), "all_reduce #5 (float32[4, 256], SUM)");
   record.sequence = 0;
@@ -63,4 +63,4 @@ TEST(CallRecord, says_what_was_called_and_how_long_ago) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -6,29 +6,31 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
-class DepartureTest : public testing::TestWithParam<NetworkKind> {
+class DepartureTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   static constexpr size_t kLarge = 1 << 20;  // waits at its sender until it is received
 
   void expect_told(int rank, TestOperation& operation, const std::string& culprit) {
-    ASSERT_TRUE(group_[static_cast<size_t>(rank)]->wait(operation, Clock::now() + 10s));
+    ASSERT_TRUE(group_[static_cast<size_t>(rank)]->wait(operation, sync::Clock::now() + 10s));
     EXPECT_EQ(operation.status().code(), ErrorCode::kAborted);
     EXPECT_NE(operation.status().message().find(culprit + " reports: it had enough"), std::string::npos)
         << operation.status().message();
   }
   void abort(size_t rank) { group_[rank]->abort("it had enough"); }
 
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 3)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, DepartureTest, testing::Values(kLoopback, kFragments, kRings, kRingsCopies),
+INSTANTIATE_TEST_SUITE_P(Networks, DepartureTest,
+                         testing::Values(transport::kLoopback, transport::kFragments, transport::kRings,
+                                         transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(DepartureTest, receives_from_a_rank_that_aborts_fail_now_and_later) {
@@ -79,13 +81,13 @@ TEST_P(DepartureTest, sends_that_nobody_has_received_do_not_succeed_when_the_gro
   auto witness = TestOperation::receive(1, 0, 2);
   EXPECT_TRUE(run(*group_[1], *witness).ok());  // behind the other one
   group_[1].reset();
-  ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
+  ASSERT_TRUE(group_[0]->wait(*waiting, sync::Clock::now() + 10s));
   EXPECT_FALSE(waiting->status().ok());
   await_release(*waiting);
 }
 
 TEST_P(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
-  auto waiting = TestOperation::receive(1, kAnyRank, 1);
+  auto waiting = TestOperation::receive(1, messaging::kAnyRank, 1);
   auto witness = TestOperation::receive(1, 1, 2);
   group_[0]->start(*waiting);
   group_[0]->start(*witness);
@@ -93,7 +95,7 @@ TEST_P(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
   expect_told(0, *witness, "rank 1");
   EXPECT_FALSE(waiting->finished());
   abort(2);
-  ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
+  ASSERT_TRUE(group_[0]->wait(*waiting, sync::Clock::now() + 10s));
   EXPECT_NE(waiting->status().message().find("all other ranks are gone"), std::string::npos);
   for (TestOperation* operation : {waiting.get(), witness.get()}) await_release(*operation);
 }
@@ -108,4 +110,4 @@ TEST_P(DepartureTest, other_groups_go_on) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -12,19 +12,20 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
 struct Setting {
   int num_ranks;
-  NetworkKind network;
+  transport::NetworkKind network;
 };
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
-  for (const NetworkKind& network : {kUcxSharedMemory, kRings, kFragments}) {
+  for (const transport::NetworkKind& network :
+       {transport::kUcxSharedMemory, transport::kRings, transport::kFragments}) {
     for (const int num_ranks : {1, 2, 3}) all.push_back({num_ranks, network});
   }
   return all;
@@ -35,7 +36,7 @@ class EngineTest : public testing::TestWithParam<Setting> {
   static int num_ranks() { return GetParam().num_ranks; }
   static size_t size() { return static_cast<size_t>(num_ranks()); }
 
-  const std::unique_ptr<Network> network_ = GetParam().network.make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().network.make();
   Engines engines_{transports_of(*network_, size())};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
 };
@@ -68,9 +69,9 @@ TEST_P(EngineTest, asynchronous_operations_finish_without_a_waiter) {
       operations.push_back(TestOperation::all_reduce(std::vector<int32_t>(5000, 1), 30s));
       group_[rank]->start(*operations.back());
     }
-    const Clock::time_point deadline = Clock::now() + 30s;
+    const sync::Clock::time_point deadline = sync::Clock::now() + 30s;
     for (auto& operation : operations) {
-      while (!operation->released.load() && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+      while (!operation->released.load() && sync::Clock::now() < deadline) std::this_thread::sleep_for(1ms);
       ASSERT_TRUE(operation->released.load());
       EXPECT_EQ(operation->data[4999], num_ranks());
     }
@@ -98,12 +99,12 @@ TEST_P(EngineTest, sends_to_itself_match_by_tag) {
   auto received_large = TestOperation::receive(100'000, 0, 8);
   EXPECT_TRUE(run(own, *received_large).ok());
   EXPECT_EQ(received_large->data[99'999], 5);
-  auto received = TestOperation::receive(3, kAnyRank, 7);
+  auto received = TestOperation::receive(3, messaging::kAnyRank, 7);
   EXPECT_TRUE(run(own, *received).ok());
   EXPECT_EQ(received->data, (std::vector<int32_t>{1, 2, 3}));
   EXPECT_EQ(received->source(), 0);
   for (auto* operation : {first.get(), large.get()}) {
-    EXPECT_TRUE(own.wait(*operation, Clock::now() + 10s));
+    EXPECT_TRUE(own.wait(*operation, sync::Clock::now() + 10s));
     await_release(*operation);
   }
 }
@@ -130,7 +131,7 @@ TEST_P(EngineTest, threads_work_on_groups_of_their_own) {
       ASSERT_TRUE(run(group, *shared).ok()) << shared->status().message();
       EXPECT_EQ(shared->data, (std::vector<int32_t>{round % num_ranks(), round}));
       for (TestOperation* operation : {reduced.get(), received.get(), sent.get()}) {
-        ASSERT_TRUE(group.wait(*operation, Clock::now() + 60s));
+        ASSERT_TRUE(group.wait(*operation, sync::Clock::now() + 60s));
         ASSERT_TRUE(operation->status().ok()) << operation->status().message();
         await_release(*operation);
       }
@@ -141,7 +142,7 @@ TEST_P(EngineTest, threads_work_on_groups_of_their_own) {
   });
 }
 
-class TwoRanks : public testing::TestWithParam<NetworkKind> {
+class TwoRanks : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   // What the other rank sent before it failed may still complete an operation here; the notice follows it.
   static Status first_failure(Communicator& communicator) {
@@ -152,12 +153,13 @@ class TwoRanks : public testing::TestWithParam<NetworkKind> {
     return Status(ErrorCode::kInternal, "three operations succeeded");
   }
 
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("pair");
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, TwoRanks, testing::Values(kUcxSharedMemory, kRings, kFragments),
+INSTANTIATE_TEST_SUITE_P(Networks, TwoRanks,
+                         testing::Values(transport::kUcxSharedMemory, transport::kRings, transport::kFragments),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(TwoRanks, short_messages_take_a_ring_where_there_are_rings) {
@@ -168,14 +170,14 @@ TEST_P(TwoRanks, short_messages_take_a_ring_where_there_are_rings) {
     });
   };
   const auto has_ring = [&](int rank) {
-    const std::vector<Lane> lanes = group_[rank]->path_to(1 - rank).value().lanes;
-    return std::ranges::count(lanes, Lane{"ring", "memory"}) == 1;
+    const std::vector<transport::Lane> lanes = group_[rank]->path_to(1 - rank).value().lanes;
+    return std::ranges::count(lanes, transport::Lane{"ring", "memory"}) == 1;
   };
-  const bool expected = std::string(GetParam().name) == kRings.name;
-  const Clock::time_point deadline = Clock::now() + 30s;
+  const bool expected = std::string(GetParam().name) == transport::kRings.name;
+  const sync::Clock::time_point deadline = sync::Clock::now() + 30s;
   do {
     send_one();
-  } while (expected && !(has_ring(0) && has_ring(1)) && Clock::now() < deadline);
+  } while (expected && !(has_ring(0) && has_ring(1)) && sync::Clock::now() < deadline);
   EXPECT_EQ(has_ring(0), expected);
   EXPECT_EQ(has_ring(1), expected);
 }
@@ -212,7 +214,7 @@ TEST_P(TwoRanks, point_to_point_mismatch_fails_only_itself) {
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.code(), ErrorCode::kMismatch);
   EXPECT_NE(status.message().find("3 elements"), std::string::npos) << status.message();
-  EXPECT_TRUE(group_[0]->wait(*sent, Clock::now() + 10s));
+  EXPECT_TRUE(group_[0]->wait(*sent, sync::Clock::now() + 10s));
   await_release(*sent);
   on_all_ranks(2, [&](int rank) {
     auto operation = TestOperation::all_reduce({1}, 30s);
@@ -226,11 +228,11 @@ TEST_P(TwoRanks, timeout_names_who_has_not_entered) {
     ASSERT_TRUE(run(*group_[rank], *operation).ok());
   });
   auto operation = TestOperation::all_reduce({1, 2}, 200ms);
-  const Clock::time_point begin = Clock::now();
+  const sync::Clock::time_point begin = sync::Clock::now();
   const Status& status = run(*group_[0], *operation);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.code(), ErrorCode::kTimeout);
-  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_LT(sync::Clock::now() - begin, 5s);
   for (const char* part : {" Timed out ", "200 ms", "all_reduce #2 (int32[2], SUM)", "Not entered by: rank 1",
                            "last entered barrier #1, "}) {
     EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status.message();
@@ -252,7 +254,7 @@ TEST_P(TwoRanks, one_rank_may_be_hundreds_of_collectives_ahead) {
     EXPECT_EQ(operation->data[0], i + 1);
   }
   for (auto& operation : ahead) {
-    EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 10s));
+    EXPECT_TRUE(group_[0]->wait(*operation, sync::Clock::now() + 10s));
     EXPECT_TRUE(operation->status().ok());
     await_release(*operation);
   }
@@ -275,7 +277,7 @@ TEST_P(TwoRanks, abort_ends_what_runs_here_and_there) {
   group_[0]->start(*here);
   group_[0]->abort("enough");
   group_[0]->abort("again");
-  EXPECT_TRUE(group_[0]->wait(*here, Clock::now() + 10s));
+  EXPECT_TRUE(group_[0]->wait(*here, sync::Clock::now() + 10s));
   await_release(*here);  // its first message may have waited for the ring
   EXPECT_EQ(here->status().code(), ErrorCode::kAborted);
   EXPECT_NE(here->status().message().find("enough"), std::string::npos);
@@ -305,8 +307,8 @@ TEST_P(TwoRanks, shut_down_engine_refuses_politely) {
   const OwnAddress own = engines_[0].make_address();
   EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .addresses = {own.address()}}).ok());
   const sync::atomic<bool> never{false};
-  EXPECT_FALSE(engines_[0].wait(never, Clock::now() + 20ms));
+  EXPECT_FALSE(engines_[0].wait(never, sync::Clock::now() + 20ms));
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

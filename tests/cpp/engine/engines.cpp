@@ -4,11 +4,11 @@
 
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 using namespace std::chrono_literals;
 
-static std::unique_ptr<TestOperation> make(OperationKind kind, std::vector<int32_t> values,
+static std::unique_ptr<TestOperation> make(transport::OperationKind kind, std::vector<int32_t> values,
                                            std::chrono::milliseconds timeout) {
   auto operation = std::make_unique<TestOperation>();
   operation->data = std::move(values);
@@ -26,7 +26,7 @@ TestOperation::~TestOperation() {
 
 std::unique_ptr<TestOperation> TestOperation::all_reduce(std::vector<int32_t> values,
                                                          std::chrono::milliseconds timeout) {
-  auto operation = make(OperationKind::kAllReduce, std::move(values), timeout);
+  auto operation = make(transport::OperationKind::kAllReduce, std::move(values), timeout);
   operation->arguments.reduction = Reduction::kSum;
   operation->num_elements = operation->data.size();
   operation->buffer_ = {reinterpret_cast<std::byte*>(operation->data.data()), operation->data.size() * 4};
@@ -37,14 +37,14 @@ std::unique_ptr<TestOperation> TestOperation::all_reduce(std::vector<int32_t> va
 std::unique_ptr<TestOperation> TestOperation::broadcast(std::vector<int32_t> values, int root,
                                                         std::chrono::milliseconds timeout) {
   auto operation = all_reduce(std::move(values), timeout);
-  operation->arguments.kind = OperationKind::kBroadcast;
+  operation->arguments.kind = transport::OperationKind::kBroadcast;
   operation->arguments.reduction = Reduction::kNone;
   operation->arguments.root = root;
   return operation;
 }
 
 std::unique_ptr<TestOperation> TestOperation::barrier(std::chrono::milliseconds timeout) {
-  return make(OperationKind::kBarrier, {}, timeout);
+  return make(transport::OperationKind::kBarrier, {}, timeout);
 }
 
 std::unique_ptr<TestOperation> TestOperation::send(std::vector<int32_t> values, int destination, uint32_t tag) {
@@ -59,7 +59,7 @@ std::unique_ptr<TestOperation> TestOperation::send(std::vector<int32_t> values, 
 std::unique_ptr<TestOperation> TestOperation::receive(size_t num_elements, int source, uint32_t tag,
                                                       std::chrono::milliseconds timeout) {
   auto operation = all_reduce(std::vector<int32_t>(num_elements), timeout);
-  operation->arguments.kind = OperationKind::kPointToPoint;
+  operation->arguments.kind = transport::OperationKind::kPointToPoint;
   operation->arguments.reduction = Reduction::kNone;
   operation->direction = Direction::kReceive;
   operation->peer = source;
@@ -67,27 +67,28 @@ std::unique_ptr<TestOperation> TestOperation::receive(size_t num_elements, int s
   return operation;
 }
 
-Engines::Engines(std::vector<std::unique_ptr<Transport>> transports) {
+Engines::Engines(std::vector<std::unique_ptr<transport::Transport>> transports) {
   static constexpr uint64_t kHost = 1;
   for (auto& transport : transports) {
-    engines_.push_back(std::make_unique<Engine>(std::move(transport), kHost, AlgorithmOverrides()));
+    engines_.push_back(std::make_unique<Engine>(std::move(transport), kHost, collectives::AlgorithmOverrides()));
   }
 }
 
-std::vector<std::unique_ptr<Transport>> transports_of(Network& network, size_t count) {
-  std::vector<std::unique_ptr<Transport>> transports;
+std::vector<std::unique_ptr<transport::Transport>> transports_of(transport::Network& network, size_t count) {
+  std::vector<std::unique_ptr<transport::Transport>> transports;
   for (size_t i = 0; i < count; ++i) transports.push_back(network.make_transport());
   return transports;
 }
 
-std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count) {
-  std::vector<std::unique_ptr<Transport>> transports;
-  for (size_t i = 0; i < count; ++i) transports.push_back(open_ucx_transport().value());
+std::vector<std::unique_ptr<transport::Transport>> ucx_transports(size_t count) {
+  std::vector<std::unique_ptr<transport::Transport>> transports;
+  for (size_t i = 0; i < count; ++i) transports.push_back(transport::open_ucx_transport().value());
   return transports;
 }
 
-std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabric, size_t count) {
-  std::vector<std::unique_ptr<Transport>> transports;
+std::vector<std::unique_ptr<transport::Transport>> loopback_transports(transport::LoopbackFabric& fabric,
+                                                                       size_t count) {
+  std::vector<std::unique_ptr<transport::Transport>> transports;
   for (size_t i = 0; i < count; ++i) transports.push_back(fabric.make_transport());
   return transports;
 }
@@ -125,15 +126,15 @@ void on_all_ranks(size_t num_ranks, const std::function<void(int rank)>& run) {
 
 const Status& run(Communicator& communicator, TestOperation& operation) {
   communicator.start(operation);
-  EXPECT_TRUE(communicator.wait(operation, Clock::now() + 60s));
+  EXPECT_TRUE(communicator.wait(operation, sync::Clock::now() + 60s));
   await_release(operation);
   return operation.status();
 }
 
 void await_release(const TestOperation& operation) {
-  const Clock::time_point deadline = Clock::now() + 10s;
-  while (!operation.released.load() && Clock::now() < deadline) std::this_thread::yield();
+  const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
+  while (!operation.released.load() && sync::Clock::now() < deadline) std::this_thread::yield();
   EXPECT_TRUE(operation.released.load()) << "the engine still uses it";
 }
 
-}  // namespace axon
+}  // namespace axon::engine

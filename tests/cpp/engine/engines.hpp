@@ -12,7 +12,7 @@
 #include "transport/loopback/loopback.hpp"
 #include "transport/networks.hpp"
 
-namespace axon {
+namespace axon::engine {
 
 // An operation with memory of its own. Whoever makes it waits for it before destroying it.
 class TestOperation final : public Operation {
@@ -38,16 +38,16 @@ class TestOperation final : public Operation {
 };
 
 // Of one network: kRings is what a process's own engine stands on.
-std::vector<std::unique_ptr<Transport>> transports_of(Network& network, size_t count);
+std::vector<std::unique_ptr<transport::Transport>> transports_of(transport::Network& network, size_t count);
 // Transports of UCX.
-std::vector<std::unique_ptr<Transport>> ucx_transports(size_t count);
+std::vector<std::unique_ptr<transport::Transport>> ucx_transports(size_t count);
 // Transports of one network in memory.
-std::vector<std::unique_ptr<Transport>> loopback_transports(LoopbackFabric& fabric, size_t count);
+std::vector<std::unique_ptr<transport::Transport>> loopback_transports(transport::LoopbackFabric& fabric, size_t count);
 
 class Engines {
  public:
   // Every rank is another process to the others, as far as they can tell.
-  explicit Engines(std::vector<std::unique_ptr<Transport>> transports);
+  explicit Engines(std::vector<std::unique_ptr<transport::Transport>> transports);
 
   // A new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);
@@ -71,4 +71,4 @@ const Status& run(Communicator& communicator, TestOperation& operation);
 // Until the engine uses it no more: what failed may still have data in flight.
 void await_release(const TestOperation& operation);
 
-}  // namespace axon
+}  // namespace axon::engine

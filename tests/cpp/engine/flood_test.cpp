@@ -8,17 +8,17 @@
 #include "engine/device_hook.hpp"
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
 using Operations = std::vector<std::unique_ptr<TestOperation>>;
 
-class FloodTest : public testing::TestWithParam<NetworkKind> {
+class FloodTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   static constexpr size_t kNumElements = 15'000;  // 60,000 bytes: eager
-  static constexpr Allowance kAllowance{.num_messages = 1 << 14, .num_bytes = 4 << 20};
+  static constexpr messaging::Allowance kAllowance{.num_messages = 1 << 14, .num_bytes = 4 << 20};
 
   // By rank 0, each finished as far as it can be by now.
   Operations start(int count, const std::function<std::unique_ptr<TestOperation>(int)>& make) {
@@ -41,7 +41,7 @@ class FloodTest : public testing::TestWithParam<NetworkKind> {
   size_t expect_ended(const Operations& operations, const std::string& reason) {
     size_t num_failed = 0;
     for (const auto& operation : operations) {
-      EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 30s));
+      EXPECT_TRUE(group_[0]->wait(*operation, sync::Clock::now() + 30s));
       await_release(*operation);
       if (operation->status().ok()) continue;
       ++num_failed;
@@ -50,13 +50,14 @@ class FloodTest : public testing::TestWithParam<NetworkKind> {
     return num_failed;
   }
 
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("flooded");
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, FloodTest,
-                         testing::Values(kLoopback, kFragments, kUcxSharedMemory, kRings, kRingsCopies),
+                         testing::Values(transport::kLoopback, transport::kFragments, transport::kUcxSharedMemory,
+                                         transport::kRings, transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(FloodTest, sends_beyond_the_allowance_wait_for_their_receives) {
@@ -91,14 +92,14 @@ TEST_P(FloodTest, a_send_that_nobody_receives_in_time_says_that_it_was_held_back
   auto late = send(0);
   late->timeout = 50ms;
   group_[0]->start(*late);
-  ASSERT_TRUE(group_[0]->wait(*late, Clock::now() + 30s));
+  ASSERT_TRUE(group_[0]->wait(*late, sync::Clock::now() + 30s));
   EXPECT_EQ(late->status().code(), ErrorCode::kTimeout);
   EXPECT_NE(late->status().message().find("Flow control holds messages back here: earlier ones of this group have not "
                                           "been received by rank 1 (limit: 4096 KiB or 16384 messages"),
             std::string::npos)
       << late->status().message();
   group_[1].reset();
-  for (const auto& operation : sends) EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 30s));
+  for (const auto& operation : sends) EXPECT_TRUE(group_[0]->wait(*operation, sync::Clock::now() + 30s));
   for (const auto& operation : sends) await_release(*operation);
   await_release(*late);
 }
@@ -124,7 +125,8 @@ TEST_P(FloodTest, what_waits_ends_when_the_receiver_destroys_the_group) {
   for (auto& each : start(kAllowance.num_messages, send_small)) sends.push_back(std::move(each));
   group_[1].reset();
   const size_t num_failed = expect_ended(sends, "");
-  const bool tells = GetParam().make != kUcxSharedMemory.make;  // UCX ends what is refused later with success
+  const bool tells =
+      GetParam().make != transport::kUcxSharedMemory.make;  // UCX ends what is refused later with success
   EXPECT_TRUE(!tells || num_failed > 0) << "those whose payloads waited";
 }
 
@@ -134,9 +136,9 @@ TEST_P(FloodTest, a_sender_that_goes_on_after_its_receiver_has_left_is_told) {
   group_[0]->start(*first);
   receive(0, {0});
   group_[1].reset();
-  const auto deadline = Clock::now() + 10s;
+  const auto deadline = sync::Clock::now() + 10s;
   std::string why;
-  for (int number = 1; why.empty() && Clock::now() < deadline; ++number) {
+  for (int number = 1; why.empty() && sync::Clock::now() < deadline; ++number) {
     auto later = send_small(number);
     why = run(*group_[0], *later).message();
     await_release(*later);
@@ -154,7 +156,7 @@ TEST_P(FloodTest, what_waits_for_credit_names_the_rank_that_left) {
 }
 
 TEST_P(FloodTest, what_waits_ends_when_the_receiver_shuts_down) {
-  if (GetParam().make == kUcxSharedMemory.make)
+  if (GetParam().make == transport::kUcxSharedMemory.make)
     GTEST_SKIP() << "UCX does not notice; processes are watched, engines not";
   const Operations sends = start(kAllowance.num_messages + 100, send_small);
   engines_[1].shut_down();
@@ -188,7 +190,7 @@ class Listener final : public DeviceHook {
 // Which no rank of ours is.
 TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   static constexpr size_t kBlock = 1 << 20;
-  LoopbackFabric fabric({.largest_eager_num_bytes = kBlock, .kills = {}});
+  transport::LoopbackFabric fabric({.largest_eager_num_bytes = kBlock, .kills = {}});
   Engines engines(loopback_transports(fabric, 2));
   const std::vector<PeerAddress> addresses = engines.make_addresses();
   const std::array group{engines.form("flooded", 0, addresses), engines.form("flooded", 1, addresses)};
@@ -196,11 +198,11 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   group[1]->set_device_hook(&listener);
   const std::vector<std::byte> block(kBlock);
   engines[0].exclusively([&] {
-    const PeerId peer = engines[0].meet(addresses[1]).value();
-    MessageHeader header{.key = addresses[1].key, .source = 0, .destination = 1, .fingerprint = {}};
-    header.fingerprint.operation = OperationKind::kPointToPoint;
-    for (; header.sequence <= Inbox::kMostUnexpectedBytes / kBlock; ++header.sequence) {
-      (void)engines[0].messenger().transport().send(peer, header, {block.data(), block.size()}, unattended);
+    const transport::PeerId peer = engines[0].meet(addresses[1]).value();
+    transport::MessageHeader header{.key = addresses[1].key, .source = 0, .destination = 1, .fingerprint = {}};
+    header.fingerprint.operation = transport::OperationKind::kPointToPoint;
+    for (; header.sequence <= messaging::Inbox::kMostUnexpectedBytes / kBlock; ++header.sequence) {
+      (void)engines[0].messenger().transport().send(peer, header, {block.data(), block.size()}, transport::unattended);
     }
   });
   const auto told = TestOperation::all_reduce({1}, 30s);
@@ -213,4 +215,4 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -8,29 +8,31 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
 // Reaches the engines' ports, and sends what it likes.
-class Stranger final : public Receiver {
+class Stranger final : public transport::Receiver {
  public:
-  explicit Stranger(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
+  explicit Stranger(transport::LoopbackFabric& fabric) : transport_(fabric.make_transport()) {
+    transport_->set_receiver(*this);
+  }
 
-  void send(const PeerAddress& peer_address, const MessageHeader& header) {
+  void send(const PeerAddress& peer_address, const transport::MessageHeader& header) {
     if (peer_ == nullptr)
-      peer_ = std::make_unique<PeerId>(transport_->add_peer(peer_address.transport_address, true).value());
-    Completion completion{.done = [](Completion&, Status) noexcept {}};
+      peer_ = std::make_unique<transport::PeerId>(transport_->add_peer(peer_address.transport_address, true).value());
+    transport::Completion completion{.done = [](transport::Completion&, Status) noexcept {}};
     EXPECT_TRUE(transport_->send(*peer_, header, {}, completion).has_value());
   }
 
  private:
-  void on_message(const MessageHeader&, const Payload&) noexcept override {}
-  void on_peer_lost(PeerId, Status) noexcept override {}
+  void on_message(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
+  void on_peer_lost(transport::PeerId, Status) noexcept override {}
 
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<PeerId> peer_;
+  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::PeerId> peer_;
 };
 
 class ForeignTest : public testing::Test {
@@ -43,12 +45,12 @@ class ForeignTest : public testing::Test {
     });
   }
   void expect_refused(uint64_t count) {
-    const Clock::time_point deadline = Clock::now() + 10s;
-    while (engines_[0].num_refused() < count && Clock::now() < deadline) std::this_thread::yield();
+    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
+    while (engines_[0].num_refused() < count && sync::Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(engines_[0].num_refused(), count);
   }
 
-  LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
+  transport::LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
   Engines engines_{loopback_transports(fabric_, 2)};
   std::vector<PeerAddress> addresses_ = engines_.make_addresses();
   std::vector<std::unique_ptr<Communicator>> group_;
@@ -61,9 +63,9 @@ TEST_F(ForeignTest, strangers_bytes_are_refused_before_and_after_a_group_is_form
   const auto flood = [&] {
     testing::internal::CaptureStderr();
     for (int i = 0; i < kMany; ++i) {
-      std::array<uint64_t, sizeof(MessageHeader) / 8> noise;
+      std::array<uint64_t, sizeof(transport::MessageHeader) / 8> noise;
       for (uint64_t& word : noise) word = random();
-      stranger_.send(addresses_[0], std::bit_cast<MessageHeader>(noise));
+      stranger_.send(addresses_[0], std::bit_cast<transport::MessageHeader>(noise));
     }
   };
   flood();
@@ -84,9 +86,10 @@ TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
   group_[1]->start(*sent);
   auto received = TestOperation::receive(1, 1, 3);
   EXPECT_TRUE(run(*group_[0], *received).ok());
-  EXPECT_TRUE(group_[1]->wait(*sent, Clock::now() + 10s));
+  EXPECT_TRUE(group_[1]->wait(*sent, sync::Clock::now() + 10s));
   await_release(*sent);
-  MessageHeader header{.key = addresses_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
+  transport::MessageHeader header{
+      .key = addresses_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
   stranger_.send(addresses_[0], header);
   auto again = TestOperation::all_reduce({1, 1}, 30s);
   header.sequence = 1;
@@ -106,4 +109,4 @@ TEST_F(ForeignTest, address_of_another_process_is_not_taken_for_the_own) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -13,12 +13,12 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
-class ForkTest : public testing::TestWithParam<NetworkKind> {
+class ForkTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   // Runs `body`, with its expectations, in a child, which has to come to its end.
   static void in_child(const std::function<void()>& body) {
@@ -60,12 +60,12 @@ class ForkTest : public testing::TestWithParam<NetworkKind> {
     });
   }
 
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("parents");
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, ForkTest, testing::Values(kUcxSharedMemory, kRings),
+INSTANTIATE_TEST_SUITE_P(Networks, ForkTest, testing::Values(transport::kUcxSharedMemory, transport::kRings),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(ForkTest, what_a_child_asks_of_its_parents_groups_fails_at_once_and_its_parent_works_on) {
@@ -78,15 +78,15 @@ TEST_P(ForkTest, what_its_parent_has_in_flight_fails_in_a_child_that_waits_for_i
   auto received = TestOperation::receive(3, 1, 0);
   group_[0]->start(*received);
   in_child([&] {
-    EXPECT_TRUE(group_[0]->wait(*received, Clock::now() + 10s));
+    EXPECT_TRUE(group_[0]->wait(*received, sync::Clock::now() + 10s));
     expect_forked(received->status());
-    EXPECT_TRUE(group_[0]->wait(*received, Clock::now() + 10s)) << "a second time";
+    EXPECT_TRUE(group_[0]->wait(*received, sync::Clock::now() + 10s)) << "a second time";
     received->released.store(true);  // never, in a child
   });
   EXPECT_FALSE(received->finished());
   auto sent = TestOperation::send({1, 2, 3}, 0, 0);
   EXPECT_TRUE(run(*group_[1], *sent).ok());
-  EXPECT_TRUE(group_[0]->wait(*received, Clock::now() + 10s));
+  EXPECT_TRUE(group_[0]->wait(*received, sync::Clock::now() + 10s));
   await_release(*received);
   EXPECT_EQ(received->data, (std::vector<int32_t>{1, 2, 3}));
 }
@@ -199,4 +199,4 @@ TEST_F(ForkedInstanceTest, an_engine_that_has_ended_before_a_fork_keeps_no_descr
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

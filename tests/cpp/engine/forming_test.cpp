@@ -6,23 +6,23 @@
 #include "engine/engines.hpp"
 #include "transport/rings/ring.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
-class FormingTest : public testing::TestWithParam<NetworkKind> {
+class FormingTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   static constexpr int kMany = 200;
 
   // Rank 1's engine has taken in all that rank 0's has sent: in order.
   void let_messages_arrive() {
-    static constexpr size_t kNumElements = 2 * RingMemory::kMostBytes / sizeof(int32_t);
+    static constexpr size_t kNumElements = 2 * transport::RingMemory::kMostBytes / sizeof(int32_t);
     auto sent = TestOperation::send(std::vector<int32_t>(kNumElements), 1, 0);
     auto received = TestOperation::receive(kNumElements, 0, 0);
     earlier_[0]->start(*sent);
     EXPECT_TRUE(run(*earlier_[1], *received).ok());
-    EXPECT_TRUE(earlier_[0]->wait(*sent, Clock::now() + 10s));
+    EXPECT_TRUE(earlier_[0]->wait(*sent, sync::Clock::now() + 10s));
     await_release(*sent);
   }
 
@@ -41,22 +41,22 @@ class FormingTest : public testing::TestWithParam<NetworkKind> {
     let_messages_arrive();
     const std::unique_ptr<Communicator> late = engines_.form("late", 1, addresses_);
     auto operation = TestOperation::all_reduce({1, 2}, 30s);
-    const Clock::time_point begin = Clock::now();
+    const sync::Clock::time_point begin = sync::Clock::now();
     const Status& status = run(*late, *operation);
-    EXPECT_LT(Clock::now() - begin, 5s);
+    EXPECT_LT(sync::Clock::now() - begin, 5s);
     ASSERT_FALSE(status.ok());
     EXPECT_NE(status.message().find("rank 0 reports: "), std::string::npos) << status.message();
     EXPECT_NE(status.message().find(reason), std::string::npos) << status.message();
   }
 
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> earlier_ = engines_.form("earlier");
   std::vector<PeerAddress> addresses_ = engines_.make_addresses();
   std::unique_ptr<Communicator> first_ = engines_.form("late", 0, addresses_);
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, FormingTest, testing::Values(kLoopback, kRings),
+INSTANTIATE_TEST_SUITE_P(Networks, FormingTest, testing::Values(transport::kLoopback, transport::kRings),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(FormingTest, early_data_waits_for_the_group) {
@@ -84,7 +84,7 @@ TEST_P(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_t
   const auto sends = send_many();
   let_messages_arrive();
   engines_.give_up_addresses();
-  for (const auto& each : sends) EXPECT_TRUE(first_->wait(*each, Clock::now() + 30s));
+  for (const auto& each : sends) EXPECT_TRUE(first_->wait(*each, sync::Clock::now() + 30s));
   for (const auto& each : sends) await_release(*each);
   EXPECT_NE(sends.back()->status().message().find("rank 1"), std::string::npos) << sends.back()->status().message();
   const std::vector<PeerAddress> addresses = engines_.make_addresses();
@@ -118,11 +118,11 @@ TEST_P(FormingTest, messages_beyond_a_bound_wait_at_their_sender_until_the_group
     ASSERT_EQ(received->data, std::vector<int32_t>(15'000, i));
   }
   for (const auto& each : sends) {
-    EXPECT_TRUE(first_->wait(*each, Clock::now() + 30s));
+    EXPECT_TRUE(first_->wait(*each, sync::Clock::now() + 30s));
     EXPECT_TRUE(each->status().ok()) << each->status().message();
     await_release(*each);
   }
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

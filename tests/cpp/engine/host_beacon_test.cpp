@@ -14,7 +14,7 @@
 #include "base/random.hpp"
 #include "comes_true.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 HostBeacon::Name random_name() {
@@ -93,4 +93,4 @@ TEST(HostBeacon, looking_without_a_descriptor_fails) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -18,7 +18,7 @@
 #include "engine/engines.hpp"
 #include "transport/rings/ring_transport.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -30,7 +30,7 @@ constexpr uint32_t kMember = 2;  // the rank that the test speaks for
 
 // A message as it stands in a ring.
 struct Written {
-  MessageHeader header;
+  transport::MessageHeader header;
   std::vector<std::byte> payload;
 
   ConstBuffer bytes() const noexcept { return {.data = payload.data(), .num_bytes = payload.size()}; }
@@ -38,64 +38,66 @@ struct Written {
 
 // A ring, and its memory for whoever writes it without a writer.
 struct SharedRing {
-  RingWriter writer = RingWriter::make(0, 0).value();
-  SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(RingMemory)).value();
-  RingMemory& memory = *reinterpret_cast<RingMemory*>(pages.data());
+  transport::RingWriter writer = transport::RingWriter::make(0, 0).value();
+  SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(transport::RingMemory)).value();
+  transport::RingMemory& memory = *reinterpret_cast<transport::RingMemory*>(pages.data());
 };
 
 // A process that reaches an engine, and has read its address: as much as a rank of its group knows.
-class Process final : public Receiver {
+class Process final : public transport::Receiver {
  public:
   static constexpr uint64_t kKey = 0x5EED;  // of its doorbell
 
-  explicit Process(LoopbackFabric& fabric) : transport_(fabric.make_transport()) { transport_->set_receiver(*this); }
+  explicit Process(transport::LoopbackFabric& fabric) : transport_(fabric.make_transport()) {
+    transport_->set_receiver(*this);
+  }
 
-  RingAddress ring_address(uint64_t key = kKey) const {
+  transport::RingAddress ring_address(uint64_t key = kKey) const {
     return {.key = key, .identity = 0, .pid = getpid(), .page = doorbell_.page(), .pipe = doorbell_.pipe()};
   }
   PeerAddress address() const {
     PeerAddress peer_address{.key = 77, .process = {kKey, kKey}, .host = 1, .pid = getpid(), .transport_address = {}};
-    const auto end = std::bit_cast<std::array<std::byte, sizeof(RingAddress)>>(ring_address());
+    const auto end = std::bit_cast<std::array<std::byte, sizeof(transport::RingAddress)>>(ring_address());
     peer_address.transport_address.assign(transport_->address().begin(), transport_->address().end());
     peer_address.transport_address.insert(peer_address.transport_address.end(), end.begin(), end.end());
     return peer_address;
   }
 
   // Whom this address is of, or who has a key so much larger.
-  void call(const PeerAddress& peer_address, RingCall::Kind kind, int descriptor = -1, uint64_t key_difference = 0,
-            uint64_t own_key = kKey) {
-    const RingAddress called = address_in(peer_address);
-    const bool is_taken = WakeUpPipe::open(called).value().call(
+  void call(const PeerAddress& peer_address, transport::RingCall::Kind kind, int descriptor = -1,
+            uint64_t key_difference = 0, uint64_t own_key = kKey) {
+    const transport::RingAddress called = address_in(peer_address);
+    const bool is_taken = transport::WakeUpPipe::open(called).value().call(
         {.key = called.key + key_difference, .caller = ring_address(own_key), .kind = kind, .descriptor = descriptor});
-    EXPECT_TRUE(is_taken || kind == RingCall::Kind::kWake);  // who sleeps is woken by those before it
+    EXPECT_TRUE(is_taken || kind == transport::RingCall::Kind::kWake);  // who sleeps is woken by those before it
   }
-  void wake(const PeerAddress& peer_address) { call(peer_address, RingCall::Kind::kWake); }
+  void wake(const PeerAddress& peer_address) { call(peer_address, transport::RingCall::Kind::kWake); }
 
   void offer(const PeerAddress& peer_address, SharedRing& ring) {
     ring.memory.writer = kKey;
     ring.memory.reader = address_in(peer_address).key;
-    call(peer_address, RingCall::Kind::kRing, ring.writer.descriptor());
-    const Clock::time_point deadline = Clock::now() + 10s;
-    while (!ring.writer.is_read() && Clock::now() < deadline) std::this_thread::yield();
+    call(peer_address, transport::RingCall::Kind::kRing, ring.writer.descriptor());
+    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
+    while (!ring.writer.is_read() && sync::Clock::now() < deadline) std::this_thread::yield();
     ASSERT_TRUE(ring.writer.is_read());
   }
 
  private:
-  static RingAddress address_in(const PeerAddress& peer_address) {
-    RingAddress address;
+  static transport::RingAddress address_in(const PeerAddress& peer_address) {
+    transport::RingAddress address;
     std::memcpy(&address, std::span(peer_address.transport_address).last(sizeof address).data(), sizeof address);
     return address;
   }
-  void on_message(const MessageHeader&, const Payload&) noexcept override {}
-  void on_peer_lost(PeerId, Status) noexcept override {}
+  void on_message(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
+  void on_peer_lost(transport::PeerId, Status) noexcept override {}
 
-  std::unique_ptr<Transport> transport_;
-  RingDoorbell doorbell_ = RingDoorbell::make(kKey).value();
+  std::unique_ptr<transport::Transport> transport_;
+  transport::RingDoorbell doorbell_ = transport::RingDoorbell::make(kKey).value();
 };
 
 // Views of all rings that this process has mapped, each once.
-std::vector<const RingMemory*> mapped_rings() {
-  std::map<std::string, const RingMemory*> found;  // by inode
+std::vector<const transport::RingMemory*> mapped_rings() {
+  std::map<std::string, const transport::RingMemory*> found;  // by inode
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     uintptr_t begin = 0;
@@ -103,25 +105,26 @@ std::vector<const RingMemory*> mapped_rings() {
     std::array<char, 32> inode{};
     if (line.find("memfd:axon") == std::string::npos) continue;
     if (std::sscanf(line.c_str(), "%lx-%lx %*s %*s %*s %31s", &begin, &end, inode.data()) != 3) continue;
-    if (end - begin >= sizeof(RingMemory)) found.emplace(inode.data(), reinterpret_cast<const RingMemory*>(begin));
+    if (end - begin >= sizeof(transport::RingMemory))
+      found.emplace(inode.data(), reinterpret_cast<const transport::RingMemory*>(begin));
   }
-  std::vector<const RingMemory*> rings;
+  std::vector<const transport::RingMemory*> rings;
   for (const auto& [inode, ring] : found) rings.push_back(ring);
   return rings;
 }
 
 // From its first lap.
-std::vector<Written> messages_in(const RingMemory& memory) {
+std::vector<Written> messages_in(const transport::RingMemory& memory) {
   std::vector<Written> messages;
-  for (uint32_t entry = 0; entry < RingMemory::kNumEntries;) {
-    const RingHead head = memory.entries[entry].head.load();
-    if (head.kind != RingHead::Kind::kMessage || head.entry != entry) break;
+  for (uint32_t entry = 0; entry < transport::RingMemory::kNumEntries;) {
+    const transport::RingHead head = memory.entries[entry].head.load();
+    if (head.kind != transport::RingHead::Kind::kMessage || head.entry != entry) break;
     const auto* const begin = reinterpret_cast<const std::byte*>(&memory.entries[entry]) + sizeof head;
     Written& message = messages.emplace_back();
     std::memcpy(&message.header, begin, sizeof message.header);
     const std::span payload(begin + sizeof message.header, head.num_bytes);
     message.payload.assign(payload.begin(), payload.end());
-    entry += RingMemory::entries_of(head.num_bytes);
+    entry += transport::RingMemory::entries_of(head.num_bytes);
   }
   return messages;
 }
@@ -140,8 +143,8 @@ class HostileRings : public testing::Test {
   }
   ~HostileRings() override { testing::internal::GetCapturedStderr(); }
 
-  static std::vector<std::unique_ptr<Transport>> transports(LoopbackFabric& fabric) {
-    std::vector<std::unique_ptr<Transport>> made;
+  static std::vector<std::unique_ptr<transport::Transport>> transports(transport::LoopbackFabric& fabric) {
+    std::vector<std::unique_ptr<transport::Transport>> made;
     for (int i = 0; i < 2; ++i) made.push_back(with_rings(fabric.make_transport()));
     return made;
   }
@@ -160,10 +163,10 @@ class HostileRings : public testing::Test {
     return made;
   }
   void write(const Written& message) {
-    const Clock::time_point deadline = Clock::now() + 10s;
-    while (ring_.writer.write(RingHead::Kind::kMessage, message.header, message.bytes()) ==
-           RingWriter::Outcome::kFull) {
-      ASSERT_LT(Clock::now(), deadline);
+    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
+    while (ring_.writer.write(transport::RingHead::Kind::kMessage, message.header, message.bytes()) ==
+           transport::RingWriter::Outcome::kFull) {
+      ASSERT_LT(sync::Clock::now(), deadline);
       member_.wake(addresses_[0]);
       std::this_thread::yield();
     }
@@ -182,8 +185,8 @@ class HostileRings : public testing::Test {
     EXPECT_EQ(operation->data, values);
   }
   void expect_refused(uint64_t count) {
-    const Clock::time_point deadline = Clock::now() + 10s;
-    while (engines_[0].num_refused() < count && Clock::now() < deadline) std::this_thread::yield();
+    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
+    while (engines_[0].num_refused() < count && sync::Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(engines_[0].num_refused(), count);
   }
   // Both ways, in a group of theirs and in the one of three.
@@ -200,13 +203,13 @@ class HostileRings : public testing::Test {
     }
   }
   // Bytes that break the ring where its next message would be.
-  void expect_lost_by(RingHead head, uint32_t entry, uint64_t num_refused_before) {
+  void expect_lost_by(transport::RingHead head, uint32_t entry, uint64_t num_refused_before) {
     auto waiting = TestOperation::receive(4, static_cast<int>(kMember), kTag);
     group_[0]->start(*waiting);
     head.entry = entry;
-    ring_.memory.entries[entry % RingMemory::kNumEntries].head.store(head);
+    ring_.memory.entries[entry % transport::RingMemory::kNumEntries].head.store(head);
     member_.wake(addresses_[0]);
-    ASSERT_TRUE(group_[0]->wait(*waiting, Clock::now() + 10s));
+    ASSERT_TRUE(group_[0]->wait(*waiting, sync::Clock::now() + 10s));
     EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerLost);
     EXPECT_NE(waiting->status().message().find("rank 2 is gone: what it writes into shared memory makes no sense"),
               std::string::npos)
@@ -217,7 +220,7 @@ class HostileRings : public testing::Test {
     expect_others_undisturbed();
   }
 
-  LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
+  transport::LoopbackFabric fabric_{{.mailbox_capacity = 8192, .kills = {}}};
   Engines engines_{transports(fabric_)};
   Process member_{fabric_};
   SharedRing ring_;
@@ -236,7 +239,7 @@ TEST_F(HostileRings, foreign_bytes_between_genuine_messages_are_refused) {
   foreign[2].header.source = 3;
   foreign[3].header.source = UINT32_MAX;
   foreign[4].header.destination = 1;
-  foreign[5].header.fingerprint.operation = static_cast<OperationKind>(200);
+  foreign[5].header.fingerprint.operation = static_cast<transport::OperationKind>(200);
   for (const Written& each : foreign) write(each);
   expect_refused(foreign.size());
   expect_arrives({4, 5, 6});
@@ -249,10 +252,11 @@ TEST_F(HostileRings, noise_in_the_place_of_headers_is_refused) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (uint32_t i = 0; i < kMany; ++i) {
-    std::array<uint64_t, sizeof(MessageHeader) / 8> noise;
+    std::array<uint64_t, sizeof(transport::MessageHeader) / 8> noise;
     for (uint64_t& word : noise) word = random();
-    const size_t num_bytes = random() % (RingMemory::kMostBytes + 1);
-    write({.header = std::bit_cast<MessageHeader>(noise), .payload = std::vector(num_bytes, std::byte{0xA5})});
+    const size_t num_bytes = random() % (transport::RingMemory::kMostBytes + 1);
+    write(
+        {.header = std::bit_cast<transport::MessageHeader>(noise), .payload = std::vector(num_bytes, std::byte{0xA5})});
   }
   expect_refused(kMany);
   expect_arrives({1});
@@ -275,12 +279,13 @@ TEST_F(HostileRings, replayed_messages_of_other_ranks_are_refused) {
   const auto is_for_first = [&](const Written& each) { return each.header.key == addresses_[0].key; };
   for (int round = 0; round < 5; ++round) expect_others_undisturbed();
   std::vector<Written> captured;
-  for (const RingMemory* ring : mapped_rings()) {
+  for (const transport::RingMemory* ring : mapped_rings()) {
     if (auto messages = messages_in(*ring); std::ranges::any_of(messages, is_for_first)) captured = std::move(messages);
   }
   ASSERT_GE(captured.size(), 20U);
-  ASSERT_TRUE(std::ranges::any_of(
-      captured, [](const Written& each) { return each.header.fingerprint.operation == OperationKind::kAllReduce; }));
+  ASSERT_TRUE(std::ranges::any_of(captured, [](const Written& each) {
+    return each.header.fingerprint.operation == transport::OperationKind::kAllReduce;
+  }));
   for (const Written& each : captured) write(each);
   expect_refused(captured.size());
   expect_others_undisturbed();
@@ -288,7 +293,7 @@ TEST_F(HostileRings, replayed_messages_of_other_ranks_are_refused) {
 }
 
 TEST_F(HostileRings, payloads_of_another_length_fail_their_receive_alone) {
-  for (const size_t length : {size_t{0}, size_t{12}, size_t{15}, size_t{20}, RingMemory::kMostBytes}) {
+  for (const size_t length : {size_t{0}, size_t{12}, size_t{15}, size_t{20}, transport::RingMemory::kMostBytes}) {
     Written wrong = message({1, 2, 3, 4});
     wrong.payload.resize(length, std::byte{0xFF});
     write(wrong);
@@ -303,25 +308,27 @@ TEST_F(HostileRings, payloads_of_another_length_fail_their_receive_alone) {
 
 TEST_F(HostileRings, heads_of_no_known_kind_lose_their_writer) {
   expect_arrives({1});
-  expect_lost_by({.kind = static_cast<RingHead::Kind>(9)}, RingMemory::entries_of(4), 0);
+  expect_lost_by({.kind = static_cast<transport::RingHead::Kind>(9)}, transport::RingMemory::entries_of(4), 0);
 }
 
 TEST_F(HostileRings, heads_of_more_bytes_than_a_message_may_have_lose_their_writer) {
-  expect_lost_by({.kind = RingHead::Kind::kMessage, .num_bytes = RingMemory::kMostBytes + 1}, 0, 0);
+  expect_lost_by({.kind = transport::RingHead::Kind::kMessage, .num_bytes = transport::RingMemory::kMostBytes + 1}, 0,
+                 0);
 }
 
 TEST_F(HostileRings, heads_that_lead_out_of_the_ring_lose_their_writer) {
-  static constexpr uint32_t kLast = RingMemory::kNumEntries - 1;
+  static constexpr uint32_t kLast = transport::RingMemory::kNumEntries - 1;
   Written foreign = message({});
   foreign.header.key = 0;
   for (uint32_t entry = 0; entry < kLast; ++entry) write(foreign);
   expect_refused(kLast);
-  expect_lost_by({.kind = RingHead::Kind::kMessage, .num_bytes = 17}, kLast, kLast);
+  expect_lost_by({.kind = transport::RingHead::Kind::kMessage, .num_bytes = 17}, kLast, kLast);
 }
 
 TEST_F(HostileRings, heads_of_other_lines_are_none) {
-  for (const uint32_t entry : {1u, RingMemory::kNumEntries, UINT32_MAX}) {
-    ring_.memory.entries[0].head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .entry = entry});
+  for (const uint32_t entry : {1u, transport::RingMemory::kNumEntries, UINT32_MAX}) {
+    ring_.memory.entries[0].head.store(
+        {.kind = transport::RingHead::Kind::kMessage, .num_bytes = 0xFFFFFF, .entry = entry});
     member_.wake(addresses_[0]);
     expect_others_undisturbed();
   }
@@ -332,7 +339,7 @@ TEST_F(HostileRings, heads_of_other_lines_are_none) {
 TEST_F(HostileRings, offers_that_are_not_theirs_are_counted) {
   SharedRing another;
   const int descriptor = another.writer.descriptor();
-  using Kind = RingCall::Kind;
+  using Kind = transport::RingCall::Kind;
   member_.call(addresses_[0], Kind::kRing, descriptor, 1);  // not for this process
   expect_refused(1);
   member_.call(addresses_[0], Kind::kRing, descriptor, 0, 0);  // by nobody
@@ -364,18 +371,19 @@ TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_
   ASSERT_GE(child.pid, 0);
   if (child.pid == 0) {  // nothing but stores to the ring's entries, but for those that begin with a head and header
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const uint32_t num_entries = RingMemory::entries_of(kNumElements * 4);
+    const uint32_t num_entries = transport::RingMemory::entries_of(kNumElements * 4);
     while (getppid() == parent) {
-      for (uint32_t entry = 0; entry < RingMemory::kNumEntries; ++entry) {
-        if (entry % num_entries == 0 || entry / num_entries == RingMemory::kNumEntries / num_entries) continue;
-        std::memset(static_cast<void*>(&ring_.memory.entries[entry]), 0x22, kEntryBytes);
+      for (uint32_t entry = 0; entry < transport::RingMemory::kNumEntries; ++entry) {
+        if (entry % num_entries == 0 || entry / num_entries == transport::RingMemory::kNumEntries / num_entries)
+          continue;
+        std::memset(static_cast<void*>(&ring_.memory.entries[entry]), 0x22, transport::kEntryBytes);
       }
     }
     _exit(0);
   }
   size_t num_changed = 0;
-  const Clock::time_point deadline = Clock::now() + 20s;
-  for (int round = 0; round < 500 || (num_changed == 0 && Clock::now() < deadline); ++round) {
+  const sync::Clock::time_point deadline = sync::Clock::now() + 20s;
+  for (int round = 0; round < 500 || (num_changed == 0 && sync::Clock::now() < deadline); ++round) {
     write(message(Integers(kNumElements, kWritten)));
     ++num_sent_;
     const auto operation = receive(kNumElements);
@@ -392,4 +400,4 @@ TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

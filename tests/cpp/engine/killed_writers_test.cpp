@@ -13,7 +13,7 @@
 #include "base/host_id.hpp"
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -37,11 +37,11 @@ std::vector<uint8_t> from_text(std::string_view text) {
   return bytes;
 }
 
-struct Pending : Completion {
+struct Pending : transport::Completion {
   int count = 0;
 
   Pending() noexcept {
-    done = [](Completion& self, Status) noexcept { --static_cast<Pending&>(self).count; };
+    done = [](transport::Completion& self, Status) noexcept { --static_cast<Pending&>(self).count; };
   }
 };
 
@@ -52,17 +52,17 @@ TEST(Writer, DISABLED_writes_until_it_is_killed) {
   const std::vector<uint8_t> blob = from_text(text);
   const PeerAddress victim = PeerAddress::decode(blob).value();
   Engine& engine = Engine::instance();
-  const PeerId peer = engine.exclusively([&] { return engine.meet(victim).value(); });
+  const transport::PeerId peer = engine.exclusively([&] { return engine.meet(victim).value(); });
   const std::vector<std::byte> payload(2048);
-  MessageHeader header;
+  transport::MessageHeader header;
   header.key = 1;
   Pending pending;
   const auto write = [&] {
-    Transport& transport = engine.messenger().transport();
+    transport::Transport& transport = engine.messenger().transport();
     if (pending.count <= 4 && !transport.send(peer, header, {payload.data(), payload.size()}, pending)) ++pending.count;
     transport.progress();
   };
-  for (const auto until = Clock::now() + 20s; Clock::now() < until;) engine.exclusively(write);
+  for (const auto until = sync::Clock::now() + 20s; sync::Clock::now() < until;) engine.exclusively(write);
 }
 
 class Writer {
@@ -102,7 +102,7 @@ class Writer {
 // As a waiter does, who finds nothing that it waits for.
 void drive(Engine& engine, std::chrono::microseconds how_long) {
   static const sync::atomic<bool> never{false};
-  engine.wait(never, Clock::now() + how_long);
+  engine.wait(never, sync::Clock::now() + how_long);
 }
 
 // Whether the engine is wedged after it.
@@ -110,17 +110,17 @@ bool kill_one_that_writes_to(Engine& engine) {
   const auto num_there = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
   const uint64_t num_before = engine.num_refused();
   Writer writer(engine);
-  const auto deadline = Clock::now() + 20s;
-  while (engine.num_refused() < num_before + 1000 && Clock::now() < deadline) drive(engine, 200us);
+  const auto deadline = sync::Clock::now() + 20s;
+  while (engine.num_refused() < num_before + 1000 && sync::Clock::now() < deadline) drive(engine, 200us);
   EXPECT_GE(engine.num_refused(), num_before + 1000) << "a writer that nobody hears, by an engine that is not wedged";
   writer.end();
-  while (num_there() != 0 && Clock::now() < deadline) drive(engine, 200us);
+  while (num_there() != 0 && sync::Clock::now() < deadline) drive(engine, 200us);
   return engine.is_wedged();
 }
 
 TEST(KilledWritersTest, leave_no_queue_wedged_of_an_engine_that_takes_rings) {
-  const std::unique_ptr<Network> network = kRings.make();
-  Engine engine(network->make_transport(), this_host(), AlgorithmOverrides());
+  const std::unique_ptr<transport::Network> network = transport::kRings.make();
+  Engine engine(network->make_transport(), this_host(), collectives::AlgorithmOverrides());
   for (int num_killed = 0; num_killed < 40; ++num_killed) ASSERT_FALSE(kill_one_that_writes_to(engine));
 }
 
@@ -142,12 +142,12 @@ TEST(KilledWritersTest, leave_a_queue_wedged_and_the_next_engine_receives) {
   EXPECT_TRUE(run(*group.value(), *sum).ok()) << sum->status().message();
   const uint64_t num_refused = second.num_refused();
   const Writer writer(second);
-  const auto deadline = Clock::now() + 20s;
-  while (second.num_refused() == num_refused && Clock::now() < deadline) drive(second, 200us);
+  const auto deadline = sync::Clock::now() + 20s;
+  while (second.num_refused() == num_refused && sync::Clock::now() < deadline) drive(second, 200us);
   EXPECT_GT(second.num_refused(), num_refused) << "the second engine does not hear either";
   Engine::shut_down_instance();
   unsetenv("AXON_TRANSPORTS");
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

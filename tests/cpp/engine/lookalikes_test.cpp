@@ -7,7 +7,7 @@
 #include "base/random.hpp"
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -20,7 +20,7 @@ int32_t unused_pid() {
   return child;
 }
 
-class LookalikesTest : public testing::TestWithParam<NetworkKind> {
+class LookalikesTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   // The addresses as this rank reads them: of the ranks in `elsewhere`, as if they came from a clone of this host.
   std::vector<PeerAddress> addresses_with(std::vector<PeerAddress> addresses,
@@ -44,13 +44,14 @@ class LookalikesTest : public testing::TestWithParam<NetworkKind> {
   }
 
   const int32_t pid_ = unused_pid();
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   const std::vector<PeerAddress> addresses_ = engines_.make_addresses();
   std::vector<std::unique_ptr<Communicator>> group_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, LookalikesTest, testing::Values(kLoopback, kFragmentsTcp, kRings),
+INSTANTIATE_TEST_SUITE_P(All, LookalikesTest,
+                         testing::Values(transport::kLoopback, transport::kFragmentsTcp, transport::kRings),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(LookalikesTest, a_claim_without_proof_is_another_hosts) {
@@ -81,4 +82,4 @@ TEST_P(LookalikesTest, processes_of_one_host_prove_it) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

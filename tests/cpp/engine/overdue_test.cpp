@@ -7,7 +7,7 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -26,9 +26,9 @@ class OverdueTest : public testing::TestWithParam<int> {
 
   // The explanation, which takes less than a second and leaves the operation running.
   std::string explain(int rank, TestOperation& operation) {
-    const Clock::time_point begin = Clock::now();
+    const sync::Clock::time_point begin = sync::Clock::now();
     const Status status = group_[rank]->explain(operation);
-    EXPECT_LT(Clock::now() - begin, 900ms);
+    EXPECT_LT(sync::Clock::now() - begin, 900ms);
     EXPECT_FALSE(operation.finished());
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(status.code(), ErrorCode::kTimeout);
@@ -36,12 +36,12 @@ class OverdueTest : public testing::TestWithParam<int> {
   }
 
   void expect_success(int rank, TestOperation& operation) {
-    EXPECT_TRUE(group_[rank]->wait(operation, Clock::now() + 20s));
+    EXPECT_TRUE(group_[rank]->wait(operation, sync::Clock::now() + 20s));
     EXPECT_TRUE(operation.status().ok()) << operation.status().message();
     await_release(operation);
   }
 
-  LoopbackFabric fabric_;
+  transport::LoopbackFabric fabric_;
   Engines engines_{loopback_transports(fabric_, size())};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("test");
 };
@@ -132,7 +132,7 @@ TEST_P(OverdueTest, operation_whose_inputs_are_not_there_says_so) {
   group_[0]->start(*operation);
   expect_parts(explain(0, *operation), {"Not entered by: rank 1 ", "Its inputs are not there yet: this rank's device"});
   group_[0]->abort("enough");
-  EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 10s));
+  EXPECT_TRUE(group_[0]->wait(*operation, sync::Clock::now() + 10s));
   await_release(*operation);
 }
 
@@ -147,7 +147,7 @@ TEST_P(OverdueTest, operation_that_ends_meanwhile_is_no_timeout) {
     });
   }
   for (std::thread& other : others) other.join();
-  EXPECT_TRUE(group_[0]->wait(*operation, Clock::now() + 20s));
+  EXPECT_TRUE(group_[0]->wait(*operation, sync::Clock::now() + 20s));
   EXPECT_TRUE(group_[0]->explain(*operation).ok());
   await_release(*operation);
 }
@@ -161,4 +161,4 @@ TEST_P(OverdueTest, operation_of_an_engine_that_has_shut_down_is_no_timeout) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

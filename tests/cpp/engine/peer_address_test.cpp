@@ -6,7 +6,7 @@
 
 #include "transport/message.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 PeerAddress sample() {
@@ -49,10 +49,10 @@ TEST(PeerAddress, refuses_foreign_and_other_version_naming_both) {
   foreign[0] = 'x';
   EXPECT_NE(PeerAddress::decode(foreign).status().message().find("not from torch_axon"), std::string::npos);
   std::vector<uint8_t> newer = sample().encode();
-  newer[4] = kWireVersion + 1;
-  const std::string named = "wire version " + std::to_string(kWireVersion + 1);
+  newer[4] = transport::kWireVersion + 1;
+  const std::string named = "wire version " + std::to_string(transport::kWireVersion + 1);
   EXPECT_NE(PeerAddress::decode(newer).status().message().find(named), std::string::npos);
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

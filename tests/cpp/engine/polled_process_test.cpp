@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 class PolledProcesses : public testing::Test {
@@ -51,4 +51,4 @@ TEST_F(PolledProcesses, are_found_by_themselves) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -19,7 +19,7 @@
 #include "engine/doorbell.hpp"
 #include "engine/pace.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -52,14 +52,14 @@ class JobDriver final : public Driver {
     inside_.store(false);
     return num_moved + num_pieces;
   }
-  void tick(Clock::time_point) noexcept override { num_ticks.fetch_add(1); }
+  void tick(sync::Clock::time_point) noexcept override { num_ticks.fetch_add(1); }
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return !running_.empty(); }
   bool holds_back() const noexcept override { return false; }
   bool has_flag_waiters() const noexcept override { return false; }
   bool has_neighbours() const noexcept override { return true; }
   bool arm() noexcept override { return true; }
-  void on_process_ended(PeerId peer) noexcept override { ended.store(static_cast<int>(peer)); }
+  void on_process_ended(transport::PeerId peer) noexcept override { ended.store(static_cast<int>(peer)); }
   QueueNode* take_completions() noexcept override { return std::exchange(completions_, nullptr); }
   bool has_completions() const noexcept override { return completions_ != nullptr; }
   void complete(QueueNode* chain) noexcept override {
@@ -73,19 +73,19 @@ class JobDriver final : public Driver {
   std::atomic<int> num_pieces_left{0};  // of what no job here awaits, one a round
   std::atomic<int> num_ticks{0};
   std::atomic<int> ended{-1};
-  std::atomic<Clock::duration> shortest_gap{Clock::duration::max()};  // between two pieces
+  std::atomic<sync::Clock::duration> shortest_gap{sync::Clock::duration::max()};  // between two pieces
 
  private:
   bool take_piece() noexcept {
     if (num_pieces_left.load() == 0) return false;
-    const auto now = Clock::now();
-    if (took_piece_at_ != Clock::time_point{}) shortest_gap = std::min(shortest_gap.load(), now - took_piece_at_);
+    const auto now = sync::Clock::now();
+    if (took_piece_at_ != sync::Clock::time_point{}) shortest_gap = std::min(shortest_gap.load(), now - took_piece_at_);
     took_piece_at_ = now;
     num_pieces_left.fetch_sub(1);
     return true;
   }
 
-  Clock::time_point took_piece_at_{};
+  sync::Clock::time_point took_piece_at_{};
   Submissions submitted_;
   std::atomic<bool> inside_{false};
   std::vector<Job*> running_;
@@ -94,7 +94,7 @@ class JobDriver final : public Driver {
 
 class ProgressTest : public testing::Test {
  protected:
-  static Clock::time_point soon() { return Clock::now() + 60s; }
+  static sync::Clock::time_point soon() { return sync::Clock::now() + 60s; }
 
   FileDescriptor transport_{eventfd(0, EFD_NONBLOCK)};
   Doorbell doorbell_{transport_.get()};
@@ -146,7 +146,7 @@ TEST_F(ProgressTest, wakes_the_background_from_deep_sleep) {
   // Long enough for it to have gone to sleep; right in any case.
   Job probe(1'000'000'000);
   driver_.frozen = true;
-  EXPECT_FALSE(progress_.wait(probe.finished, Clock::now() + 30ms));
+  EXPECT_FALSE(progress_.wait(probe.finished, sync::Clock::now() + 30ms));
   driver_.frozen = false;
   Job job(2);
   driver_.submit(job);
@@ -190,7 +190,7 @@ TEST_F(ProgressTest, pieces_of_what_no_job_awaits_are_taken_without_sleeping_bet
   const uint64_t one = 1;
   ASSERT_EQ(write(transport_.get(), &one, sizeof one), sizeof one);  // wakes whoever listens
   const auto deadline = soon();
-  while (driver_.num_pieces_left.load() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  while (driver_.num_pieces_left.load() > 0 && sync::Clock::now() < deadline) std::this_thread::sleep_for(1ms);
   ASSERT_EQ(driver_.num_pieces_left.load(), 0);
   EXPECT_LT(driver_.shortest_gap.load(), pace::kShortSleep);
 }
@@ -200,8 +200,8 @@ TEST_F(ProgressTest, deadline_ends_a_wait) {
   Job job(1);
   driver_.submit(job);
   progress_.pump();
-  EXPECT_FALSE(progress_.wait(job.finished, Clock::now() + 20ms));
-  EXPECT_FALSE(progress_.wait(job.finished, Clock::now() - 1ms));
+  EXPECT_FALSE(progress_.wait(job.finished, sync::Clock::now() + 20ms));
+  EXPECT_FALSE(progress_.wait(job.finished, sync::Clock::now() - 1ms));
   driver_.frozen = false;
   EXPECT_TRUE(progress_.wait(job.finished, soon()));
 }
@@ -235,8 +235,8 @@ TEST_F(ProgressTest, tells_when_a_watched_process_ends) {
   EXPECT_EQ(driver_.ended.load(), -1);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
-  const Clock::time_point deadline = soon();
-  while (driver_.ended.load() != 7 && Clock::now() < deadline) std::this_thread::yield();
+  const sync::Clock::time_point deadline = soon();
+  while (driver_.ended.load() != 7 && sync::Clock::now() < deadline) std::this_thread::yield();
   EXPECT_EQ(driver_.ended.load(), 7);
   EXPECT_EQ(doorbell_.watch(child, 7).code(), ErrorCode::kPeerLost);
 }
@@ -248,9 +248,10 @@ TEST_F(ProgressTest, a_trace_is_written_soon_after_an_event_even_while_idle_and_
   unsetenv("AXON_TRACE");
   const auto is_written_soon = [&] {
     const auto size = std::filesystem::file_size(file);
-    trace::write({.phase = trace::Phase::kInstant, .name = "event", .at = Clock::now(), .details = {}});
-    const Clock::time_point deadline = Clock::now() + 500ms;  // half of what an idle thread sleeps without a trace
-    while (std::filesystem::file_size(file) == size && Clock::now() < deadline) std::this_thread::yield();
+    trace::write({.phase = trace::Phase::kInstant, .name = "event", .at = sync::Clock::now(), .details = {}});
+    const sync::Clock::time_point deadline =
+        sync::Clock::now() + 500ms;  // half of what an idle thread sleeps without a trace
+    while (std::filesystem::file_size(file) == size && sync::Clock::now() < deadline) std::this_thread::yield();
     return std::filesystem::file_size(file) != size;
   };
   trace::flush();
@@ -265,4 +266,4 @@ TEST_F(ProgressTest, a_trace_is_written_soon_after_an_event_even_while_idle_and_
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

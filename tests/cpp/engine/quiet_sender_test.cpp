@@ -6,19 +6,21 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
 
-class QuietSenders : public testing::TestWithParam<NetworkKind> {
+class QuietSenders : public testing::TestWithParam<transport::NetworkKind> {
  protected:
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Engines engines_{transports_of(*network_, 2)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("pair");
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, QuietSenders, testing::Values(kLoopback, kUcxSharedMemory, kRings, kRingsCopies),
+INSTANTIATE_TEST_SUITE_P(Networks, QuietSenders,
+                         testing::Values(transport::kLoopback, transport::kUcxSharedMemory, transport::kRings,
+                                         transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // The first message of all waits for its receiver's answer, longer than its sender does.
@@ -32,4 +34,4 @@ TEST_P(QuietSenders, need_no_further_call_for_what_they_have_sent) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

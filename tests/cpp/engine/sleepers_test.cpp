@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -57,4 +57,4 @@ TEST(Sleepers, a_deadline_ends_a_sleep) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

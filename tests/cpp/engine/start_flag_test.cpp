@@ -8,7 +8,7 @@
 #include "engine/device_hook.hpp"
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -24,12 +24,12 @@ class StartFlagTest : public testing::Test {
     return operation;
   }
   bool wait(int rank, TestOperation& operation, std::chrono::milliseconds timeout = 10s) {
-    const bool finished = group_[static_cast<size_t>(rank)]->wait(operation, Clock::now() + timeout);
+    const bool finished = group_[static_cast<size_t>(rank)]->wait(operation, sync::Clock::now() + timeout);
     if (finished) await_release(operation);  // whoever told us still touches it
     return finished;
   }
 
-  LoopbackFabric fabric_;
+  transport::LoopbackFabric fabric_;
   Engines engines_{loopback_transports(fabric_, kRanks)};
   std::vector<std::unique_ptr<Communicator>> group_ = engines_.form("gated");
 };
@@ -132,8 +132,8 @@ TEST_F(StartFlagTest, a_device_hooks_fault_ends_the_collectives_of_all_ranks) {
   EXPECT_TRUE(wait(1, *running));
   EXPECT_NE(running->status().message().find("the device disagrees"), std::string::npos);
   for (Recorder& recorder : recorders) {
-    const Clock::time_point deadline = Clock::now() + 10s;  // the other rank may have heard of it first
-    while (recorder.num_failures.load() == 0 && Clock::now() < deadline) std::this_thread::yield();
+    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;  // the other rank may have heard of it first
+    while (recorder.num_failures.load() == 0 && sync::Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(recorder.num_failures.load(), 1);
     EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
   }
@@ -175,7 +175,7 @@ TEST_F(StartFlagTest, beside_a_device_hook_a_late_message_without_a_tag_says_whe
 class Asker final : public Operation {
  public:
   Asker(Communicator& communicator, Recorder& device_hook) : communicator_(communicator), device_hook_(device_hook) {
-    arguments.kind = OperationKind::kBarrier;
+    arguments.kind = transport::OperationKind::kBarrier;
     arguments.dtype = DataType::kInt32;
     timeout = 30s;
   }
@@ -230,4 +230,4 @@ TEST_F(StartFlagTest, a_device_hook_that_comes_late_hears_of_the_failure_at_once
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -9,7 +9,7 @@
 
 #include "engine/engines.hpp"
 
-namespace axon {
+namespace axon::engine {
 namespace {
 
 using namespace std::chrono_literals;
@@ -48,7 +48,7 @@ class Neighbour {
 };
 
 TEST(WedgedQueueTest, ends_the_groups_of_its_engine_on_all_ranks) {
-  LoopbackFabric fabric;
+  transport::LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
   const auto group = engines.form("of the wedged");
   Neighbour neighbour(engines[0]);
@@ -56,7 +56,7 @@ TEST(WedgedQueueTest, ends_the_groups_of_its_engine_on_all_ranks) {
   group[0]->start(*awaited);
   fabric.wedge(0);
   neighbour.end();
-  ASSERT_TRUE(group[0]->wait(*awaited, Clock::now() + 30s));
+  ASSERT_TRUE(group[0]->wait(*awaited, sync::Clock::now() + 30s));
   EXPECT_NE(awaited->status().message().find(kWhy), std::string::npos) << awaited->status().message();
   EXPECT_NE(awaited->status().message().find(std::to_string(neighbour.pid())), std::string::npos);
   EXPECT_TRUE(engines[0].is_wedged());
@@ -68,7 +68,7 @@ TEST(WedgedQueueTest, ends_the_groups_of_its_engine_on_all_ranks) {
 }
 
 TEST(WedgedQueueTest, no_group_is_formed_by_its_engine) {
-  LoopbackFabric fabric;
+  transport::LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
   Neighbour neighbour(engines[0]);
   const auto group = engines.form("before");
@@ -76,7 +76,7 @@ TEST(WedgedQueueTest, no_group_is_formed_by_its_engine) {
   group[0]->start(*awaited);
   fabric.wedge(0);
   neighbour.end();
-  ASSERT_TRUE(group[0]->wait(*awaited, Clock::now() + 30s));
+  ASSERT_TRUE(group[0]->wait(*awaited, sync::Clock::now() + 30s));
   const OwnAddress own = engines[0].make_address();
   auto formed = engines[0].form({.name = "after", .rank = 0, .addresses = {own.address()}});
   ASSERT_FALSE(formed.ok());
@@ -84,7 +84,7 @@ TEST(WedgedQueueTest, no_group_is_formed_by_its_engine) {
 }
 
 TEST(WedgedQueueTest, a_neighbours_end_alone_wedges_no_queue) {
-  LoopbackFabric fabric;
+  transport::LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
   const auto group = engines.form("goes on");
   {
@@ -98,4 +98,4 @@ TEST(WedgedQueueTest, a_neighbours_end_alone_wedges_no_queue) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::engine

@@ -7,12 +7,12 @@
 
 #include "cuda/device_types.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 TEST(BarrierDescriptor, fits_a_descriptor) {
   const BarrierDescriptor announced = BarrierDescriptor::of(uint64_t{1} << 40, std::array<int64_t, 2>{1, 2});
-  DeviceDescriptor descriptor{};
+  cuda::DeviceDescriptor descriptor{};
   descriptor.num_bytes = announced.bits();
   const BarrierDescriptor read = BarrierDescriptor::from_bits(descriptor.num_bytes);
   EXPECT_EQ(read.num_mib, uint64_t{1} << 20);
@@ -37,4 +37,4 @@ TEST(BarrierDescriptor, bytes_of_less_than_a_mebibyte_differ) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -50,8 +50,8 @@ class DeviceGroupTest : public ForkedLayoutTest {
 };
 
 // Waits for a stream, but not for ever: then the group is aborted, and its fault says what happened.
-inline void finish(Party& party, StreamView stream) {
-  const Event done = require(Event::create_untimed());
+inline void finish(Party& party, cuda::StreamView stream) {
+  const cuda::Event done = require(cuda::Event::create_untimed());
   require(stream.record(done));
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!done.view().has_passed() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
@@ -67,14 +67,14 @@ inline void meet_all(Party& party) {
     throw std::runtime_error("some GPUs do not reach each other (AXON_LOG=info)");
 }
 
-inline void launch(Party& party, const Operation& call, StreamView stream) {
+inline void launch(Party& party, const engine::Operation& call, cuda::StreamView stream) {
   if (!party.group->serves(call)) throw std::runtime_error(call.describe() + " is not served");
   require(party.group->launch(call, stream));
 }
 
 inline void all_reduce(DeviceProcess& self, Party& party, size_t length, int round = 0) {
   const Tensor tensor(contribution(self.rank(), length, round));
-  auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, length);
+  auto call = DeviceCall::collective(transport::OperationKind::kAllReduce, DataType::kInt32, length);
   call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
   launch(party, *call, self.stream());
   finish(party, self.stream());

@@ -16,9 +16,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupLifeTest,
 // Without a word from the host in between, on streams that take turns: their kernels share rings and epochs.
 TEST_P(DeviceGroupLifeTest, a_thousand_small_operations_on_changing_streams) {
   on_ranks([](DeviceProcess& self) {
-    const std::vector<Stream> streams = [] {
-      std::vector<Stream> made;
-      for (int i = 0; i < 3; ++i) made.push_back(require(Stream::create()));
+    const std::vector<cuda::Stream> streams = [] {
+      std::vector<cuda::Stream> made;
+      for (int i = 0; i < 3; ++i) made.push_back(require(cuda::Stream::create()));
       return made;
     }();
     Party party = self.form("thousand");  // dies before its streams
@@ -26,14 +26,14 @@ TEST_P(DeviceGroupLifeTest, a_thousand_small_operations_on_changing_streams) {
     constexpr size_t kLength = 256;
     constexpr int kNumCalls = 1000;
     const Tensor tensor(Words(kLength, 1));
-    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
+    auto call = DeviceCall::collective(transport::OperationKind::kAllReduce, DataType::kInt32, kLength);
     call->reduce_with(Reduction::kMax).write(tensor.data(), tensor.num_bytes());
-    auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+    auto barrier = DeviceCall::collective(transport::OperationKind::kBarrier, DataType::kByte, 0);
     for (int i = 0; i < kNumCalls; ++i) {
-      const StreamView stream = streams[static_cast<size_t>(i * i % 7 % 3)];
+      const cuda::StreamView stream = streams[static_cast<size_t>(i * i % 7 % 3)];
       launch(party, i % 10 == 9 ? *barrier : *call, stream);
     }
-    for (const Stream& stream : streams) finish(party, stream);
+    for (const cuda::Stream& stream : streams) finish(party, stream);
     tensor.expect_contents(bytes_of(Words(kLength, 1)), "after " + std::to_string(kNumCalls) + " operations");
     all_reduce(self, party, kLength);
   });
@@ -45,7 +45,7 @@ TEST_P(DeviceGroupLifeTest, graphs_are_replayed_between_eager_operations) {
     meet_all(party);
     constexpr size_t kLength = 4096;
     const Tensor tensor(kLength);
-    auto call = DeviceCall::collective(OperationKind::kAllReduce, DataType::kInt32, kLength);
+    auto call = DeviceCall::collective(transport::OperationKind::kAllReduce, DataType::kInt32, kLength);
     call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
     const Graph graph(self.stream(), [&] { launch(party, *call, self.stream()); });
     for (int round = 0; round < 20; ++round) {
@@ -64,7 +64,7 @@ TEST_P(DeviceGroupLifeTest, graphs_are_replayed_between_eager_operations) {
 TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
   on_ranks([](DeviceProcess& self) {
     std::optional<Graph> graph;
-    auto barrier = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+    auto barrier = DeviceCall::collective(transport::OperationKind::kBarrier, DataType::kByte, 0);
     for (int i = 0; i < 100; ++i) {
       Party party = self.form("group " + std::to_string(i));
       meet_all(party);
@@ -110,19 +110,20 @@ TEST_P(DeviceGroupLifeTest, an_unused_arena_is_given_back_and_made_anew) {
         Party party = self.form("edition " + std::to_string(i));
         meet_all(party);
         all_reduce(self, party, 1'000'000, i);
-        Arena::give_back_unused();  // which it is not
+        ipc::Arena::give_back_unused();  // which it is not
         all_reduce(self, party, 1000, i);
       }
       self.barrier();
-      if (i < 3 || self.rank() % 2 == 0) Arena::give_back_unused();
+      if (i < 3 || self.rank() % 2 == 0) ipc::Arena::give_back_unused();
     }
   });
 }
 
 void expect_mismatch(DeviceProcess& self, Party& party) {
   const Tensor tensor(contribution(self.rank(), 64));
-  auto call = DeviceCall::collective(self.rank() == 0 ? OperationKind::kAllReduce : OperationKind::kBarrier,
-                                     DataType::kInt32, 64);
+  auto call = DeviceCall::collective(
+      self.rank() == 0 ? transport::OperationKind::kAllReduce : transport::OperationKind::kBarrier, DataType::kInt32,
+      64);
   if (self.rank() == 0) call->reduce_with(Reduction::kSum).write(tensor.data(), tensor.num_bytes());
   launch(party, *call, self.stream());
   require(self.stream().synchronize());
@@ -135,7 +136,7 @@ void expect_mismatch(DeviceProcess& self, Party& party) {
 
 // On rank 0 alone.
 void expect_timeout(DeviceProcess& self, Party& party) {
-  auto call = DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0);
+  auto call = DeviceCall::collective(transport::OperationKind::kBarrier, DataType::kByte, 0);
   call->timeout = 300ms;
   launch(party, *call, self.stream());
   require(self.stream().synchronize());
@@ -146,7 +147,7 @@ void expect_timeout(DeviceProcess& self, Party& party) {
 }
 
 void expect_abort(DeviceProcess& self, Party& party) {
-  launch(party, *DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0), self.stream());
+  launch(party, *DeviceCall::collective(transport::OperationKind::kBarrier, DataType::kByte, 0), self.stream());
   party.communicator->abort("enough");
   require(self.stream().synchronize());
   const Status fault = party.group->fault();

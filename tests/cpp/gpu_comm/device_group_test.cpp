@@ -12,7 +12,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupTest,
 void all_gather(DeviceProcess& self, Party& party, const Tensor& gathered, size_t length) {
   const size_t num_bytes = 4 * length;
   const Tensor mine(contribution(self.rank(), length));
-  auto call = DeviceCall::collective(OperationKind::kAllGather, DataType::kInt32, length * self.size());
+  auto call = DeviceCall::collective(transport::OperationKind::kAllGather, DataType::kInt32, length * self.size());
   call->read(mine.data(), num_bytes);
   for (int rank = 0; rank < self.size(); ++rank) call->write(gathered.data() + rank * num_bytes, num_bytes);
   launch(party, *call, self.stream());
@@ -29,7 +29,7 @@ void all_gather(DeviceProcess& self, Party& party, const Tensor& gathered, size_
 void reduce_scatter(DeviceProcess& self, Party& party, const Tensor& gathered, size_t length) {
   const size_t num_bytes = 4 * length;
   const Tensor reduced(length);
-  auto call = DeviceCall::collective(OperationKind::kReduceScatter, DataType::kInt32, length * self.size());
+  auto call = DeviceCall::collective(transport::OperationKind::kReduceScatter, DataType::kInt32, length * self.size());
   call->reduce_with(Reduction::kSum).write(reduced.data(), num_bytes);
   for (int rank = 0; rank < self.size(); ++rank) call->read(gathered.data() + rank * num_bytes, num_bytes);
   launch(party, *call, self.stream());
@@ -41,14 +41,14 @@ void reduce_scatter(DeviceProcess& self, Party& party, const Tensor& gathered, s
 
 void broadcast_and_reduce(DeviceProcess& self, Party& party, int root, size_t length) {
   const Tensor shared(contribution(self.rank(), length));
-  auto broadcast = DeviceCall::collective(OperationKind::kBroadcast, DataType::kInt32, length);
+  auto broadcast = DeviceCall::collective(transport::OperationKind::kBroadcast, DataType::kInt32, length);
   broadcast->rooted_at(root).write(shared.data(), shared.num_bytes());
   launch(party, *broadcast, self.stream());
   finish(party, self.stream());
   shared.expect_contents(bytes_of(contribution(root, length)), "broadcast of " + std::to_string(length));
 
   const Tensor tensor(contribution(self.rank(), length));
-  auto reduce = DeviceCall::collective(OperationKind::kReduce, DataType::kInt32, length);
+  auto reduce = DeviceCall::collective(transport::OperationKind::kReduce, DataType::kInt32, length);
   reduce->reduce_with(Reduction::kSum).rooted_at(root);
   reduce->read(tensor.data(), tensor.num_bytes()).write(tensor.data(), tensor.num_bytes());
   launch(party, *reduce, self.stream());
@@ -63,7 +63,7 @@ void broadcast_and_reduce(DeviceProcess& self, Party& party, int root, size_t le
 void all_to_all(DeviceProcess& self, Party& party) {
   std::vector<Tensor> sent;
   std::vector<Tensor> received;
-  auto call = DeviceCall::collective(OperationKind::kAllToAll, DataType::kInt32, 0);
+  auto call = DeviceCall::collective(transport::OperationKind::kAllToAll, DataType::kInt32, 0);
   for (int peer = 0; peer < self.size(); ++peer) {
     sent.emplace_back(contribution(self.rank(), static_cast<size_t>(100 * peer + self.rank() + 1)));
     received.emplace_back(static_cast<size_t>(100 * self.rank() + peer + 1));
@@ -90,12 +90,13 @@ void gather_scatter_apart(DeviceProcess& self, Party& party, int root) {
                                                         what + ", block of rank " + std::to_string(rank));
     }
   };
-  for (const OperationKind kind : {OperationKind::kAllGather, OperationKind::kGather}) {
+  for (const transport::OperationKind kind :
+       {transport::OperationKind::kAllGather, transport::OperationKind::kGather}) {
     auto call = DeviceCall::collective(kind, DataType::kInt32,
-                                       kind == OperationKind::kGather ? kLength : kLength * blocks.size());
+                                       kind == transport::OperationKind::kGather ? kLength : kLength * blocks.size());
     call->read(mine.data(), mine.num_bytes());
-    if (kind == OperationKind::kGather) call->rooted_at(root);
-    const bool receives = kind == OperationKind::kAllGather || self.rank() == root;
+    if (kind == transport::OperationKind::kGather) call->rooted_at(root);
+    const bool receives = kind == transport::OperationKind::kAllGather || self.rank() == root;
     for (const Tensor& block : blocks) {
       if (receives) call->write(block.data(), block.num_bytes());
     }
@@ -104,7 +105,7 @@ void gather_scatter_apart(DeviceProcess& self, Party& party, int root) {
     if (receives) expect_blocks(name_of(kind));
   }
   const Tensor scattered(kLength);
-  auto scatter = DeviceCall::collective(OperationKind::kScatter, DataType::kInt32, kLength);
+  auto scatter = DeviceCall::collective(transport::OperationKind::kScatter, DataType::kInt32, kLength);
   scatter->rooted_at(root).write(scattered.data(), scattered.num_bytes());
   for (const Tensor& block : blocks) {
     if (self.rank() == root) scatter->read(block.data(), block.num_bytes());
@@ -130,7 +131,7 @@ TEST_P(DeviceGroupTest, every_collective_of_every_size) {
     }
     all_to_all(self, party);
     gather_scatter_apart(self, party, root);
-    launch(party, *DeviceCall::collective(OperationKind::kBarrier, DataType::kByte, 0), self.stream());
+    launch(party, *DeviceCall::collective(transport::OperationKind::kBarrier, DataType::kByte, 0), self.stream());
     finish(party, self.stream());
   });
 }
@@ -153,10 +154,10 @@ TEST_P(DeviceGroupTest, messages_go_around_the_ring) {
         sent.emplace_back(contribution(self.rank(), length, round));
         received.emplace_back(length);
         const auto tag = static_cast<uint32_t>(round);
-        calls.push_back(DeviceCall::message(Direction::kSend, next, sent.back(), tag));
-        calls.push_back(DeviceCall::message(Direction::kReceive, previous, received.back(), tag));
+        calls.push_back(DeviceCall::message(engine::Direction::kSend, next, sent.back(), tag));
+        calls.push_back(DeviceCall::message(engine::Direction::kReceive, previous, received.back(), tag));
       }
-      std::vector<const Operation*> batch;
+      std::vector<const engine::Operation*> batch;
       for (const auto& call : calls) batch.push_back(call.get());
       require(party.group->launch_batch(batch, self.stream()));
       finish(party, self.stream());

@@ -14,7 +14,7 @@ namespace axon::testing {
 
 int count_devices() {
   const pid_t child = fork();
-  if (child == 0) _exit(num_devices());
+  if (child == 0) _exit(cuda::num_devices());
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -50,17 +50,17 @@ class Board {
   Note* notes_;
 };
 
-static std::unique_ptr<Engine> make_engine() {
-  auto transport = require(open_ucx_transport({.settings = {{"TLS", "^sysv,cuda"}}}));
-  return std::make_unique<Engine>(std::move(transport), this_host(), AlgorithmOverrides());
+static std::unique_ptr<engine::Engine> make_engine() {
+  auto transport = require(transport::open_ucx_transport({.settings = {{"TLS", "^sysv,cuda"}}}));
+  return std::make_unique<engine::Engine>(std::move(transport), this_host(), collectives::AlgorithmOverrides());
 }
 
-static Stream make_stream(int device) {
+static cuda::Stream make_stream(int device) {
   require(cudaSetDevice(device));
-  return require(Stream::create());
+  return require(cuda::Stream::create());
 }
 
-DeviceProcess::DeviceProcess(int rank, Layout layout, ProcessGroup& processes, Board& board)
+DeviceProcess::DeviceProcess(int rank, Layout layout, transport::ProcessGroup& processes, Board& board)
     : rank_(rank),
       layout_(layout),
       processes_(processes),
@@ -69,21 +69,21 @@ DeviceProcess::DeviceProcess(int rank, Layout layout, ProcessGroup& processes, B
       engine_(make_engine()) {}
 
 Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds timeout) {
-  const OwnAddress own = engine_->make_address();
+  const engine::OwnAddress own = engine_->make_address();
   board_.write(rank_, own.address().encode());
   barrier();
-  GroupSpecification specification{.name = name, .rank = rank_, .addresses = {}};
+  engine::GroupSpecification specification{.name = name, .rank = rank_, .addresses = {}};
   for (int rank = 0; rank < size(); ++rank)
-    specification.addresses.push_back(require(PeerAddress::decode(board_.read(rank))));
+    specification.addresses.push_back(require(engine::PeerAddress::decode(board_.read(rank))));
   barrier();  // before somebody writes the next card
   Party party{.communicator = require(engine_->form(std::move(specification))), .group = nullptr};
-  party.group = require(DeviceGroup::form(*party.communicator, device(), timeout));
+  party.group = require(gpu_comm::DeviceGroup::form(*party.communicator, device(), timeout));
   return party;
 }
 
 void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& body) {
   Board board;
-  ProcessGroup processes(layout.num_ranks, [&](int rank, ProcessGroup& group) {
+  transport::ProcessGroup processes(layout.num_ranks, [&](int rank, transport::ProcessGroup& group) {
     try {
       DeviceProcess self(rank, layout, group, board);
       body(self);
@@ -95,7 +95,8 @@ void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& b
   EXPECT_TRUE(processes.wait(std::chrono::seconds(60))) << "a rank has failed (above), crashed, or not ended in time";
 }
 
-std::unique_ptr<DeviceCall> DeviceCall::collective(OperationKind kind, DataType dtype, uint64_t num_elements) {
+std::unique_ptr<DeviceCall> DeviceCall::collective(transport::OperationKind kind, DataType dtype,
+                                                   uint64_t num_elements) {
   auto call = std::make_unique<DeviceCall>();
   call->arguments.kind = kind;
   call->arguments.dtype = dtype;
@@ -104,13 +105,13 @@ std::unique_ptr<DeviceCall> DeviceCall::collective(OperationKind kind, DataType 
   return call;
 }
 
-std::unique_ptr<DeviceCall> DeviceCall::message(Direction direction, int peer, const DeviceBuffer& buffer,
+std::unique_ptr<DeviceCall> DeviceCall::message(engine::Direction direction, int peer, const DeviceBuffer& buffer,
                                                 uint32_t tag) {
-  auto call = collective(OperationKind::kPointToPoint, DataType::kByte, buffer.num_bytes());
+  auto call = collective(transport::OperationKind::kPointToPoint, DataType::kByte, buffer.num_bytes());
   call->direction = direction;
   call->peer = peer;
   call->tag = tag;
-  if (direction == Direction::kSend) {
+  if (direction == engine::Direction::kSend) {
     call->read(buffer.data(), buffer.num_bytes());
   } else {
     call->write(buffer.data(), buffer.num_bytes());

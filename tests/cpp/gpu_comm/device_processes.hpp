@@ -34,8 +34,8 @@ class ForkedLayoutTest : public ::testing::TestWithParam<Layout> {
 
 // A group's two sides; the GPU's goes first.
 struct Party {
-  std::unique_ptr<Communicator> communicator;
-  std::unique_ptr<DeviceGroup> group;
+  std::unique_ptr<engine::Communicator> communicator;
+  std::unique_ptr<gpu_comm::DeviceGroup> group;
 };
 
 // What the processes show each other: shared memory.
@@ -43,12 +43,12 @@ class Board;
 
 class DeviceProcess {
  public:
-  DeviceProcess(int rank, Layout layout, ProcessGroup& processes, Board& board);
+  DeviceProcess(int rank, Layout layout, transport::ProcessGroup& processes, Board& board);
 
   int rank() const { return rank_; }
   int size() const { return layout_.num_ranks; }
   int device() const { return layout_.devices()[static_cast<size_t>(rank_)]; }
-  StreamView stream() const { return stream_; }
+  cuda::StreamView stream() const { return stream_; }
 
   // A new group of all processes; a call on all of them. The GPU side is there, and has met nobody.
   Party form(const std::string& name, std::chrono::milliseconds timeout = std::chrono::seconds(20));
@@ -58,22 +58,23 @@ class DeviceProcess {
  private:
   const int rank_;
   const Layout layout_;
-  ProcessGroup& processes_;
+  transport::ProcessGroup& processes_;
   Board& board_;
-  Stream stream_;
-  std::unique_ptr<Engine> engine_;
+  cuda::Stream stream_;
+  std::unique_ptr<engine::Engine> engine_;
 };
 
 // Runs the body on every rank, each a process. What throws there fails the test, with the rank and the reason.
 void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& body);
 
 // An operation that is launched as a kernel, never given to the engine.
-class DeviceCall final : public Operation {
+class DeviceCall final : public engine::Operation {
  public:
   ~DeviceCall() override = default;
 
-  static std::unique_ptr<DeviceCall> collective(OperationKind kind, DataType dtype, uint64_t num_elements);
-  static std::unique_ptr<DeviceCall> message(Direction direction, int peer, const DeviceBuffer& buffer, uint32_t tag);
+  static std::unique_ptr<DeviceCall> collective(transport::OperationKind kind, DataType dtype, uint64_t num_elements);
+  static std::unique_ptr<DeviceCall> message(engine::Direction direction, int peer, const DeviceBuffer& buffer,
+                                             uint32_t tag);
 
   DeviceCall& reduce_with(Reduction reduction);
   DeviceCall& rooted_at(int root);

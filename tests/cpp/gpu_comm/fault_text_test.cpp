@@ -7,14 +7,14 @@
 
 #include "gpu_comm/barrier_descriptor.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
-DeviceDescriptor descriptor(DeviceOperation operation, Reduction reduction, uint64_t num_bytes) {
+cuda::DeviceDescriptor descriptor(cuda::DeviceOperation operation, Reduction reduction, uint64_t num_bytes) {
   return {.operation = static_cast<uint64_t>(operation),
           .dtype = static_cast<uint64_t>(DataType::kFloat32),
           .reduction = static_cast<uint64_t>(reduction),
-          .root = kNoRoot,
+          .root = cuda::kNoRoot,
           .num_bytes = num_bytes};
 }
 
@@ -23,10 +23,10 @@ TEST(FaultText, no_fault_is_ok) {
 }
 
 TEST(FaultText, a_timeout_names_operation_and_rank) {
-  TeamControl control{};
-  control.report.code = FaultCode::kTimeout;
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kTimeout;
   control.report.peer = 3;
-  control.report.ours = descriptor(DeviceOperation::kAllReduceTwoShot, Reduction::kSum, 4096);
+  control.report.ours = descriptor(cuda::DeviceOperation::kAllReduceTwoShot, Reduction::kSum, 4096);
   const Status fault = fault_in(control, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kTimeout);
   EXPECT_EQ(fault.message(),
@@ -34,20 +34,20 @@ TEST(FaultText, a_timeout_names_operation_and_rank) {
 }
 
 TEST(FaultText, what_was_aborted_says_what_it_was_and_for_whom_it_waited) {
-  TeamControl control{};
-  control.report.code = FaultCode::kAborted;
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kAborted;
   control.report.peer = 1;
-  control.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 400);
+  control.report.ours = descriptor(cuda::DeviceOperation::kPointToPoint, Reduction::kNone, 400);
   const Status fault = fault_in(control, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kAborted);
   EXPECT_EQ(fault.message(), "send or receive (float32, 100 elements, tag 0) was waiting for rank 1 on the GPU");
 }
 
 TEST(FaultText, a_process_that_has_ended_is_said_to_have) {
-  TeamControl control{};
-  control.report.code = FaultCode::kGone;
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kGone;
   control.report.peer = 2;
-  control.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
+  control.report.ours = descriptor(cuda::DeviceOperation::kAllReduce, Reduction::kMax, 8);
   const Status fault = fault_in(control, 0);
   EXPECT_EQ(fault.code(), ErrorCode::kPeerLost);
   EXPECT_EQ(fault.message(),
@@ -55,11 +55,11 @@ TEST(FaultText, a_process_that_has_ended_is_said_to_have) {
 }
 
 TEST(FaultText, a_mismatch_names_both_sides) {
-  TeamControl control{};
-  control.report.code = FaultCode::kMismatch;
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kMismatch;
   control.report.peer = 1;
-  control.report.ours = descriptor(DeviceOperation::kAllReduce, Reduction::kMax, 8);
-  control.report.theirs = descriptor(DeviceOperation::kBarrier, Reduction::kNone, 0);
+  control.report.ours = descriptor(cuda::DeviceOperation::kAllReduce, Reduction::kMax, 8);
+  control.report.theirs = descriptor(cuda::DeviceOperation::kBarrier, Reduction::kNone, 0);
   const Status fault = fault_in(control, 2);
   EXPECT_EQ(fault.code(), ErrorCode::kMismatch);
   EXPECT_EQ(fault.message(),
@@ -72,11 +72,11 @@ TEST(FaultText, products_are_told_apart_by_what_they_move_and_share) {
   };
   const auto digest = [](uint64_t bits) { return std::to_string(BarrierDescriptor::from_bits(bits).digest); };
   const uint64_t mine = announced(uint64_t{32} << 20, 40), others = announced(uint64_t{32} << 20, 60);
-  TeamControl control{};
-  control.report.code = FaultCode::kMismatch;
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kMismatch;
   control.report.peer = 1;
-  control.report.ours = descriptor(DeviceOperation::kAllGatherMatmul, Reduction::kNone, mine);
-  control.report.theirs = descriptor(DeviceOperation::kMatmulReduceScatter, Reduction::kNone, others);
+  control.report.ours = descriptor(cuda::DeviceOperation::kAllGatherMatmul, Reduction::kNone, mine);
+  control.report.theirs = descriptor(cuda::DeviceOperation::kMatmulReduceScatter, Reduction::kNone, others);
   EXPECT_NE(digest(mine), digest(others));
   EXPECT_EQ(fault_in(control, 0).message(),
             "mismatched operations: rank 1 called matmul_reduce_scatter (float32, 32 MiB in all, digest of sizes " +
@@ -85,10 +85,10 @@ TEST(FaultText, products_are_told_apart_by_what_they_move_and_share) {
 }
 
 TEST(FaultText, messages_are_told_apart_by_their_tags) {
-  TeamControl control{};
-  control.report.code = FaultCode::kMismatch;
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kMismatch;
   control.report.peer = 1;
-  control.report.ours = descriptor(DeviceOperation::kPointToPoint, Reduction::kNone, 8);
+  control.report.ours = descriptor(cuda::DeviceOperation::kPointToPoint, Reduction::kNone, 8);
   control.report.theirs = control.report.ours;
   control.report.our_tag = 5;
   control.report.their_tag = 6;
@@ -98,4 +98,4 @@ TEST(FaultText, messages_are_told_apart_by_their_tags) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

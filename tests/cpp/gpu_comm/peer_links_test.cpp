@@ -7,7 +7,7 @@
 #include "engine/engines.hpp"
 #include "transport/loopback/loopback.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -28,15 +28,15 @@ class PeerLinksTest : public testing::Test {
     }
   }
 
-  LoopbackFabric fabric;
-  Engines engines{loopback_transports(fabric, kNumRanks)};
-  std::vector<std::unique_ptr<Communicator>> communicators = engines.form("peer_links");
+  transport::LoopbackFabric fabric;
+  engine::Engines engines{engine::loopback_transports(fabric, kNumRanks)};
+  std::vector<std::unique_ptr<engine::Communicator>> communicators = engines.form("peer_links");
   std::array<std::shared_ptr<PeerLinks>, kNumRanks> links;
 };
 
 TEST_F(PeerLinksTest, nobody_reaches_a_rank_without_an_arena) {
   open_all();
-  on_all_ranks(kNumRanks, [&](int rank) {
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
     for (int peer = 0; peer < static_cast<int>(kNumRanks); ++peer) {
       Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree(peer, 30s);
       ASSERT_TRUE(access.ok()) << access.status().message();
@@ -47,7 +47,7 @@ TEST_F(PeerLinksTest, nobody_reaches_a_rank_without_an_arena) {
 
 TEST_F(PeerLinksTest, all_ranks_decide_alike) {
   open_all();
-  on_all_ranks(kNumRanks, [&](int rank) {
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
     for (int again = 0; again < 3; ++again) {
       Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree_all(30s);
       ASSERT_TRUE(access.ok()) << access.status().message();
@@ -60,7 +60,7 @@ TEST_F(PeerLinksTest, all_ranks_decide_alike) {
 // Each waits for the next one, and nobody for the one before: an answer needs no thread of its rank.
 TEST_F(PeerLinksTest, ranks_may_ask_in_a_circle) {
   open_all();
-  on_all_ranks(kNumRanks, [&](int rank) {
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
     Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree((rank + 1) % static_cast<int>(kNumRanks), 30s);
     EXPECT_TRUE(access.ok()) << access.status().message();
   });
@@ -121,7 +121,7 @@ class Interrupted {
 
 TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_a_peer) {
   open(0);
-  const auto began = Clock::now();
+  const auto began = sync::Clock::now();
   {
     const Interrupted handler;
     for (const bool of_all : {false, true}) {
@@ -130,7 +130,7 @@ TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_a_peer) {
       EXPECT_EQ(access.status().code(), ErrorCode::kCancelled) << access.status().message();
     }
   }
-  EXPECT_LT(Clock::now() - began, 5s);
+  EXPECT_LT(sync::Clock::now() - began, 5s);
   open(1);
   EXPECT_TRUE(links[0]->agree(1, 30s).ok());
 }
@@ -144,7 +144,7 @@ TEST_F(PeerLinksTest, an_interrupted_vote_can_be_awaited_again) {
     ASSERT_FALSE(access.ok());
     EXPECT_EQ(access.status().code(), ErrorCode::kCancelled) << access.status().message();
   }
-  on_all_ranks(kNumRanks, [&](int rank) {
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
     Result<PeerAccess> access = links[static_cast<size_t>(rank)]->agree_all(30s);
     EXPECT_TRUE(access.ok()) << access.status().message();
   });
@@ -154,12 +154,12 @@ TEST_F(PeerLinksTest, an_interrupted_vote_can_be_awaited_again) {
 // One thread votes, and another one waits for it: an interrupt ends both waits.
 TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_another_thread) {
   open(0);
-  const auto began = Clock::now();
+  const auto began = sync::Clock::now();
   std::thread voter([&] { EXPECT_FALSE(links[0]->agree_all(30s).ok()); });
   const Interrupted handler;
   EXPECT_FALSE(links[0]->agree_all(30s).ok());
   voter.join();
-  EXPECT_LT(Clock::now() - began, 5s);
+  EXPECT_LT(sync::Clock::now() - began, 5s);
 }
 
 // What is under way keeps what it needs; the group's memory is freed with its last control message.
@@ -169,10 +169,10 @@ TEST_F(PeerLinksTest, may_go_before_its_messages) {
   links[0]->close();
   links[0].reset();
   communicators[0].reset();
-  const Clock::time_point deadline = Clock::now() + 10s;
-  while (!gone.expired() && Clock::now() < deadline) std::this_thread::yield();
+  const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
+  while (!gone.expired() && sync::Clock::now() < deadline) std::this_thread::yield();
   EXPECT_TRUE(gone.expired());
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -4,20 +4,20 @@
 
 #include "kernels/team_layout.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
-TeamLayout layout_of(int num_ranks, size_t slice_bytes) {
-  Result<TeamLayout> layout = lay_out(num_ranks, slice_bytes);
+cuda::TeamLayout layout_of(int num_ranks, size_t slice_bytes) {
+  Result<cuda::TeamLayout> layout = kernels::lay_out(num_ranks, slice_bytes);
   EXPECT_TRUE(layout.ok());
   return layout.value();
 }
 
 KernelQuery all_reduce(int num_ranks, size_t num_bytes) {
-  return {.kind = OperationKind::kAllReduce,
+  return {.kind = transport::OperationKind::kAllReduce,
           .dtype = DataType::kFloat32,
           .reduction = Reduction::kSum,
           .num_ranks = num_ranks,
@@ -25,11 +25,14 @@ KernelQuery all_reduce(int num_ranks, size_t num_bytes) {
 }
 
 KernelQuery all_gather(int num_ranks, size_t num_bytes) {
-  return {.kind = OperationKind::kAllGather, .dtype = DataType::kByte, .num_ranks = num_ranks, .num_bytes = num_bytes};
+  return {.kind = transport::OperationKind::kAllGather,
+          .dtype = DataType::kByte,
+          .num_ranks = num_ranks,
+          .num_bytes = num_bytes};
 }
 
 TEST(KernelSelector, all_reduce_goes_by_size) {
-  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
   EXPECT_EQ(select_kernel(all_reduce(4, 8), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(4, 128 * kKiB), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout), Kernel::kLlTwoShot);
@@ -41,27 +44,28 @@ TEST(KernelSelector, all_reduce_goes_by_size) {
 }
 
 TEST(KernelSelector, few_ranks_are_no_reason_for_ll128) {
-  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  const cuda::TeamLayout layout = layout_of(2, 15 * kMiB);
   KernelQuery query = all_reduce(2, 8 * kMiB);
-  query.kind = OperationKind::kReduceScatter;
+  query.kind = transport::OperationKind::kReduceScatter;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
   query.num_bytes = 4 * kMiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
   query.num_ranks = 3;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
-  query = {.kind = OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
+  query = {
+      .kind = transport::OperationKind::kAllToAll, .dtype = DataType::kByte, .num_ranks = 2, .num_bytes = 16 * kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
 }
 
 TEST(KernelSelector, what_does_not_fit_into_a_small_slice_goes_by_ll128) {
-  const TeamLayout layout = layout_of(16, kMiB);
+  const cuda::TeamLayout layout = layout_of(16, kMiB);
   EXPECT_EQ(select_kernel(all_reduce(16, 8), layout), Kernel::kLlOneShot);
   EXPECT_EQ(select_kernel(all_reduce(16, 256 * kKiB), layout), Kernel::kLl128);
   EXPECT_EQ(select_kernel(all_gather(16, 512 * kKiB), layout), Kernel::kLl128);
 }
 
 TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
-  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  const cuda::TeamLayout layout = layout_of(2, 15 * kMiB);
   KernelQuery query = all_gather(2, 64 * kKiB);
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl);
   query.has_equal_counts = false;
@@ -69,17 +73,18 @@ TEST(KernelSelector, only_equal_counts_are_gathered_by_ll) {
 }
 
 TEST(KernelSelector, only_large_messages_are_zero_copy) {
-  const TeamLayout layout = layout_of(4, 15 * kMiB);
+  const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
   KernelQuery query{
-      .kind = OperationKind::kPointToPoint, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = 8 * kMiB};
+      .kind = transport::OperationKind::kPointToPoint, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = 8 * kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128);
   ++query.num_bytes;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
 }
 
 TEST(KernelSelector, large_broadcasts_are_handed_on) {
-  const TeamLayout layout = layout_of(4, 15 * kMiB);
-  KernelQuery query{.kind = OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
+  const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
+  KernelQuery query{
+      .kind = transport::OperationKind::kBroadcast, .dtype = DataType::kByte, .num_ranks = 4, .num_bytes = kMiB};
   EXPECT_EQ(select_kernel(query, layout), Kernel::kLl128Scattered);
   query.num_bytes = 256 * kMiB;
   EXPECT_EQ(select_kernel(query, layout), Kernel::kZeroCopy);
@@ -88,13 +93,13 @@ TEST(KernelSelector, large_broadcasts_are_handed_on) {
 }
 
 TEST(KernelSelector, nothing_is_not_sent_by_ll) {
-  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  const cuda::TeamLayout layout = layout_of(2, 15 * kMiB);
   EXPECT_EQ(select_kernel(all_reduce(2, 0), layout), Kernel::kLl128);
   EXPECT_EQ(select_kernel(all_gather(2, 0), layout), Kernel::kLl128);
 }
 
 TEST(KernelSelector, reductions_without_a_kernel_go_through_the_host) {
-  const TeamLayout layout = layout_of(2, 15 * kMiB);
+  const cuda::TeamLayout layout = layout_of(2, 15 * kMiB);
   for (const size_t num_bytes : {size_t{0}, 8 * kKiB, 8 * kMiB}) {
     KernelQuery query = all_reduce(2, num_bytes);
     query.reduction = Reduction::kBitXor;  // of floats
@@ -105,11 +110,11 @@ TEST(KernelSelector, reductions_without_a_kernel_go_through_the_host) {
 TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
   for (const int num_ranks : {2, 3, 8, 16}) {
     for (const size_t block : {kMiB, 15 * kMiB}) {
-      const TeamLayout layout = layout_of(num_ranks, block);
-      for (int kind = 1; kind <= static_cast<int>(OperationKind::kPointToPoint); ++kind) {
+      const cuda::TeamLayout layout = layout_of(num_ranks, block);
+      for (int kind = 1; kind <= static_cast<int>(transport::OperationKind::kPointToPoint); ++kind) {
         for (const size_t num_bytes : {size_t{0}, size_t{1}, kMiB, 4096 * kMiB}) {
           KernelQuery query = all_reduce(num_ranks, num_bytes);
-          query.kind = static_cast<OperationKind>(kind);
+          query.kind = static_cast<transport::OperationKind>(kind);
           EXPECT_NE(select_kernel(query, layout), Kernel::kNone) << name_of(query.kind) << ", " << num_bytes;
         }
       }
@@ -124,4 +129,4 @@ TEST(KernelSelector, table_is_printable) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
@@ -80,4 +80,4 @@ TEST(DeviceAddress, slices_outside_the_arena_are_refused) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

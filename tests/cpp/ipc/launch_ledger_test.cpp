@@ -9,7 +9,7 @@
 
 #include "kernels/device_ranks.hpp"
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 using testing::require;
@@ -17,7 +17,7 @@ using testing::require;
 class LaunchLedgerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+    if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU";
   }
 
   bool is_idle() {
@@ -42,11 +42,11 @@ TEST_F(LaunchLedgerTest, nothing_runs_while_somebody_launches) {
 }
 
 TEST_F(LaunchLedgerTest, is_busy_until_the_kernels_are_done_also_of_groups_that_are_gone) {
-  const Stream stream = require(Stream::create());
+  const cuda::Stream stream = require(cuda::Stream::create());
   std::binary_semaphore goes_on(0);
   const auto wait = [](void* semaphore) { static_cast<std::binary_semaphore*>(semaphore)->acquire(); };
   {
-    StreamOrder order(require(Event::create_untimed()));
+    StreamOrder order(require(cuda::Event::create_untimed()));
     require(order.follow(stream));
     require(cudaLaunchHostFunc(stream.view().get(), wait, &goes_on));
     require(ledger_.note(order, stream));
@@ -61,16 +61,16 @@ TEST_F(LaunchLedgerTest, is_busy_until_the_kernels_are_done_also_of_groups_that_
 
 // A query would spoil the capture.
 TEST_F(LaunchLedgerTest, may_be_asked_while_a_stream_is_captured) {
-  const Stream stream = require(Stream::create());
-  StreamOrder order(require(Event::create_untimed()));
+  const cuda::Stream stream = require(cuda::Stream::create());
+  StreamOrder order(require(cuda::Event::create_untimed()));
   require(ledger_.note(order, stream));
   require(stream.view().synchronize());
   const testing::Graph graph(stream, [&] { EXPECT_TRUE(is_idle()); });
 }
 
 TEST_F(LaunchLedgerTest, is_busy_as_long_as_a_graph_lives) {
-  const Stream stream = require(Stream::create());
-  StreamOrder order(require(Event::create_untimed()));
+  const cuda::Stream stream = require(cuda::Stream::create());
+  StreamOrder order(require(cuda::Event::create_untimed()));
   {
     const testing::Graph graph(stream, [&] {
       require(order.follow(stream));
@@ -87,4 +87,4 @@ TEST_F(LaunchLedgerTest, is_busy_as_long_as_a_graph_lives) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 // A child that waits to be killed.
@@ -107,4 +107,4 @@ TEST(PeerProcess, memory_is_read_whole_or_not_at_all) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 constexpr size_t kUnit = SliceAllocator::kUnit;
@@ -69,4 +69,4 @@ TEST(SliceAllocator, slices_never_overlap) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

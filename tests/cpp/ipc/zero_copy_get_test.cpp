@@ -18,7 +18,7 @@ constexpr size_t kBytes = 5'000'003;
 
 struct Exposed {
   pid_t owner;
-  ExposedLocation location;
+  ipc::ExposedLocation location;
 };
 
 // Named as the tests that fork before anybody has used CUDA.
@@ -34,7 +34,7 @@ class ExposedRegistrationsTest : public ForkedLayoutTest {
       const DeviceBuffer buffer(kBytes, 3);
       if (self.rank() == 0) {
         buffer.upload(bytes);
-        exposed = {getpid(), require(expose(self.device(), buffer.data(), kBytes))};
+        exposed = {getpid(), require(ipc::expose(self.device(), buffer.data(), kBytes))};
       }
       self.barrier();
       if (self.rank() == 1) read(self, exposed);
@@ -43,7 +43,7 @@ class ExposedRegistrationsTest : public ForkedLayoutTest {
     munmap(page, sizeof(Exposed));
   }
 
-  static void expect_passed(const StreamMarker& marker) {
+  static void expect_passed(const ipc::StreamMarker& marker) {
     const auto deadline = Clock::now() + std::chrono::seconds(10);
     while (marker.word().load() == 0 && Clock::now() < deadline) std::this_thread::yield();
     EXPECT_NE(marker.word().load(), 0u);
@@ -57,12 +57,12 @@ TEST_P(ExposedRegistrationsTest, are_read_where_they_lie) {
   std::mt19937 random(1);
   const Bytes bytes = random_bytes(kBytes, random);
   expose_to(bytes, [&](DeviceProcess& self, const Exposed& exposed) {
-    ZeroCopyReader& reader = *require(ZeroCopyReader::of(self.device()));
+    ipc::ZeroCopyReader& reader = *require(ipc::ZeroCopyReader::of(self.device()));
     const DeviceBuffer target(kBytes, 1);
     for (int i = 0; i < 100; ++i) {
       require(cudaMemsetAsync(target.data(), i, kBytes, self.stream().get()));
       require(reader.read(exposed.owner, exposed.location, {target.data(), kBytes}, self.stream()));
-      expect_passed(require(StreamMarker::set(self.stream())));
+      expect_passed(require(ipc::StreamMarker::set(self.stream())));
       if (i % 33 == 0) target.expect_contents(bytes, "round " + std::to_string(i));
     }
   });
@@ -70,14 +70,14 @@ TEST_P(ExposedRegistrationsTest, are_read_where_they_lie) {
 
 TEST_P(ExposedRegistrationsTest, are_not_believed_to_be_where_they_are_not) {
   expose_to(Bytes(kBytes), [](DeviceProcess& self, const Exposed& exposed) {
-    ZeroCopyReader& reader = *require(ZeroCopyReader::of(self.device()));
+    ipc::ZeroCopyReader& reader = *require(ipc::ZeroCopyReader::of(self.device()));
     const DeviceBuffer target(kBytes);
-    const auto expect_refused = [&](pid_t owner, const ExposedLocation& lie, size_t num_bytes, const char* why) {
+    const auto expect_refused = [&](pid_t owner, const ipc::ExposedLocation& lie, size_t num_bytes, const char* why) {
       const Status status = reader.read(owner, lie, {target.data(), num_bytes}, self.stream());
       EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
     };
     require(reader.read(exposed.owner, exposed.location, {target.data(), kBytes}, self.stream()));
-    ExposedLocation lie = exposed.location;
+    ipc::ExposedLocation lie = exposed.location;
     lie.offset = uint64_t{1} << 40;
     expect_refused(exposed.owner, lie, kBytes, "not mapped to that length");
     lie.offset = ~uint64_t{0};
@@ -91,7 +91,7 @@ TEST_P(ExposedRegistrationsTest, are_not_believed_to_be_where_they_are_not) {
     expect_refused(exposed.owner, lie, kBytes, "export table cannot be read");
     expect_refused(-1, exposed.location, kBytes, "pidfd_open");
     lie.export_table = 4096;
-    for (size_t arena = 2; arena < ZeroCopyReader::kMostArenas; ++arena) {
+    for (size_t arena = 2; arena < ipc::ZeroCopyReader::kMostArenas; ++arena) {
       ++lie.incarnation;
       expect_refused(exposed.owner, lie, kBytes, "export table cannot be read");
     }

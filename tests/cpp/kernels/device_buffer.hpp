@@ -29,7 +29,7 @@ class DeviceBuffer {
   explicit DeviceBuffer(size_t num_bytes, size_t misalignment = 0)
       : num_bytes_(num_bytes),
         begin_(kBand + misalignment),
-        memory_(require(DeviceMemory::allocate(begin_ + num_bytes + kBand))) {
+        memory_(require(cuda::DeviceMemory::allocate(begin_ + num_bytes + kBand))) {
     require(cudaMemset(memory_.data(), kPoison, begin_ + num_bytes_ + kBand));
     require(cudaDeviceSynchronize());
   }
@@ -62,7 +62,7 @@ class DeviceBuffer {
 
   size_t num_bytes_;
   size_t begin_;
-  DeviceMemory memory_;
+  cuda::DeviceMemory memory_;
 };
 
 // contents[source][target] is what a rank sends to another, received[target][source] where it comes.

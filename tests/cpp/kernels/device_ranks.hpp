@@ -39,20 +39,20 @@ inline void require(cudaError_t error) {
 // before CUDA starts, unless the caller has set it.
 inline const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
-inline std::string describe(const DeviceDescriptor& descriptor) {
+inline std::string describe(const cuda::DeviceDescriptor& descriptor) {
   return "(operation " + std::to_string(descriptor.operation) + ", dtype " + std::to_string(descriptor.dtype) +
          ", reduction " + std::to_string(descriptor.reduction) + ", root " + std::to_string(descriptor.root) + ", " +
          std::to_string(descriptor.num_bytes) + " bytes)";
 }
 
-inline std::string describe(const FaultReport& report) {
+inline std::string describe(const cuda::FaultReport& report) {
   return "fault " + std::to_string(static_cast<int>(report.code)) + " with peer " + std::to_string(report.peer) +
          " at sequence " + std::to_string(report.sequence) + ": ours " + describe(report.ours) + " tag " +
          std::to_string(report.our_tag) + ", theirs " + describe(report.theirs) + " tag " +
          std::to_string(report.their_tag);
 }
 
-inline FaultCode code_of(TeamControl& control) {
+inline cuda::FaultCode code_of(cuda::TeamControl& control) {
   return std::atomic_ref(control.report.code).load(std::memory_order_acquire);  // pairs with report_fault
 }
 
@@ -63,10 +63,10 @@ struct TeamOptions {
 };
 
 // Of two ranks, for calls that are refused before they launch anything.
-inline DeviceTeam team_without_memory() {
+inline cuda::DeviceTeam team_without_memory() {
   return {.rank = 0,
           .num_ranks = 2,
-          .layout = require(lay_out(2, kMinSliceBytes)),
+          .layout = require(kernels::lay_out(2, kernels::kMinSliceBytes)),
           .timeout_ns = 1,
           .state = nullptr,
           .control = nullptr,
@@ -78,15 +78,15 @@ class DeviceRanks {
  public:
   // Rank r lives on devices[r].
   explicit DeviceRanks(std::vector<int> devices, TeamOptions options = {}) : devices_(std::move(devices)) {
-    const TeamLayout layout = require(lay_out(size(), options.slice_bytes));
+    const cuda::TeamLayout layout = require(kernels::lay_out(size(), options.slice_bytes));
     for (const int device : devices_) add_rank(device, options, layout);
     for (int rank = 0; rank < size(); ++rank) {
       ranks_[rank].team = {.rank = rank,
                            .num_ranks = size(),
                            .layout = layout,
                            .timeout_ns = options.timeout_ns,
-                           .state = reinterpret_cast<TeamState*>(ranks_[rank].slice.data()),
-                           .control = reinterpret_cast<TeamControl*>(ranks_[rank].control.data()),
+                           .state = reinterpret_cast<cuda::TeamState*>(ranks_[rank].slice.data()),
+                           .control = reinterpret_cast<cuda::TeamControl*>(ranks_[rank].control.data()),
                            .slices = {},
                            .registrations = {}};
       for (int peer = 0; peer < size(); ++peer) {
@@ -98,15 +98,15 @@ class DeviceRanks {
 
   int size() const { return static_cast<int>(devices_.size()); }
   int device(int rank) const { return devices_[rank]; }
-  const DeviceTeam& team(int rank) const { return ranks_[rank].team; }
-  StreamView stream(int rank) const { return ranks_[rank].stream; }
-  TeamControl& control(int rank) { return *ranks_[rank].team.control; }
+  const cuda::DeviceTeam& team(int rank) const { return ranks_[rank].team; }
+  cuda::StreamView stream(int rank) const { return ranks_[rank].stream; }
+  cuda::TeamControl& control(int rank) { return *ranks_[rank].team.control; }
 
   // Calls visit(rank) with the rank's device current.
   template <typename Visitor>
   void for_each(Visitor visit) const {
     for (int rank = 0; rank < size(); ++rank) {
-      DeviceGuard guard(devices_[rank]);
+      cuda::DeviceGuard guard(devices_[rank]);
       visit(rank);
     }
   }
@@ -116,8 +116,8 @@ class DeviceRanks {
   }
 
   // Makes what begins 256 bytes before `data` a segment of rank `owner`, which all others reach. Not during a kernel.
-  IpcLocation publish(int owner, const std::byte* data) {
-    const IpcLocation location{.offset = 256, .registration = ++ranks_[owner].num_registrations};
+  cuda::IpcLocation publish(int owner, const std::byte* data) {
+    const cuda::IpcLocation location{.offset = 256, .registration = ++ranks_[owner].num_registrations};
     for (int rank = 0; rank < size(); ++rank) {
       if (rank != owner) reveal(rank, owner, location, data);
     }
@@ -125,19 +125,20 @@ class DeviceRanks {
   }
 
   // … to one of the others.
-  void reveal(int rank, int owner, IpcLocation location, const std::byte* data) const {
+  void reveal(int rank, int owner, cuda::IpcLocation location, const std::byte* data) const {
     write_entry(rank, owner,
                 {.registration = location.registration, .base = const_cast<std::byte*>(data) - location.offset});
   }
 
   // `rank` alone does not reach that segment of `owner` any more.
-  void withdraw(int rank, int owner, IpcLocation location) const {
-    write_entry(rank, owner, {.registration = uint64_t{location.registration} + kRegistrationSlots, .base = nullptr});
+  void withdraw(int rank, int owner, cuda::IpcLocation location) const {
+    write_entry(rank, owner,
+                {.registration = uint64_t{location.registration} + cuda::kRegistrationSlots, .base = nullptr});
   }
 
   // After synchronize().
-  TeamState state(int rank) const {
-    TeamState state{};
+  cuda::TeamState state(int rank) const {
+    cuda::TeamState state{};
     require(cudaMemcpy(&state, ranks_[rank].team.state, sizeof state, cudaMemcpyDefault));
     return state;
   }
@@ -145,48 +146,49 @@ class DeviceRanks {
   // After synchronize().
   void expect_no_faults() const {
     for (int rank = 0; rank < size(); ++rank) {
-      const FaultReport& report = ranks_[rank].team.control->report;
-      EXPECT_EQ(report.code, FaultCode::kNone) << "rank " << rank << " of " << size() << " " << describe(report);
+      const cuda::FaultReport& report = ranks_[rank].team.control->report;
+      EXPECT_EQ(report.code, cuda::FaultCode::kNone) << "rank " << rank << " of " << size() << " " << describe(report);
     }
   }
 
  private:
   struct Rank {
-    DeviceMemory slice;
-    DeviceMemory tables;  // of segments, one a peer
-    PinnedMemory control;
-    Stream stream;
-    DeviceTeam team;
+    cuda::DeviceMemory slice;
+    cuda::DeviceMemory tables;  // of segments, one a peer
+    cuda::PinnedMemory control;
+    cuda::Stream stream;
+    cuda::DeviceTeam team;
     uint64_t num_registrations = 0;
   };
 
   // All packets carry the epoch before the first, as if it had just passed; with the first at 1, these are the zeros
   // that a block begins with.
-  void add_rank(int device, const TeamOptions& options, const TeamLayout& layout) {
-    DeviceGuard guard(device);
-    for (const int peer : devices_) require(enable_peer_access(device, peer));
-    ranks_.push_back({require(DeviceMemory::allocate(options.slice_bytes)),
-                      require(DeviceMemory::allocate(devices_.size() * kRegistrationSlots * sizeof(RegistrationEntry))),
-                      require(PinnedMemory::allocate(sizeof(TeamControl))),
-                      require(Stream::create()),
+  void add_rank(int device, const TeamOptions& options, const cuda::TeamLayout& layout) {
+    cuda::DeviceGuard guard(device);
+    for (const int peer : devices_) require(cuda::enable_peer_access(device, peer));
+    ranks_.push_back({require(cuda::DeviceMemory::allocate(options.slice_bytes)),
+                      require(cuda::DeviceMemory::allocate(devices_.size() * cuda::kRegistrationSlots *
+                                                           sizeof(cuda::RegistrationEntry))),
+                      require(cuda::PinnedMemory::allocate(sizeof(cuda::TeamControl))),
+                      require(cuda::Stream::create()),
                       {},
                       0});
     if (options.first_epoch == 1) return;
     std::byte* slice = ranks_.back().slice.data();
-    const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(LlPacket) / 4,
+    const std::vector<uint32_t> words(size_t{2} * layout.region_packets * sizeof(cuda::LlPacket) / 4,
                                       options.first_epoch - 1);
     require(cudaMemcpy(slice + layout.packets, words.data(), words.size() * 4, cudaMemcpyHostToDevice));
-    TeamState state{};
+    cuda::TeamState state{};
     for (uint32_t& epoch : state.epochs) epoch = options.first_epoch - 1;
     require(cudaMemcpy(slice, &state, sizeof state, cudaMemcpyHostToDevice));
   }
 
-  RegistrationEntry* table(int rank, int peer) const {
-    return reinterpret_cast<RegistrationEntry*>(ranks_[rank].tables.data()) + peer * kRegistrationSlots;
+  cuda::RegistrationEntry* table(int rank, int peer) const {
+    return reinterpret_cast<cuda::RegistrationEntry*>(ranks_[rank].tables.data()) + peer * cuda::kRegistrationSlots;
   }
 
-  void write_entry(int rank, int owner, RegistrationEntry entry) const {
-    require(cudaMemcpy(table(rank, owner) + entry.registration % kRegistrationSlots, &entry, sizeof entry,
+  void write_entry(int rank, int owner, cuda::RegistrationEntry entry) const {
+    require(cudaMemcpy(table(rank, owner) + entry.registration % cuda::kRegistrationSlots, &entry, sizeof entry,
                        cudaMemcpyDefault));
     require(cudaDeviceSynchronize());
   }
@@ -210,7 +212,9 @@ struct Layout {
 
   // All kernels of all ranks must fit on the GPU at once: where many share one, fewer channels, hence smaller grids.
   size_t slice_bytes() const {
-    return placement == Placement::kGpuEach ? size_t{16} << 20 : num_ranks <= 3 ? size_t{2} << 20 : kMinSliceBytes;
+    return placement == Placement::kGpuEach ? size_t{16} << 20
+           : num_ranks <= 3                 ? size_t{2} << 20
+                                            : kernels::kMinSliceBytes;
   }
 };
 
@@ -223,7 +227,7 @@ class LayoutTest : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
     const int needed = GetParam().placement == Placement::kGpuEach ? GetParam().num_ranks : 1;
-    if (num_devices() < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << num_devices();
+    if (cuda::num_devices() < needed) GTEST_SKIP() << "needs " << needed << " GPUs, found " << cuda::num_devices();
   }
 };
 
@@ -234,7 +238,7 @@ class RanksTest : public LayoutTest {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
     ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), TeamOptions{.slice_bytes = GetParam().slice_bytes()});
-    ranks_->for_each([this](int) { require(load_kernels(ranks_->size())); });
+    ranks_->for_each([this](int) { require(kernels::load_kernels(ranks_->size())); });
   }
 
   std::unique_ptr<DeviceRanks> ranks_;
@@ -250,7 +254,7 @@ class Graph {
  public:
   // `enqueue` puts the work on `stream`; the current device must be the stream's.
   template <typename Enqueue>
-  Graph(StreamView stream, Enqueue enqueue) {
+  Graph(cuda::StreamView stream, Enqueue enqueue) {
     require(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal));
     enqueue();
     cudaGraph_t graph = nullptr;
@@ -264,7 +268,7 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  void launch(StreamView stream) const { require(cudaGraphLaunch(executable_, stream.get())); }
+  void launch(cuda::StreamView stream) const { require(cudaGraphLaunch(executable_, stream.get())); }
 
  private:
   cudaGraphExec_t executable_ = nullptr;

@@ -12,10 +12,10 @@ constexpr int kReplays = 1000;
 
 // A thousand inputs and outputs on the device; `slot` is where the captured operation reads and writes.
 struct RankTables {
-  DeviceMemory inputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
-  DeviceMemory outputs = require(DeviceMemory::allocate(kReplays * kElements * 4));
-  DeviceMemory slot = require(DeviceMemory::allocate(kElements * 4));
-  IpcLocation location{};  // of the slot
+  cuda::DeviceMemory inputs = require(cuda::DeviceMemory::allocate(kReplays * kElements * 4));
+  cuda::DeviceMemory outputs = require(cuda::DeviceMemory::allocate(kReplays * kElements * 4));
+  cuda::DeviceMemory slot = require(cuda::DeviceMemory::allocate(kElements * 4));
+  cuda::IpcLocation location{};  // of the slot
 };
 
 int32_t element(int rank, int replay, size_t index) {
@@ -28,10 +28,10 @@ int32_t expected_total(int num_ranks, int replay, size_t index) {
   return total;
 }
 
-using AllReduce = Status (*)(const DeviceTeam&, const RankTables&, StreamView);
+using AllReduce = Status (*)(const cuda::DeviceTeam&, const RankTables&, cuda::StreamView);
 
-template <Status (*kAlgorithm)(const DeviceTeam&, const LlCollective&, StreamView)>
-Status by_ll(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+template <Status (*kAlgorithm)(const cuda::DeviceTeam&, const kernels::ll::LlCollective&, cuda::StreamView)>
+Status by_ll(const cuda::DeviceTeam& team, const RankTables& tables, cuda::StreamView stream) {
   return kAlgorithm(team,
                     {.input = tables.slot.data(),
                      .output = tables.slot.data(),
@@ -41,7 +41,7 @@ Status by_ll(const DeviceTeam& team, const RankTables& tables, StreamView stream
                     stream);
 }
 
-ReduceCall in_place(const RankTables& tables) {
+kernels::ReduceCall in_place(const RankTables& tables) {
   return {.input = tables.slot.data(),
           .output = tables.slot.data(),
           .num_elements = kElements,
@@ -49,11 +49,11 @@ ReduceCall in_place(const RankTables& tables) {
           .reduction = Reduction::kSum};
 }
 
-Status by_ll128(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
-  return ll128_all_reduce(team, in_place(tables), stream);
+Status by_ll128(const cuda::DeviceTeam& team, const RankTables& tables, cuda::StreamView stream) {
+  return kernels::ll128::all_reduce(team, in_place(tables), stream);
 }
 
-Status by_zero_copy(const DeviceTeam& team, const RankTables& tables, StreamView stream) {
+Status by_zero_copy(const cuda::DeviceTeam& team, const RankTables& tables, cuda::StreamView stream) {
   return all_reduce_either_way(team, in_place(tables),
                                {.input = tables.location, .output = tables.location, .num_blocks = 2}, stream);
 }
@@ -118,7 +118,7 @@ class DeviceGraphs : public RanksTest {
 };
 
 TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
-  for (const AllReduce algorithm : {by_ll<ll_all_reduce_one_shot>, by_ll128, by_zero_copy}) {
+  for (const AllReduce algorithm : {by_ll<kernels::ll::all_reduce_one_shot>, by_ll128, by_zero_copy}) {
     const auto graphs = capture(algorithm);
     for (int number = 0; number < kReplays; ++number) {
       replay(number, [&](int rank) { graphs[rank]->launch(ranks_->stream(rank)); });
@@ -128,13 +128,13 @@ TEST_P(DeviceGraphs, a_thousand_replays_with_changing_inputs) {
 }
 
 TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
-  const auto packets = capture(by_ll<ll_all_reduce_two_shot>), lines = capture(by_ll128);
+  const auto packets = capture(by_ll<kernels::ll::all_reduce_two_shot>), lines = capture(by_ll128);
   for (int number = 0; number < kReplays; ++number) {
     replay(number, [&](int rank) {
-      const StreamView stream = ranks_->stream(rank);
+      const cuda::StreamView stream = ranks_->stream(rank);
       if (number % 4 == 0) return packets[rank]->launch(stream);
       if (number % 4 == 1) return lines[rank]->launch(stream);
-      enqueue(rank, number % 4 == 2 ? by_ll128 : by_ll<ll_all_reduce_one_shot>);
+      enqueue(rank, number % 4 == 2 ? by_ll128 : by_ll<kernels::ll::all_reduce_one_shot>);
     });
   }
   expect_all_right();

@@ -16,12 +16,12 @@ struct Case {
 class ReduceSlots : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+    if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU";
   }
 
   void check(const Case& what) {
-    const DeviceGuard guard(0);
-    const Stream stream = require(Stream::create());
+    const cuda::DeviceGuard guard(0);
+    const cuda::Stream stream = require(cuda::Stream::create());
     const size_t num_bytes = what.num_elements * size_of(what.dtype), slot_bytes = (num_bytes + 255) / 256 * 256;
     const DeviceBuffer slots(what.num_slots * slot_bytes), output(num_bytes);
     std::vector<Bytes> inputs;
@@ -29,14 +29,14 @@ class ReduceSlots : public ::testing::Test {
       inputs.push_back(draw(what.dtype, what.num_elements, random_));
       slots.upload(inputs[slot], slot * slot_bytes);
     }
-    require(reduce_slots({.slots = slots.data(),
-                          .slot_bytes = slot_bytes,
-                          .num_slots = what.num_slots,
-                          .output = output.data(),
-                          .num_elements = what.num_elements,
-                          .dtype = what.dtype,
-                          .reduction = what.reduction},
-                         stream));
+    require(kernels::reduce_slots({.slots = slots.data(),
+                                   .slot_bytes = slot_bytes,
+                                   .num_slots = what.num_slots,
+                                   .output = output.data(),
+                                   .num_elements = what.num_elements,
+                                   .dtype = what.dtype,
+                                   .reduction = what.reduction},
+                                  stream));
     require(stream.view().synchronize());
     output.expect_contents(reduced(what.dtype, what.reduction, inputs),
                            std::to_string(what.num_elements) + " of " + name_of(what.dtype));
@@ -63,9 +63,11 @@ TEST_F(ReduceSlots, a_long_one_goes_around_the_grid) {
 }
 
 TEST(ReduceSlotsArguments, refused_before_any_launch) {
-  const StreamView none(nullptr);
-  EXPECT_EQ(reduce_slots({.num_elements = 1, .dtype = DataType::kInt32}, none).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(reduce_slots({.num_elements = 1, .dtype = DataType::kFloat32, .reduction = Reduction::kMax}, none).code(),
+  const cuda::StreamView none(nullptr);
+  EXPECT_EQ(kernels::reduce_slots({.num_elements = 1, .dtype = DataType::kInt32}, none).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(kernels::reduce_slots({.num_elements = 1, .dtype = DataType::kFloat32, .reduction = Reduction::kMax}, none)
+                .code(),
             ErrorCode::kInvalidArgument);
 }
 

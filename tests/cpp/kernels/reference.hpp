@@ -52,10 +52,10 @@ inline Bytes draw(DataType dtype, size_t num_elements, std::mt19937& random) {
 }
 
 inline Bytes reduced(DataType dtype, Reduction reduction, const std::vector<Bytes>& inputs) {
-  const ReductionPlan plan{.dtype = dtype,
-                           .reduction = reduction,
-                           .num_ranks = static_cast<int>(inputs.size()),
-                           .premul_factor = kPremulFactor};
+  const collectives::ReductionPlan plan{.dtype = dtype,
+                                        .reduction = reduction,
+                                        .num_ranks = static_cast<int>(inputs.size()),
+                                        .premul_factor = kPremulFactor};
   Bytes result(inputs[0].size());
   std::vector<ConstBuffer> operands;
   for (const Bytes& input : inputs) operands.push_back({.data = input.data()});

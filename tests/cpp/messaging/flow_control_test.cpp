@@ -16,12 +16,14 @@
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::messaging {
 namespace {
 
 constexpr Allowance kSmall{.num_messages = 8, .num_bytes = 100'000};
-constexpr Fingerprint kMessage{.operation = OperationKind::kPointToPoint, .dtype = DataType::kUint8};
-constexpr Fingerprint kGather{.operation = OperationKind::kGather, .dtype = DataType::kUint8, .root = 0};
+constexpr transport::Fingerprint kMessage{.operation = transport::OperationKind::kPointToPoint,
+                                          .dtype = DataType::kUint8};
+constexpr transport::Fingerprint kGather{
+    .operation = transport::OperationKind::kGather, .dtype = DataType::kUint8, .root = 0};
 
 Task<Status> await(Exchange&, Batch& batch) {
   co_return co_await batch;
@@ -30,7 +32,8 @@ Task<Status> await(Exchange&, Batch& batch) {
 // A send or a receive with memory of its own.
 class Moving {
  public:
-  Moving(Messenger& messenger, Inbox& inbox, uint32_t sequence, const Fingerprint& fingerprint, Bytes data)
+  Moving(Messenger& messenger, Inbox& inbox, uint32_t sequence, const transport::Fingerprint& fingerprint,
+         transport::Bytes data)
       : bytes(std::move(data)),
         exchange(messenger, inbox, sequence, fingerprint),
         batch_(std::in_place, exchange),
@@ -47,7 +50,7 @@ class Moving {
   bool done() const { return task_.done(); }
   Status status() { return task_.take(); }
 
-  Bytes bytes;
+  transport::Bytes bytes;
   Exchange exchange;
 
  private:
@@ -57,7 +60,9 @@ class Moving {
 
 class Side final : ControlHandler, InboxListener {
  public:
-  Side(std::unique_ptr<Transport> transport, int rank) : transport_(std::move(transport)) { team_.rank = rank; }
+  Side(std::unique_ptr<transport::Transport> transport, int rank) : transport_(std::move(transport)) {
+    team_.rank = rank;
+  }
   ~Side() {
     transfers_.clear();
     messenger_.detach(*inbox_);
@@ -74,19 +79,19 @@ class Side final : ControlHandler, InboxListener {
     messenger_.attach(*inbox_);
   }
 
-  Moving& send(int to, uint32_t tag, Bytes bytes) {
+  Moving& send(int to, uint32_t tag, transport::Bytes bytes) {
     Moving& made = make(0, kMessage, std::move(bytes));
     made.send({.peer = to, .slot = tag});
     messenger_.run_ready();
     return made;
   }
   Moving& receive(int from, uint32_t tag, size_t num_bytes) {
-    Moving& made = make(0, kMessage, Bytes(num_bytes));
+    Moving& made = make(0, kMessage, transport::Bytes(num_bytes));
     made.receive({.peer = from, .slot = tag});
     messenger_.run_ready();
     return made;
   }
-  Moving& send_of_collective(uint32_t sequence, Bytes bytes) {
+  Moving& send_of_collective(uint32_t sequence, transport::Bytes bytes) {
     inbox_->enter(sequence, kGather);
     Moving& made = make(sequence, kGather, std::move(bytes));
     made.send({.peer = 1 - team_.rank});
@@ -95,7 +100,7 @@ class Side final : ControlHandler, InboxListener {
   }
   Moving& receive_of_collective(uint32_t sequence, size_t num_bytes) {
     inbox_->enter(sequence, kGather);
-    Moving& made = make(sequence, kGather, Bytes(num_bytes));
+    Moving& made = make(sequence, kGather, transport::Bytes(num_bytes));
     made.receive({.peer = 1 - team_.rank});
     messenger_.run_ready();
     return made;
@@ -109,26 +114,28 @@ class Side final : ControlHandler, InboxListener {
   Inbox& inbox() { return *inbox_; }
 
  private:
-  Moving& make(uint32_t sequence, const Fingerprint& fingerprint, Bytes bytes) {
+  Moving& make(uint32_t sequence, const transport::Fingerprint& fingerprint, transport::Bytes bytes) {
     return transfers_.emplace_back(messenger_, *inbox_, sequence, fingerprint, std::move(bytes));
   }
-  void on_control(const MessageHeader&, const Payload&) noexcept override { ADD_FAILURE() << "a control message"; }
-  void on_peer_lost(PeerId, Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
-  Status on_mismatch(const MessageHeader&, const Fingerprint&) noexcept override {
+  void on_control(const transport::MessageHeader&, const transport::Payload&) noexcept override {
+    ADD_FAILURE() << "a control message";
+  }
+  void on_peer_lost(transport::PeerId, Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
+  Status on_mismatch(const transport::MessageHeader&, const transport::Fingerprint&) noexcept override {
     ADD_FAILURE() << "a mismatch";
     return Status();
   }
   void on_overflow(Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
   bool has_ended(uint32_t) noexcept override { return false; }
 
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<transport::Transport> transport_;
   Messenger messenger_{*transport_, *this};
   Team team_;
   std::optional<Inbox> inbox_;
   std::list<Moving> transfers_;
 };
 
-class FlowControlTest : public testing::TestWithParam<NetworkKind> {
+class FlowControlTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   FlowControlTest() {
     for (Side* side : {&first_, &second_}) {
@@ -157,24 +164,26 @@ class FlowControlTest : public testing::TestWithParam<NetworkKind> {
   }
   std::vector<Moving*> send_ahead(uint32_t num_messages) {
     std::vector<Moving*> sends;
-    for (uint32_t i = 0; i < num_messages; ++i) sends.push_back(&first_.send(1, 3, pattern(size_of(i), i)));
+    for (uint32_t i = 0; i < num_messages; ++i) sends.push_back(&first_.send(1, 3, transport::pattern(size_of(i), i)));
     return sends;
   }
   void expect_received(Moving& receive, uint32_t number) {
     ASSERT_TRUE(run([&] { return receive.done(); })) << "message " << number;
     const Status status = receive.status();
     EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_EQ(receive.bytes, pattern(size_of(number), number)) << "message " << number;
+    EXPECT_EQ(receive.bytes, transport::pattern(size_of(number), number)) << "message " << number;
   }
 
-  const std::unique_ptr<Network> network_ = GetParam().make();
+  const std::unique_ptr<transport::Network> network_ = GetParam().make();
   Side first_{network_->make_transport(), 0};
   Side second_{network_->make_transport(), 1};
 };
 
 INSTANTIATE_TEST_SUITE_P(All, FlowControlTest,
-                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kFragments,
-                                         kFragmentsWithFaults, kFragmentsTcp, kRings, kRingsCopies),
+                         testing::Values(transport::kLoopback, transport::kLoopbackWithFaults,
+                                         transport::kUcxSharedMemory, transport::kUcxTcp, transport::kFragments,
+                                         transport::kFragmentsWithFaults, transport::kFragmentsTcp, transport::kRings,
+                                         transport::kRingsCopies),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(FlowControlTest, messages_beyond_the_allowance_wait_at_their_sender) {
@@ -208,7 +217,7 @@ TEST_P(FlowControlTest, receives_posted_before_let_everything_through) {
 
 TEST_P(FlowControlTest, receives_in_another_order_than_the_sends_draw_them_out) {
   std::vector<Moving*> sends;
-  for (uint32_t tag = 0; tag < 100; ++tag) sends.push_back(&first_.send(1, tag, pattern(size_of(tag), tag)));
+  for (uint32_t tag = 0; tag < 100; ++tag) sends.push_back(&first_.send(1, tag, transport::pattern(size_of(tag), tag)));
   settle();
   for (uint32_t tag = 100; tag-- > 0;) {
     expect_received(second_.receive(tag % 3 == 0 ? kAnyRank : 0, tag, size_of(tag)), tag);
@@ -219,14 +228,14 @@ TEST_P(FlowControlTest, receives_in_another_order_than_the_sends_draw_them_out) 
 TEST_P(FlowControlTest, a_collective_gets_past_sends_that_nobody_receives) {
   Moving& early = second_.receive_of_collective(1, 4000);
   const std::vector<Moving*> sends = send_ahead(100);
-  first_.send_of_collective(1, pattern(4000, 1));
+  first_.send_of_collective(1, transport::pattern(4000, 1));
   ASSERT_TRUE(run([&] { return early.done(); }));
-  EXPECT_EQ(early.bytes, pattern(4000, 1));
-  first_.send_of_collective(2, pattern(4000, 2));
+  EXPECT_EQ(early.bytes, transport::pattern(4000, 1));
+  first_.send_of_collective(2, transport::pattern(4000, 2));
   settle();
   Moving& late = second_.receive_of_collective(2, 4000);
   ASSERT_TRUE(run([&] { return late.done(); }));
-  EXPECT_EQ(late.bytes, pattern(4000, 2));
+  EXPECT_EQ(late.bytes, transport::pattern(4000, 2));
   for (uint32_t i = 0; i < sends.size(); ++i) expect_received(second_.receive(0, 3, size_of(i)), i);
   ASSERT_TRUE(run([&] { return std::ranges::all_of(sends, &Moving::done); }));
 }
@@ -235,7 +244,7 @@ TEST_P(FlowControlTest, a_rank_ahead_by_many_collectives_waits_for_the_others) {
   constexpr uint32_t kNumCollectives = 300;
   std::vector<Moving*> sends;
   for (uint32_t i = 1; i <= kNumCollectives; ++i) {
-    sends.push_back(&first_.send_of_collective(i, pattern(size_of(i), i)));
+    sends.push_back(&first_.send_of_collective(i, transport::pattern(size_of(i), i)));
   }
   settle();
   EXPECT_LE(static_cast<size_t>(std::ranges::count_if(sends, &Moving::done)), kSmall.num_messages);
@@ -260,29 +269,29 @@ TEST_P(FlowControlTest, sends_given_up_while_they_wait_leave_no_gap) {
 // More than half of what an inbox may hold is there, so a receive draws out nothing; once there is room it does.
 TEST_P(FlowControlTest, a_receive_that_found_no_room_draws_out_its_message_later) {
   static constexpr size_t kNumBytes = 60'000;
-  const Bytes bytes = pattern(kNumBytes, 1);
+  const transport::Bytes bytes = transport::pattern(kNumBytes, 1);
   uint32_t num_held = 0;
   const auto hold_one = [&] {
-    const MessageHeader header{
+    const transport::MessageHeader header{
         .key = 2, .source = 1, .destination = 1, .sequence = num_held, .slot = 9, .fingerprint = kMessage};
     second_.inbox().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});
     ++num_held;
   };
   while (num_held * (kNumBytes + sizeof(Unexpected)) <= Inbox::kMostUnexpectedBytes / 2) hold_one();
-  for (uint32_t i = 0; i < kSmall.num_messages; ++i) first_.send(1, 3, pattern(8, i));
-  first_.send(1, 4, pattern(8, 100));
+  for (uint32_t i = 0; i < kSmall.num_messages; ++i) first_.send(1, 3, transport::pattern(8, i));
+  first_.send(1, 4, transport::pattern(8, 100));
   settle();
   Moving& awaited = second_.receive(0, 4, 8);
   settle();
   EXPECT_FALSE(awaited.done());
   for (int i = 0; i < 2; ++i) second_.receive(1, 9, kNumBytes);
   ASSERT_TRUE(run([&] { return awaited.done(); }));
-  EXPECT_EQ(awaited.bytes, pattern(8, 100));
+  EXPECT_EQ(awaited.bytes, transport::pattern(8, 100));
 }
 
 TEST_P(FlowControlTest, sends_to_the_own_rank_wait_as_others_do) {
   std::vector<Moving*> sends;
-  for (uint32_t i = 0; i < 100; ++i) sends.push_back(&first_.send(0, 3, pattern(size_of(i), i)));
+  for (uint32_t i = 0; i < 100; ++i) sends.push_back(&first_.send(0, 3, transport::pattern(size_of(i), i)));
   settle();
   EXPECT_LE(static_cast<size_t>(std::ranges::count_if(sends, &Moving::done)), kSmall.num_messages);
   for (uint32_t i = 0; i < sends.size(); ++i) expect_received(first_.receive(0, 3, size_of(i)), i);
@@ -293,7 +302,7 @@ TEST(Allowance, bounds_what_a_rank_holds_for_all_others) {
   for (const int num_ranks : {1, 2, 3, 17, 64, 512}) {
     const Allowance each = Allowance::in_group_of(num_ranks);
     const auto num_others = static_cast<size_t>(std::max(num_ranks - 1, 1));
-    EXPECT_GE(each.num_bytes, 2 * Transport::kLargestEager) << num_ranks;
+    EXPECT_GE(each.num_bytes, 2 * transport::Transport::kLargestEager) << num_ranks;
     EXPECT_LE(each.num_bytes * num_others, size_t{64} << 20) << num_ranks;
     EXPECT_LE(each.num_messages * num_others, size_t{1} << 18) << num_ranks;
     EXPECT_LE(num_others * (each.num_bytes + each.num_messages * sizeof(Unexpected)), Inbox::kMostUnexpectedBytes / 2)
@@ -304,4 +313,4 @@ TEST(Allowance, bounds_what_a_rank_holds_for_all_others) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::messaging

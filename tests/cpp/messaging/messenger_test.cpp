@@ -13,25 +13,26 @@
 #include "base/task.hpp"
 #include "messaging/exchange.hpp"
 
-namespace axon {
+namespace axon::messaging {
 namespace {
 
 // Sends end at once and go nowhere; rendezvous payloads are what the test says.
-class SilentTransport final : public Transport {
+class SilentTransport final : public transport::Transport {
  public:
-  void set_receiver(Receiver&) noexcept override {}
+  void set_receiver(transport::Receiver&) noexcept override {}
   std::span<const std::byte> address() const noexcept override { return {}; }
-  Result<PeerId> add_peer(std::span<const std::byte>, bool) override { return PeerId{0}; }
-  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector<Lane>(); }
-  std::optional<Status> send(PeerId, const MessageHeader& header, ConstBuffer, Completion&) noexcept override {
+  Result<transport::PeerId> add_peer(std::span<const std::byte>, bool) override { return transport::PeerId{0}; }
+  Result<std::vector<transport::Lane>> lanes(transport::PeerId) override { return std::vector<transport::Lane>(); }
+  std::optional<Status> send(transport::PeerId, const transport::MessageHeader& header, ConstBuffer,
+                             transport::Completion&) noexcept override {
     sent.push_back(header);
     return Status();
   }
-  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                        Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(transport::PeerId peer, const transport::MessageHeader& header,
+                                        ConstBuffer payload, transport::Completion& completion) noexcept override {
     return send(peer, header, payload, completion);
   }
-  std::optional<Status> fetch(void* rendezvous, Buffer into, Completion&) noexcept override {
+  std::optional<Status> fetch(void* rendezvous, Buffer into, transport::Completion&) noexcept override {
     if (fails) return Status(ErrorCode::kTransport, "broken");
     std::memcpy(into.data, rendezvous, into.num_bytes);
     return Status();
@@ -40,13 +41,13 @@ class SilentTransport final : public Transport {
     ++num_refused;
     reason = why.clone();
   }
-  void drop_peer(PeerId) noexcept override {}
+  void drop_peer(transport::PeerId) noexcept override {}
   unsigned progress() noexcept override { return 0; }
   int event_fd() const noexcept override { return -1; }
   bool arm() noexcept override { return true; }
   void flush(int) noexcept override {}
 
-  std::vector<MessageHeader> sent;
+  std::vector<transport::MessageHeader> sent;
   int num_refused = 0;
   Status reason;  // of the latest refusal
   bool fails = false;
@@ -54,29 +55,32 @@ class SilentTransport final : public Transport {
 
 class NoControl final : public ControlHandler {
  public:
-  void on_control(const MessageHeader& header, const Payload&) noexcept override {
+  void on_control(const transport::MessageHeader& header, const transport::Payload&) noexcept override {
     kinds.push_back(header.fingerprint.operation);
   }
-  void on_peer_lost(PeerId, Status) noexcept override {}
-  std::vector<OperationKind> kinds;
+  void on_peer_lost(transport::PeerId, Status) noexcept override {}
+  std::vector<transport::OperationKind> kinds;
 };
 
 class RecordingListener final : public InboxListener {
  public:
-  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override {
     mismatches.push_back({theirs.sequence, ours});
     return {ErrorCode::kMismatch, "mismatch of " + std::to_string(theirs.sequence)};
   }
   void on_overflow(Status reason) noexcept override { overflows.push_back(reason.message()); }
   bool has_ended(uint32_t sequence) noexcept override { return std::ranges::count(ended, sequence) != 0; }
-  std::vector<std::pair<uint32_t, Fingerprint>> mismatches;
+  std::vector<std::pair<uint32_t, transport::Fingerprint>> mismatches;
   std::vector<std::string> overflows;
   std::vector<uint32_t> ended;
 };
 
-constexpr Fingerprint kReduce{
-    .operation = OperationKind::kAllReduce, .dtype = DataType::kInt32, .reduction = Reduction::kSum, .num_elements = 1};
-constexpr Fingerprint kMessage{.operation = OperationKind::kPointToPoint, .dtype = DataType::kInt32, .num_elements = 1};
+constexpr transport::Fingerprint kReduce{.operation = transport::OperationKind::kAllReduce,
+                                         .dtype = DataType::kInt32,
+                                         .reduction = Reduction::kSum,
+                                         .num_elements = 1};
+constexpr transport::Fingerprint kMessage{
+    .operation = transport::OperationKind::kPointToPoint, .dtype = DataType::kInt32, .num_elements = 1};
 
 Task<Status> await(Exchange&, Batch& batch) {
   co_return co_await batch;
@@ -85,7 +89,7 @@ Task<Status> await(Exchange&, Batch& batch) {
 // One integer received by an exchange of its own.
 class Receive {
  public:
-  Receive(Messenger& messenger, Inbox& inbox, uint32_t sequence, Fingerprint fingerprint, Message message)
+  Receive(Messenger& messenger, Inbox& inbox, uint32_t sequence, transport::Fingerprint fingerprint, Message message)
       : exchange_(messenger, inbox, sequence, fingerprint), batch_(exchange_), task_(await(exchange_, batch_)) {
     batch_.receive(message, {reinterpret_cast<std::byte*>(&value), sizeof value});
     task_.resume();
@@ -109,7 +113,8 @@ class MessengerTest : public testing::Test {
 
   MessengerTest() { messenger_.expect(kKey); }
 
-  MessageHeader header(Fingerprint fingerprint, uint32_t source, uint32_t sequence, uint32_t slot) const {
+  transport::MessageHeader header(transport::Fingerprint fingerprint, uint32_t source, uint32_t sequence,
+                                  uint32_t slot) const {
     return {.key = kKey,
             .source = source,
             .destination = 0,
@@ -117,11 +122,11 @@ class MessengerTest : public testing::Test {
             .slot = slot,
             .fingerprint = fingerprint};
   }
-  void arrive(const MessageHeader& header, int32_t value) {
+  void arrive(const transport::MessageHeader& header, int32_t value) {
     messenger_.on_message(header, {.bytes = reinterpret_cast<const std::byte*>(&value), .num_bytes = sizeof value});
     messenger_.run_ready();
   }
-  Receive receive(Fingerprint fingerprint, uint32_t sequence, Message message) {
+  Receive receive(transport::Fingerprint fingerprint, uint32_t sequence, Message message) {
     return Receive(messenger_, inbox_, sequence, fingerprint, message);
   }
 
@@ -156,7 +161,7 @@ TEST_F(AttachedTest, collective_matches_by_sequence_source_and_slot_in_any_order
 }
 
 TEST_F(AttachedTest, differing_fingerprint_is_told_whichever_side_is_first) {
-  Fingerprint other = kReduce;
+  transport::Fingerprint other = kReduce;
   other.num_elements = 2;
   inbox_.enter(1, kReduce);
   arrive(header(other, 1, 1, 0), 1);
@@ -185,7 +190,7 @@ TEST_F(AttachedTest, collective_that_hundreds_have_followed_still_gets_its_messa
   for (uint32_t sequence = 3; sequence <= 1000; ++sequence) inbox_.enter(sequence, kReduce);
   arrive(header(kReduce, 1, 1, 0), 5);
   EXPECT_EQ(first.value, 5);
-  Fingerprint other = kReduce;
+  transport::Fingerprint other = kReduce;
   other.dtype = DataType::kFloat32;
   arrive(header(other, 1, 2, 0), 6);
   ASSERT_TRUE(second.done());
@@ -234,7 +239,7 @@ TEST_F(AttachedTest, point_to_point_matches_tags_and_any_source_first_posted_fir
 }
 
 TEST_F(AttachedTest, point_to_point_of_another_type_fails_the_receive_and_refuses_a_rendezvous) {
-  Fingerprint floats = kMessage;
+  transport::Fingerprint floats = kMessage;
   floats.dtype = DataType::kFloat32;
   Receive receiving = receive(kMessage, 0, {.peer = 1, .slot = 7});
   int32_t waiting = 5;
@@ -307,8 +312,9 @@ TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_come) {
 TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_nothing) {
   Receive receiving = receive(kMessage, 0, {.peer = 1});
   testing::internal::CaptureStderr();
-  for (const Fingerprint& fingerprint : {kMessage, Fingerprint{.operation = OperationKind::kFailureNotice}}) {
-    MessageHeader foreign = header(fingerprint, 1, 0, 0);
+  for (const transport::Fingerprint& fingerprint :
+       {kMessage, transport::Fingerprint{.operation = transport::OperationKind::kFailureNotice}}) {
+    transport::MessageHeader foreign = header(fingerprint, 1, 0, 0);
     foreign.key = 1;
     arrive(foreign, 1);
     arrive(header(fingerprint, 3, 0, 0), 1);
@@ -328,8 +334,8 @@ TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_n
 }
 
 TEST_F(AttachedTest, control_of_a_member_is_handed_over) {
-  arrive(header({.operation = OperationKind::kProgressQuery}, 1, 0, 0), 1);
-  EXPECT_EQ(control_.kinds, std::vector<OperationKind>{OperationKind::kProgressQuery});
+  arrive(header({.operation = transport::OperationKind::kProgressQuery}, 1, 0, 0), 1);
+  EXPECT_EQ(control_.kinds, std::vector<transport::OperationKind>{transport::OperationKind::kProgressQuery});
 }
 
 TEST_F(AttachedTest, repeated_messages_between_two_ranks_are_refused) {
@@ -395,20 +401,20 @@ TEST_F(MessengerTest, stragglers_of_a_group_that_is_gone_are_dropped) {
 
 TEST_F(MessengerTest, failure_notice_for_a_group_not_formed_yet_waits_for_it_but_no_question_does) {
   arrive(header(kMessage, 1, 0, 0), 11);
-  arrive(header({.operation = OperationKind::kFailureNotice}, 2, 0, 0), 0);
-  arrive(header({.operation = OperationKind::kProgressQuery}, 2, 0, 0), 0);
-  arrive(header({.operation = OperationKind::kProgressReply}, 2, 0, 0), 0);
+  arrive(header({.operation = transport::OperationKind::kFailureNotice}, 2, 0, 0), 0);
+  arrive(header({.operation = transport::OperationKind::kProgressQuery}, 2, 0, 0), 0);
+  arrive(header({.operation = transport::OperationKind::kProgressReply}, 2, 0, 0), 0);
   EXPECT_TRUE(control_.kinds.empty());
   messenger_.attach(inbox_);
-  EXPECT_EQ(control_.kinds, std::vector<OperationKind>{OperationKind::kFailureNotice});
+  EXPECT_EQ(control_.kinds, std::vector<transport::OperationKind>{transport::OperationKind::kFailureNotice});
   EXPECT_EQ(receive(kMessage, 0, {.peer = 1}).value, 11);
   messenger_.detach(inbox_);
-  arrive(header({.operation = OperationKind::kFailureNotice}, 1, 0, 0), 0);
+  arrive(header({.operation = transport::OperationKind::kFailureNotice}, 1, 0, 0), 0);
   EXPECT_EQ(control_.kinds.size(), 1u);
 }
 
 TEST_F(MessengerTest, message_with_a_key_never_given_out_is_not_kept) {
-  MessageHeader foreign = header(kMessage, 1, 0, 0);
+  transport::MessageHeader foreign = header(kMessage, 1, 0, 0);
   foreign.key = 1;
   testing::internal::CaptureStderr();
   for (int i = 0; i < 5000; ++i) arrive(foreign, 0);
@@ -440,7 +446,7 @@ TEST_F(MessengerTest, strangers_are_bounded_and_the_group_that_lost_some_is_told
 
 TEST_F(MessengerTest, group_whose_strangers_were_all_kept_is_whole) {
   arrive(header(kMessage, 1, 0, 0), 11);
-  MessageHeader elsewhere = header(kMessage, 1, 0, 0);
+  transport::MessageHeader elsewhere = header(kMessage, 1, 0, 0);
   elsewhere.key = 1;
   messenger_.expect(elsewhere.key);
   testing::internal::CaptureStderr();
@@ -453,4 +459,4 @@ TEST_F(MessengerTest, group_whose_strangers_were_all_kept_is_whole) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::messaging

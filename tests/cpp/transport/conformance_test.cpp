@@ -10,7 +10,7 @@
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 constexpr size_t kLarge = size_t{300} << 10;  // waits at the sender, whatever the transport
@@ -317,4 +317,4 @@ TEST_P(TransportConformance, destruction_tells_nobody) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

@@ -9,7 +9,7 @@
 #include "transport/rings/rings.hpp"
 #include "transport/tcp_fragments/fragment_transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 constexpr size_t kTcpFragmentBytes = FragmentTransport::kTcpFragmentBytes;
@@ -401,4 +401,4 @@ TEST(FragmentAddress, without_a_name_is_none) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

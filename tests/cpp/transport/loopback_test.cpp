@@ -7,7 +7,7 @@
 #include "transport/loopback/loopback.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 // Two processes exchange twenty messages of all kinds, driven by one thread; the order in which they arrived.
@@ -120,4 +120,4 @@ TEST(Loopback, refuses_what_is_no_address) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

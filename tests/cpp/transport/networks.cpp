@@ -7,7 +7,7 @@
 #include "transport/tcp_fragments/fragments.hpp"
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 namespace {
 
@@ -105,4 +105,4 @@ const NetworkKind kRingsCopies{"rings_copies", []() -> std::unique_ptr<Network> 
                                  return std::make_unique<RingsAbove>(kLoopback.make(), RingUse::kCopies);
                                }};
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -7,7 +7,7 @@
 
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 // Joins transports of one kind; outlives them.
 class Network {
@@ -34,4 +34,4 @@ extern const NetworkKind kFragmentsTcp;         // above UCX over TCP
 extern const NetworkKind kRings;                // above fragments and UCX over shared memory, as in a process's engine
 extern const NetworkKind kRingsCopies;          // above the loopback; no memory is read but the rings'
 
-}  // namespace axon
+}  // namespace axon::transport

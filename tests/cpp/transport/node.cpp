@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-namespace axon {
+namespace axon::transport {
 
 Bytes pattern(size_t num_bytes, uint64_t seed) {
   Bytes bytes(num_bytes);
@@ -107,4 +107,4 @@ bool drive(const std::vector<Node*>& nodes, const std::function<bool()>& conditi
   return true;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

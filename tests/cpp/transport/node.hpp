@@ -11,7 +11,7 @@
 
 #include "transport/transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 using Bytes = std::vector<std::byte>;
 
@@ -81,4 +81,4 @@ class Node final : public Receiver {
 bool drive(const std::vector<Node*>& nodes, const std::function<bool()>& condition,
            std::chrono::milliseconds timeout = std::chrono::seconds(20));
 
-}  // namespace axon
+}  // namespace axon::transport

@@ -15,7 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
-namespace axon {
+namespace axon::transport {
 
 ProcessGroup::ProcessGroup(int num_processes, Body body) : num_processes_(num_processes) {
   void* page = mmap(nullptr, kMostProcesses * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -100,4 +100,4 @@ bool ProcessGroup::wait(std::chrono::seconds timeout) {
   return succeeded;
 }
 
-}  // namespace axon
+}  // namespace axon::transport

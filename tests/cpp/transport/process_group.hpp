@@ -13,7 +13,7 @@
 
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::transport {
 
 class ProcessGroup {
  public:
@@ -57,4 +57,4 @@ class ProcessGroup {
   std::vector<pid_t> children_;
 };
 
-}  // namespace axon
+}  // namespace axon::transport

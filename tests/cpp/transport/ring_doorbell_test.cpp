@@ -11,7 +11,7 @@
 #include "transport/node.hpp"
 #include "transport/rings/process_memory.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 class RingDoorbells : public testing::Test {
@@ -128,4 +128,4 @@ TEST(ProcessMemory, is_read_of_who_has_the_key_alone) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

@@ -13,7 +13,7 @@
 #include "transport/node.hpp"
 #include "transport/rings/ring.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 using Outcome = RingWriter::Outcome;
@@ -339,4 +339,4 @@ TEST(SharedPages, opens_nothing_but_what_was_made_so) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

@@ -17,7 +17,7 @@
 #include "transport/process_group.hpp"
 #include "transport/rings/rings.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 using namespace std::chrono_literals;
@@ -114,4 +114,4 @@ TEST(Descriptors, are_counted_and_named_when_they_are_not_enough) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

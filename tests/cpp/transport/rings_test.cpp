@@ -12,7 +12,7 @@
 #include "transport/node.hpp"
 #include "transport/rings/ring_transport.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 size_t num_mapped() {
@@ -333,4 +333,4 @@ TEST(RingUse, never_makes_one_in_either_direction) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

@@ -49,7 +49,7 @@ void* memalign(size_t alignment, size_t num_bytes) {
 }
 #endif
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 constexpr size_t kWindow = 64;
@@ -119,4 +119,4 @@ TEST_P(UcxAllocation, none_once_warm) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

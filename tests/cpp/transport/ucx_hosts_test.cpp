@@ -15,7 +15,7 @@
 #include "transport/process_group.hpp"
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -142,4 +142,4 @@ TEST_P(UcxHostsLosing, a_killed_peer_is_reported_once_within_seconds) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

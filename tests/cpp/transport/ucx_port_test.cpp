@@ -14,7 +14,7 @@
 #include "transport/node.hpp"
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 std::set<std::string> own_socket_inodes() {
@@ -87,4 +87,4 @@ TEST(UcxPort, foreign_bytes_disturb_nobody) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

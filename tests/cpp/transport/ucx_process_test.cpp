@@ -9,7 +9,7 @@
 #include "transport/process_group.hpp"
 #include "transport/ucx/ucx.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -144,4 +144,4 @@ TEST(UcxProcesses, dead_peers_leave_nothing_behind) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

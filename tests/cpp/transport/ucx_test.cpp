@@ -11,7 +11,7 @@
 #include "transport/ucx/ucx_status.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
-namespace axon {
+namespace axon::transport {
 namespace {
 
 TEST(UcxStatus, names_the_call_and_ucx_words) {
@@ -132,4 +132,4 @@ TEST(UcxTransport, drops_messages_whose_header_is_of_another_length) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::transport

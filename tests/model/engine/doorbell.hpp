@@ -8,9 +8,11 @@
 
 #include "scheduler.hpp"
 
-namespace axon {
-
+namespace axon::transport {
 using PeerId = uint32_t;
+}  // namespace axon::transport
+
+namespace axon::engine {
 
 enum class Sleep : uint8_t { kLight, kDeep };
 
@@ -30,7 +32,7 @@ class Doorbell {
   void signal() noexcept { signalled_ = true; }
   void hush() noexcept { signalled_ = false; }
 
-  std::span<const PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
+  std::span<const transport::PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
     model::point();
     const auto deadline = model::now() + at_most;
     model::block_until([&] { return rung_ || (depth == Sleep::kDeep && signalled_); }, deadline);
@@ -54,4 +56,4 @@ class Doorbell {
   bool signalled_ = false;
 };
 
-}  // namespace axon
+}  // namespace axon::engine

@@ -10,7 +10,7 @@
 #include "base/interrupts.hpp"
 #include "rpc/core/handshake/handshake.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 namespace {
 
@@ -78,4 +78,4 @@ Result<Connected> connect_to_listener(const SocketAddress& socket_address, const
   return Connected{.peer = *handshake.peer(), .socket = std::move(socket)};
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -8,7 +8,7 @@
 #include "rpc/core/handshake/secret.hpp"
 #include "rpc/core/handshake/sockets.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // Two runtimes know each other. Nothing is sent over the socket any more: it hangs up when the other end is gone.
 struct Connected {
@@ -22,4 +22,4 @@ struct Connected {
 Result<Connected> connect_to_listener(const SocketAddress& socket_address, const Secret& secret,
                                       const EndpointInfo& own, sync::Clock::time_point deadline);
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace axon {
+namespace axon::rpc {
 
 struct ListenerCounts {
   uint64_t num_met = 0;
@@ -16,4 +16,4 @@ struct ListenerCounts {
   uint64_t num_exhausted = 0;  // times that somebody had to wait for want of a descriptor
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace axon {
+namespace axon::rpc {
 
 namespace {
 
@@ -68,4 +68,4 @@ Result<EndpointInfo> EndpointInfo::decode(std::span<const std::byte> bytes) {
   return info;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -9,7 +9,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 struct EndpointInfo {
   static constexpr size_t kMostNameBytes = 255;
@@ -27,4 +27,4 @@ struct EndpointInfo {
   static Result<EndpointInfo> decode(std::span<const std::byte> bytes);
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

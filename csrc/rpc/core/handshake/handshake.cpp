@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string>
 
-namespace axon {
+namespace axon::rpc {
 
 // In front of every frame, of every version.
 struct Handshake::Prefix {
@@ -173,4 +173,4 @@ Digest Handshake::seal_of(Role sender) const noexcept {
   return HmacSha256(secrets_[shared_].bytes()).add(std::as_bytes(std::span(&sender, 1))).add(transcript_).finish();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

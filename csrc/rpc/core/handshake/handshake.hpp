@@ -25,7 +25,7 @@
 #include "rpc/core/handshake/secret.hpp"
 #include "rpc/core/handshake/sha256.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 static constexpr uint16_t kHandshakeVersion = 1;
 
@@ -94,4 +94,4 @@ class Handshake {
   Status reason_;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -16,7 +16,7 @@
 #include "base/log.hpp"
 #include "base/resources.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 static constexpr std::chrono::milliseconds kExhaustedPause{100};
 static constexpr std::chrono::milliseconds kForever{1'000'000};
@@ -214,4 +214,4 @@ void Listener::accept_peer(PendingHandshake& pending) {
   own.ok() ? pending.handshake.answer(own.value()) : pending.handshake.refuse(std::move(own.status()));
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

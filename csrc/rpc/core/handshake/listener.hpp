@@ -25,7 +25,7 @@
 #include "rpc/core/handshake/counts.hpp"
 #include "rpc/core/handshake/handshake.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Listener {
  public:
@@ -107,4 +107,4 @@ class Listener {
   std::thread thread_;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstring>
 
-namespace axon {
+namespace axon::rpc {
 
 namespace {
 
@@ -55,4 +55,4 @@ Result<ListenerAddress> ListenerAddress::decode(std::span<const std::byte> bytes
   return ListenerAddress{.host = host, .port = prefix.port, .secret = std::move(secret).value()};
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

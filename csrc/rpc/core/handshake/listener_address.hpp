@@ -11,7 +11,7 @@
 #include "base/status.hpp"
 #include "rpc/core/handshake/secret.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 struct ListenerAddress {
   static constexpr size_t kMostHostBytes = 255;
@@ -24,4 +24,4 @@ struct ListenerAddress {
   static Result<ListenerAddress> decode(std::span<const std::byte> bytes);
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -7,7 +7,7 @@
 #include "rpc/core/handshake/nonce.hpp"
 #include "rpc/core/handshake/sha256.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 Result<Secret> Secret::from(std::span<const std::byte> bytes) {
   if (bytes.size() < kFewestBytes || bytes.size() > kMostBytes) {
@@ -32,4 +32,4 @@ Secret::~Secret() {
   if (!bytes_.empty()) explicit_bzero(bytes_.data(), bytes_.size());
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -8,7 +8,7 @@
 
 #include "base/status.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 class Secret {
  public:
@@ -34,4 +34,4 @@ class Secret {
   std::vector<std::byte> bytes_;
 };
 
-}  // namespace axon
+}  // namespace axon::rpc

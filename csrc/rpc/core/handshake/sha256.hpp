@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace axon {
+namespace axon::rpc {
 
 using Digest = std::array<std::byte, 32>;
 
@@ -43,4 +43,4 @@ class HmacSha256 {
 // In a time that does not tell where they differ.
 bool equal_in_secret(const Digest& left, std::span<const std::byte> right) noexcept;
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -18,7 +18,7 @@
 #include "base/interrupts.hpp"
 #include "base/resources.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 namespace {
 
@@ -202,4 +202,4 @@ bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_poin
   }
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

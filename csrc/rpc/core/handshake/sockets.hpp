@@ -9,7 +9,7 @@
 #include "base/status.hpp"
 #include "base/sync.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 struct SocketAddress {
   std::string host;  // a name, or an address of IPv4 or IPv6
@@ -43,4 +43,4 @@ bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_poin
 
 std::string last_error();
 
-}  // namespace axon
+}  // namespace axon::rpc

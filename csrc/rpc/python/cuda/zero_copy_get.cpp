@@ -15,9 +15,9 @@
 #include "ipc/stream_marker.hpp"
 #include "ipc/zero_copy_get.hpp"
 
-namespace axon {
+namespace axon::rpc_python {
 
-static_assert(sizeof(ExposedLocation) == sizeof(MemoryHandle));
+static_assert(sizeof(ipc::ExposedLocation) == sizeof(rpc::MemoryHandle));
 
 static void check(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
@@ -29,8 +29,8 @@ static T value_of(Result<T> result) {
   return std::move(result).value();
 }
 
-static StreamView current_stream(at::Device device) {
-  return StreamView(
+static cuda::StreamView current_stream(at::Device device) {
+  return cuda::StreamView(
       static_cast<cudaStream_t>(c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device).native_handle()));
 }
 
@@ -40,18 +40,18 @@ void check_not_captured(at::Device gpu) {
   }
 }
 
-std::optional<MemoryHandle> expose(const at::Tensor& tensor) {
-  Result<ExposedLocation> place = expose(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
+std::optional<rpc::MemoryHandle> expose(const at::Tensor& tensor) {
+  Result<ipc::ExposedLocation> place = ipc::expose(tensor.get_device(), tensor.const_data_ptr(), tensor.nbytes());
   if (!place.ok()) return std::nullopt;
-  return std::bit_cast<MemoryHandle>(place.value());
+  return std::bit_cast<rpc::MemoryHandle>(place.value());
 }
 
-void leave_after_current_stream(Outbound& outbound, at::Device gpu) {
-  const RelaxedCapture beside_captures;
+void leave_after_current_stream(rpc::Outbound& outbound, at::Device gpu) {
+  const cuda::RelaxedCapture beside_captures;
   const c10::DeviceGuard guard(gpu);
-  const StreamView stream = current_stream(gpu);
+  const cuda::StreamView stream = current_stream(gpu);
   if (stream.is_idle()) return;
-  auto marker = std::make_shared<StreamMarker>(value_of(StreamMarker::set(stream)));
+  auto marker = std::make_shared<ipc::StreamMarker>(value_of(ipc::StreamMarker::set(stream)));
   const std::atomic<uint32_t>& flag = marker->word();
   outbound.leave_when(flag, Owner::of(std::move(marker)));
 }
@@ -59,9 +59,9 @@ void leave_after_current_stream(Outbound& outbound, at::Device gpu) {
 namespace {
 
 // Of a tensor that has been copied once the marker is passed.
-class Ack final : public Submission, private FlagWaiter {
+class Ack final : public engine::Submission, private engine::FlagWaiter {
  public:
-  Ack(Engine& engine, StreamMarker read, Exposure exposure) noexcept
+  Ack(engine::Engine& engine, ipc::StreamMarker read, rpc::Exposure exposure) noexcept
       : engine_(engine), read_(std::move(read)), exposure_(std::move(exposure)) {}
 
  private:
@@ -69,60 +69,60 @@ class Ack final : public Submission, private FlagWaiter {
   void on_flag_set() noexcept override { delete this; }
   void complete() noexcept override {}
 
-  Engine& engine_;
-  const StreamMarker read_;
-  const Exposure exposure_;
+  engine::Engine& engine_;
+  const ipc::StreamMarker read_;
+  const rpc::Exposure exposure_;
 };
 
 }  // namespace
 
-void read_exposed(Inbound::Tensor& exposed, const at::Tensor& target, const Connection& peer) {
+void read_exposed(rpc::Inbound::Tensor& exposed, const at::Tensor& target, const rpc::Connection& peer) {
   const int known = peer.zero_copy.gpu.load();
   if (known < 0 || !peer.is_neighbour())
     throw NotReadable("a tensor on a GPU is exposed, which nobody here has asked for");
   const at::Device gpu =
       target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(known));
-  const RelaxedCapture beside_captures;
+  const cuda::RelaxedCapture beside_captures;
   const c10::DeviceGuard guard(gpu);
-  const StreamView stream = current_stream(gpu);
+  const cuda::StreamView stream = current_stream(gpu);
   const Buffer buffer{static_cast<std::byte*>(target.mutable_data_ptr()), target.nbytes()};
-  const auto place = std::bit_cast<ExposedLocation>(exposed.memory_handle);
+  const auto place = std::bit_cast<ipc::ExposedLocation>(exposed.memory_handle);
   const Status read =
-      value_of(ZeroCopyReader::of(gpu.index()))->read(peer.identity().address.pid, place, buffer, stream);
+      value_of(ipc::ZeroCopyReader::of(gpu.index()))->read(peer.identity().address.pid, place, buffer, stream);
   if (!read.ok() && read.code() == ErrorCode::kPeerLost) throw NotReadable(read.message());
   check(read);
   if (target.is_cpu()) {
     check(stream.synchronize());
-    exposed.exposure = Exposure();
+    exposed.exposure = rpc::Exposure();
     return;
   }
-  Engine& engine = peer.engine();
-  engine.submit(*new Ack(engine, value_of(StreamMarker::set(stream)), std::move(exposed.exposure)));
+  engine::Engine& engine = peer.engine();
+  engine.submit(*new Ack(engine, value_of(ipc::StreamMarker::set(stream)), std::move(exposed.exposure)));
 }
 
 // None where the driver does not tell.
 static std::optional<std::string> uuid_text(int gpu) {
-  Result<DeviceUuid> uuid = uuid_of(gpu);
+  Result<cuda::DeviceUuid> uuid = cuda::uuid_of(gpu);
   if (!uuid.ok()) return std::nullopt;
   return std::string(uuid.value().begin(), uuid.value().end());
 }
 
 void let_peers_read() noexcept {
   [[maybe_unused]] static const bool once = [] {
-    if (config::has_transport("cuda")) PeerProcess::allow_peers();
+    if (config::has_transport("cuda")) ipc::PeerProcess::allow_peers();
     return true;
   }();
 }
 
-std::vector<std::string> gpus_readable_of(const Connection& peer) {
+std::vector<std::string> gpus_readable_of(const rpc::Connection& peer) {
   std::vector<std::string> uuids;
   if (!config::has_transport("cuda")) return uuids;
-  Result<PeerProcess> process = PeerProcess::open(peer.identity().address.pid);
+  Result<ipc::PeerProcess> process = ipc::PeerProcess::open(peer.identity().address.pid);
   if (!process.ok() || !process.value().may_be_read()) return uuids;
-  const int count = num_devices();
+  const int count = cuda::num_devices();
   for (int gpu = 0; gpu < count; ++gpu) {
     bool by_all = true;
-    for (int reader = 0; reader < count; ++reader) by_all &= reader == gpu || can_access(reader, gpu);
+    for (int reader = 0; reader < count; ++reader) by_all &= reader == gpu || cuda::can_access(reader, gpu);
     const std::optional<std::string> uuid = uuid_text(gpu);
     if (by_all && uuid) uuids.push_back(*uuid);
   }
@@ -132,10 +132,10 @@ std::vector<std::string> gpus_readable_of(const Connection& peer) {
 uint64_t own_gpus_among(const std::vector<std::string>& uuids) {
   uint64_t gpus = 0;
   if (!config::has_transport("cuda")) return gpus;
-  for (int gpu = 0; gpu < std::min(num_devices(), 64); ++gpu) {
+  for (int gpu = 0; gpu < std::min(cuda::num_devices(), 64); ++gpu) {
     if (std::ranges::find(uuids, uuid_text(gpu)) != uuids.end()) gpus |= uint64_t{1} << gpu;
   }
   return gpus;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

@@ -2,23 +2,23 @@
 
 #include <stdexcept>
 
-namespace axon {
+namespace axon::rpc_python {
 
-std::optional<MemoryHandle> expose(const at::Tensor&) {
+std::optional<rpc::MemoryHandle> expose(const at::Tensor&) {
   return std::nullopt;
 }
 
-void leave_after_current_stream(Outbound&, at::Device) {}
+void leave_after_current_stream(rpc::Outbound&, at::Device) {}
 
 void check_not_captured(at::Device) {}
 
-void read_exposed(Inbound::Tensor&, const at::Tensor&, const Connection&) {
+void read_exposed(rpc::Inbound::Tensor&, const at::Tensor&, const rpc::Connection&) {
   throw NotReadable("a tensor on a GPU is exposed, and this torch_axon was built without CUDA");
 }
 
 void let_peers_read() noexcept {}
 
-std::vector<std::string> gpus_readable_of(const Connection&) {
+std::vector<std::string> gpus_readable_of(const rpc::Connection&) {
   return {};
 }
 
@@ -26,4 +26,4 @@ uint64_t own_gpus_among(const std::vector<std::string>&) {
   return 0;
 }
 
-}  // namespace axon
+}  // namespace axon::rpc_python

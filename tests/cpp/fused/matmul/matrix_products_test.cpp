@@ -13,7 +13,7 @@
 #include "cuda/device.hpp"
 #include "cuda/memory.hpp"
 
-namespace axon {
+namespace axon::matmul {
 namespace {
 
 constexpr int64_t kRows = 384, kDepth = 256, kColumns = 512;
@@ -50,7 +50,7 @@ class DeviceMatrix {
       : num_columns_(static_cast<size_t>(num_columns)),
         stride_(static_cast<size_t>(num_columns + padding)),
         host_(matrix.size() / num_columns_ * stride_),
-        memory_(value(DeviceMemory::allocate(host_.size() * sizeof(T)))) {
+        memory_(value(cuda::DeviceMemory::allocate(host_.size() * sizeof(T)))) {
     for (size_t i = 0; i < matrix.size(); ++i) host_[i / num_columns_ * stride_ + i % num_columns_] = T(matrix[i]);
     check(cudaMemcpy(memory_.data(), host_.data(), host_.size() * sizeof(T), cudaMemcpyHostToDevice));
   }
@@ -69,7 +69,7 @@ class DeviceMatrix {
  private:
   size_t num_columns_, stride_;
   std::vector<T> host_;
-  DeviceMemory memory_;
+  cuda::DeviceMemory memory_;
 };
 
 Floats multiply(const Floats& x, const Floats& weight) {
@@ -96,7 +96,7 @@ template <typename T>
 class MatrixProductsTest : public testing::Test {
  protected:
   void SetUp() override {
-    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU, found none";
+    if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU, found none";
     if (!load_blas_lt().ok()) GTEST_SKIP() << "needs cuBLASLt, found none";
   }
 
@@ -112,8 +112,8 @@ class MatrixProductsTest : public testing::Test {
 
   void run(const MatrixProduct& product) const {
     MatrixProducts* const products = value(MatrixProducts::of(0));
-    const DeviceMemory workspace = value(DeviceMemory::allocate(MatrixProducts::kWorkspaceBytes));
-    const Stream stream = value(Stream::create());
+    const cuda::DeviceMemory workspace = value(cuda::DeviceMemory::allocate(MatrixProducts::kWorkspaceBytes));
+    const cuda::Stream stream = value(cuda::Stream::create());
     for (int again = 0; again < 2; ++again) check(products->enqueue(product, workspace.data(), stream));
     check(stream.view().synchronize());
   }
@@ -168,4 +168,4 @@ TYPED_TEST(MatrixProductsTest, that_are_added_and_halved_are_rounded_once) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::matmul

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace axon {
+namespace axon::matmul {
 namespace {
 
 constexpr int64_t kLongestShort = 4096, kLong = 8192;
@@ -40,4 +40,4 @@ TEST(ProductCut, pieces_follow_each_other_and_are_alike_up_to_a_tile) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::matmul

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace axon {
+namespace axon::matmul {
 namespace {
 
 constexpr int32_t k192x192 = 209, k256x128 = 24, k168x128 = 197, k144x128 = 184, kNew = 9999;
@@ -31,4 +31,4 @@ TEST(TileChoice, the_first_of_those_that_nothing_is_known_of) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::matmul

@@ -12,7 +12,7 @@
 #include "cuda/memory.hpp"
 #include "kernels/device_ranks.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 using testing::require;
@@ -20,9 +20,9 @@ using testing::require;
 class ArrivalsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
-    stream_ = require(Stream::create());
-    passed_ = require(Event::create_untimed());
+    if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+    stream_ = require(cuda::Stream::create());
+    passed_ = require(cuda::Event::create_untimed());
   }
 
   static std::unique_ptr<Arrivals> create(int rank) {
@@ -36,8 +36,8 @@ class ArrivalsTest : public ::testing::Test {
     return passed_->view().has_passed();
   }
 
-  std::optional<Stream> stream_;
-  std::optional<Event> passed_;
+  std::optional<cuda::Stream> stream_;
+  std::optional<cuda::Event> passed_;
 };
 
 // The peer's words are registered while a stream waits: that must not wait for the device.
@@ -46,7 +46,7 @@ TEST_F(ArrivalsTest, a_stream_waits_until_the_peer_has_told_of_the_tile) {
   await(*mine, 2);
   const std::unique_ptr<Arrivals> theirs = create(1);
   require(theirs->map(0, FileDescriptor(dup(mine->descriptor()))));
-  const Stream side = require(Stream::create());
+  const cuda::Stream side = require(cuda::Stream::create());
   require(theirs->tell(0, 1, side));
   require(side.view().synchronize());
   EXPECT_FALSE(has_passed());
@@ -75,7 +75,7 @@ TEST_F(ArrivalsTest, giving_up_ends_the_waits_that_are_queued_and_those_that_com
 // More than the launch queue holds: this thread is blocked in CUDA until somebody ends the waits without it.
 TEST_F(ArrivalsTest, giving_up_frees_a_thread_whose_launches_fill_the_queue) {
   const std::unique_ptr<Arrivals> arrivals = create(0);
-  const DeviceMemory word = require(DeviceMemory::allocate(sizeof(uint32_t)));
+  const cuda::DeviceMemory word = require(cuda::DeviceMemory::allocate(sizeof(uint32_t)));
   await(*arrivals, 0);
   const std::jthread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -88,4 +88,4 @@ TEST_F(ArrivalsTest, giving_up_frees_a_thread_whose_launches_fill_the_queue) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

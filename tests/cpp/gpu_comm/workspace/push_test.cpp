@@ -17,14 +17,14 @@ constexpr size_t kLength = 1 << 20;
 constexpr size_t kNumBytes = 4 * kLength;
 constexpr int kNumTiles = 4;
 
-StreamBarrier barrier_of(size_t num_bytes) {
-  return {.operation = DeviceOperation::kAllGatherMatmul,
+gpu_comm::StreamBarrier barrier_of(size_t num_bytes) {
+  return {.operation = cuda::DeviceOperation::kAllGatherMatmul,
           .dtype = DataType::kInt32,
-          .descriptor = BarrierDescriptor::of(num_bytes, {})};
+          .descriptor = gpu_comm::BarrierDescriptor::of(num_bytes, {})};
 }
 
-std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
-  auto made = require(Workspace::make(
+std::unique_ptr<gpu_comm::Workspace> make_workspace(DeviceProcess& self, Party& party) {
+  auto made = require(gpu_comm::Workspace::make(
       *party.communicator,
       {.device = self.device(), .num_bytes = kNumBytes * self.size(), .timeout = std::chrono::seconds(20)}));
   if (made == nullptr) throw std::runtime_error("no workspace (AXON_LOG=info)");
@@ -33,7 +33,7 @@ std::unique_ptr<Workspace> make_workspace(DeviceProcess& self, Party& party) {
 }
 
 // Pushes `data` to the own place in every workspace, tile by tile.
-void push(DeviceProcess& self, const Workspace& workspace, const Tensor& data, StreamView stream) {
+void push(DeviceProcess& self, const gpu_comm::Workspace& workspace, const Tensor& data, cuda::StreamView stream) {
   constexpr size_t kPieceBytes = kNumBytes / kNumTiles;
   const size_t own_place = kNumBytes * static_cast<size_t>(self.rank());
   for (int tile = 0; tile < kNumTiles; ++tile) {
@@ -48,12 +48,12 @@ void push(DeviceProcess& self, const Workspace& workspace, const Tensor& data, S
 // Each round changes what is pushed; what a rank has read of the last one is safe behind the meeting.
 TEST_P(DeviceGroupPushTest, what_all_ranks_have_told_of_is_there) {
   on_ranks([](DeviceProcess& self) {
-    const Stream side = require(Stream::create());  // outlives the group
+    const cuda::Stream side = require(cuda::Stream::create());  // outlives the group
     Party party = self.form("pushing");
     meet_all(party);
-    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
-    const Event begun = require(Event::create_untimed());
-    const Event ended = require(Event::create_untimed());
+    const std::unique_ptr<gpu_comm::Workspace> workspace = make_workspace(self, party);
+    const cuda::Event begun = require(cuda::Event::create_untimed());
+    const cuda::Event ended = require(cuda::Event::create_untimed());
     for (int round = 0; round < 20; ++round) {
       const Tensor own(contribution(self.rank(), kLength, round));
       const Tensor read(kLength * self.size());
@@ -81,13 +81,13 @@ TEST_P(DeviceGroupPushTest, a_group_that_ends_lets_its_streams_go_on) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("ending");
     meet_all(party);
-    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
+    const std::unique_ptr<gpu_comm::Workspace> workspace = make_workspace(self, party);
     require(party.group->enqueue_barrier(barrier_of(kNumBytes), self.stream()));
     for (int again = 0; again < 3; ++again) {
       for (int tile = 0; tile < kNumTiles; ++tile)
         require(party.group->await(*workspace->arrivals(), tile, self.stream()));
     }
-    const Event passed = require(Event::create_untimed());
+    const cuda::Event passed = require(cuda::Event::create_untimed());
     require(self.stream().record(passed));
     self.barrier();
     EXPECT_FALSE(passed.view().has_passed());
@@ -101,7 +101,7 @@ TEST_P(DeviceGroupPushTest, ranks_that_meet_for_other_sizes_are_told_and_wait_fo
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("unlike");
     meet_all(party);
-    const std::unique_ptr<Workspace> workspace = make_workspace(self, party);
+    const std::unique_ptr<gpu_comm::Workspace> workspace = make_workspace(self, party);
     require(party.group->enqueue_barrier(barrier_of(self.rank() == 0 ? 1 << 20 : 2 << 20), self.stream()));
     for (int tile = 0; tile < kNumTiles; ++tile)
       require(party.group->await(*workspace->arrivals(), tile, self.stream()));

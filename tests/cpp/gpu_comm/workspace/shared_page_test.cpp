@@ -11,7 +11,7 @@
 
 #include "ipc/peer_process.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 std::atomic_ref<uint32_t> word(const SharedPage& page, size_t index) {
@@ -26,7 +26,7 @@ SharedPage create() {
 
 // The page that the parent has under this number, as a process that has not inherited its mapping gets it.
 std::optional<SharedPage> fetch(pid_t parent, int number) {
-  const Result<PeerProcess> process = PeerProcess::open(parent);
+  const Result<ipc::PeerProcess> process = ipc::PeerProcess::open(parent);
   if (!process.ok()) return std::nullopt;
   Result<FileDescriptor> memory = process.value().fetch(number);
   if (!memory.ok()) return std::nullopt;
@@ -42,7 +42,7 @@ TEST(SharedPage, begins_as_zeros) {
 }
 
 TEST(SharedPage, what_a_peer_stores_comes_and_stays_when_it_ends) {
-  PeerProcess::allow_peers();
+  ipc::PeerProcess::allow_peers();
   const SharedPage page = create();
   const pid_t parent = getpid();
   const pid_t child = fork();
@@ -75,4 +75,4 @@ TEST(SharedPage, needs_memory_behind_the_descriptor) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -8,7 +8,7 @@
 #include <optional>
 #include <thread>
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -64,4 +64,4 @@ TEST(WaitEnder, leaves_the_words_alone_once_it_is_gone) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -8,7 +8,7 @@
 #include "engine/engines.hpp"
 #include "transport/loopback/loopback.hpp"
 
-namespace axon {
+namespace axon::gpu_comm {
 namespace {
 
 using namespace std::chrono_literals;
@@ -16,11 +16,11 @@ using namespace std::chrono_literals;
 constexpr size_t kNumRanks = 3;
 
 TEST(Workspace, all_ranks_get_one_or_none_does) {
-  LoopbackFabric fabric;
-  Engines engines{loopback_transports(fabric, kNumRanks)};
-  std::vector<std::unique_ptr<Communicator>> communicators = engines.form("workspace");
+  transport::LoopbackFabric fabric;
+  engine::Engines engines{engine::loopback_transports(fabric, kNumRanks)};
+  std::vector<std::unique_ptr<engine::Communicator>> communicators = engines.form("workspace");
   std::array<bool, kNumRanks> has_one{};
-  on_all_ranks(kNumRanks, [&](int rank) {
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
     const auto index = static_cast<size_t>(rank);
     Result<std::unique_ptr<Workspace>> made =
         Workspace::make(*communicators[index], {.device = 0, .num_bytes = 1 << 20, .timeout = 30s});
@@ -35,10 +35,10 @@ TEST(Workspace, all_ranks_get_one_or_none_does) {
 }
 
 TEST(Workspace, a_rank_that_does_not_come_is_named) {
-  LoopbackFabric fabric;
-  Engines engines{loopback_transports(fabric, kNumRanks)};
-  std::vector<std::unique_ptr<Communicator>> communicators = engines.form("workspace");
-  on_all_ranks(kNumRanks, [&](int rank) {
+  transport::LoopbackFabric fabric;
+  engine::Engines engines{engine::loopback_transports(fabric, kNumRanks)};
+  std::vector<std::unique_ptr<engine::Communicator>> communicators = engines.form("workspace");
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
     if (rank == 1) return;
     Result<std::unique_ptr<Workspace>> made =
         Workspace::make(*communicators[static_cast<size_t>(rank)], {.num_bytes = 1 << 20, .timeout = 200ms});
@@ -48,4 +48,4 @@ TEST(Workspace, a_rank_that_does_not_come_is_named) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::gpu_comm

@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 using std::chrono::milliseconds;
@@ -104,4 +104,4 @@ TEST(CacheThread, calls_nothing_once_it_has_stopped) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -12,7 +12,7 @@
 #include "ipc/peer_process.hpp"
 #include "ipc/registrations/fake_memory.hpp"
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 constexpr uint64_t kIncarnation = 77;
@@ -136,4 +136,4 @@ TEST_F(ExportTables, are_never_seen_half_written) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -5,11 +5,11 @@
 
 #include "ipc/registrations/fake_memory.hpp"
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 using testing::FakeOwnMemory;
-using Kind = FakeOwnMemory::Kind;
+using Kind = testing::FakeOwnMemory::Kind;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kGranule = 20 * kMiB;
@@ -17,7 +17,7 @@ constexpr uint64_t kBase = 0x7f00'0000'0000;
 
 class ExportsOf : public ::testing::Test {
  protected:
-  IpcLocation location(uint64_t address, uint64_t num_bytes = kMiB) {
+  cuda::IpcLocation location(uint64_t address, uint64_t num_bytes = kMiB) {
     return exports_.locate(address, num_bytes).location;
   }
   uint32_t number(uint64_t address, uint64_t num_bytes = kMiB) {
@@ -35,7 +35,7 @@ class ExportsOf : public ::testing::Test {
     }
   }
 
-  FakeOwnMemory memory_;
+  testing::FakeOwnMemory memory_;
   testing::FakePeerMemory reader_;
   ExportTable export_table_{7};
   Exports exports_{memory_, export_table_, {.device = 0, .num_descriptors = 8}};
@@ -54,7 +54,7 @@ TEST_F(ExportsOf, tensors_of_one_allocation_are_one_registration) {
   ASSERT_EQ(published().size(), 1u);
   EXPECT_TRUE(published()[0].extents.empty());
   EXPECT_EQ(published()[0].num_bytes, kGranule);
-  EXPECT_NE(published()[0].legacy, LegacyHandle{});
+  EXPECT_NE(published()[0].legacy, cuda::LegacyHandle{});
 }
 
 TEST_F(ExportsOf, memory_at_a_used_address_has_another_number) {
@@ -122,13 +122,13 @@ TEST_F(ExportsOf, what_is_not_memory_is_nowhere) {
 
 TEST_F(ExportsOf, tensors_over_several_granules_are_runs) {
   allocate_run(kBase, 4);
-  const IpcLocation spanning = location(kBase + kGranule + 512, 2 * kGranule);
+  const cuda::IpcLocation spanning = location(kBase + kGranule + 512, 2 * kGranule);
   EXPECT_EQ(spanning.registration, 1u);
   EXPECT_EQ(spanning.offset, 512u);
   ASSERT_EQ(published().size(), 1u);
   EXPECT_EQ(published()[0].num_bytes, 3 * kGranule);
   EXPECT_EQ(published()[0].extents.size(), 3u);
-  const IpcLocation within = location(kBase + 2 * kGranule, kGranule);
+  const cuda::IpcLocation within = location(kBase + 2 * kGranule, kGranule);
   EXPECT_EQ(within.registration, 1u);
   EXPECT_EQ(within.offset, kGranule);
   EXPECT_EQ(location(kBase, 2 * kGranule).registration, 2u);  // begins before it
@@ -183,8 +183,8 @@ TEST_F(ExportsOf, numbers_wait_for_their_slot) {
   memory_.allocate(kBase, kMiB, Kind::kLegacy);
   EXPECT_EQ(number(kBase), 1u);  // stays
   const uint64_t other = kBase + kGranule;
-  for (uint32_t expected = 2; expected < 3 * kRegistrationSlots; ++expected) {
-    if (expected % kRegistrationSlots == 1) continue;
+  for (uint32_t expected = 2; expected < 3 * cuda::kRegistrationSlots; ++expected) {
+    if (expected % cuda::kRegistrationSlots == 1) continue;
     memory_.allocate(other, kMiB, Kind::kLegacy);
     ASSERT_EQ(number(other), expected);
   }
@@ -205,4 +205,4 @@ TEST_F(ExportsOf, registrations_are_bounded) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -15,7 +15,7 @@
 namespace axon::testing {
 
 // This process's, read as if it were another's. What is done between two reads is what a peer does meanwhile.
-class FakePeerMemory : public PeerMemory {
+class FakePeerMemory : public ipc::PeerMemory {
  public:
   Status read(uint64_t address, std::span<std::byte> bytes) const override {
     if (before_read) before_read();
@@ -31,7 +31,7 @@ class FakePeerMemory : public PeerMemory {
 };
 
 // Allocations as a driver tells of them.
-class FakeOwnMemory final : public OwnMemory {
+class FakeOwnMemory final : public ipc::OwnMemory {
  public:
   enum class Kind { kLegacy, kShareable, kPool };
 
@@ -46,7 +46,7 @@ class FakeOwnMemory final : public OwnMemory {
                           .has_legacy_handle = kind == Kind::kLegacy};
   }
   void map_again(uint64_t base, uint64_t other_base) {
-    Allocation& other = allocations_[other_base] = allocations_.at(base);
+    cuda::Allocation& other = allocations_[other_base] = allocations_.at(base);
     other.base = other_base;
   }
   void free(uint64_t base, uint64_t num_bytes) {
@@ -55,19 +55,19 @@ class FakeOwnMemory final : public OwnMemory {
     });
   }
 
-  Result<Allocation> allocation_at(uint64_t address) const override {
+  Result<cuda::Allocation> allocation_at(uint64_t address) const override {
     if (is_mute) return Status(ErrorCode::kInternal, "the driver is gone");
     for (const auto& [base, allocation] : allocations_) {
       if (base <= address && address < base + allocation.num_bytes) return allocation;
     }
-    return Allocation{};
+    return cuda::Allocation{};
   }
-  Result<FileDescriptor> share(const Allocation&) const override {
+  Result<FileDescriptor> share(const cuda::Allocation&) const override {
     ++num_shared;
     return FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
   }
-  Result<LegacyHandle> legacy_handle_of(const Allocation& allocation) const override {
-    LegacyHandle handle{};
+  Result<cuda::LegacyHandle> legacy_handle_of(const cuda::Allocation& allocation) const override {
+    cuda::LegacyHandle handle{};
     handle[0] = static_cast<std::byte>(allocation.id);
     return handle;
   }
@@ -76,7 +76,7 @@ class FakeOwnMemory final : public OwnMemory {
   mutable int num_shared = 0;
 
  private:
-  std::map<uint64_t, Allocation> allocations_;
+  std::map<uint64_t, cuda::Allocation> allocations_;
   uint64_t next_id_ = 100;
 };
 

@@ -7,8 +7,8 @@
 
 namespace axon::testing {
 
-static const CudaDriver& driver() {
-  return *require(load_driver());
+static const cuda::CudaDriver& driver() {
+  return *require(cuda::load_driver());
 }
 
 static void require(CUresult error) {

@@ -4,7 +4,7 @@
 
 #include "ipc/registrations/fake_memory.hpp"
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -36,7 +36,7 @@ class FakeMapped final : public MappedRegistration {
   Here& here_;
   const uint32_t number_;
   const bool is_legacy_;
-  const LegacyHandle data_;
+  const cuda::LegacyHandle data_;
 };
 
 class FakePeer final : public RegistrationPeer {
@@ -202,9 +202,9 @@ TEST_F(ImportsOf, an_export_table_that_always_changes_is_left_for_later) {
 TEST_F(ImportsOf, slots_change_their_owner) {
   publish({run(5)});
   imports_.look();
-  publish({run(5 + kRegistrationSlots)});
+  publish({run(5 + cuda::kRegistrationSlots)});
   imports_.look();
-  EXPECT_EQ(found(), (Numbers{5 + kRegistrationSlots}));
+  EXPECT_EQ(found(), (Numbers{5 + cuda::kRegistrationSlots}));
 }
 
 // Some kernel of ours may be using it: a peer that dies frees nothing in order.
@@ -247,4 +247,4 @@ TEST_F(ImportsOf, nonsense_changes_nothing) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-namespace axon {
+namespace axon::ipc {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -68,7 +68,7 @@ TEST(RegistrationRecords, impossible_numbers_are_refused) {
 
 TEST(RegistrationRecords, two_in_one_slot_are_refused) {
   EXPECT_NE(refusal(std::vector{legacy(5), legacy(5)}).find("two registrations"), std::string::npos);
-  EXPECT_NE(refusal(std::vector{legacy(5), legacy(5 + kRegistrationSlots)}).find("two registrations"),
+  EXPECT_NE(refusal(std::vector{legacy(5), legacy(5 + cuda::kRegistrationSlots)}).find("two registrations"),
             std::string::npos);
 }
 
@@ -102,4 +102,4 @@ TEST(RegistrationRecords, too_many_bytes_are_refused) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::ipc

@@ -21,8 +21,8 @@ constexpr size_t kBytes = 8 * kMiB;
 
 // What two processes show each other.
 struct Note {
-  std::array<std::byte, DeviceAddress::kNumBytes> address;
-  IpcLocation location;
+  std::array<std::byte, ipc::DeviceAddress::kNumBytes> address;
+  cuda::IpcLocation location;
 };
 
 bool comes_true(const std::function<bool()>& condition) {
@@ -37,52 +37,54 @@ bool comes_true(const std::function<bool()>& condition) {
 // One of the two processes, with its view of the other.
 class Side {
  public:
-  Side(int rank, int device, ProcessGroup& processes, Note* notes)
+  Side(int rank, int device, transport::ProcessGroup& processes, Note* notes)
       : rank_(rank), device_(device), processes_(processes), notes_(notes) {
     require(cudaSetDevice(device));
-    arena_ = require(Arena::of(device));
+    arena_ = require(ipc::Arena::of(device));
     notes_[rank].address = arena_->address_of(require(arena_->take())).encode();
     meet();
-    table_ = require(arena_->view_of(require(DeviceAddress::decode(notes_[1 - rank].address))))->registrations();
+    table_ = require(arena_->view_of(require(ipc::DeviceAddress::decode(notes_[1 - rank].address))))->registrations();
   }
 
   int rank() const { return rank_; }
   int device() const { return device_; }
-  Registrations& registrations() const { return arena_->registrations(); }
-  LaunchLedger& launches() const { return arena_->launches(); }
+  ipc::Registrations& registrations() const { return arena_->registrations(); }
+  ipc::LaunchLedger& launches() const { return arena_->launches(); }
   void meet() { processes_.barrier(rank_); }
 
   // Where a tensor of this side is, to the other; and theirs.
-  IpcLocation swap(IpcLocation location) {
+  cuda::IpcLocation swap(cuda::IpcLocation location) {
     notes_[rank_].location = location;
     meet();
-    const IpcLocation theirs = notes_[1 - rank_].location;
+    const cuda::IpcLocation theirs = notes_[1 - rank_].location;
     meet();
     return theirs;
   }
-  IpcLocation swap(const std::byte* data, size_t num_bytes = kBytes) {
-    const IpcLocation location = registrations().locate(data, num_bytes);
+  cuda::IpcLocation swap(const std::byte* data, size_t num_bytes = kBytes) {
+    const cuda::IpcLocation location = registrations().locate(data, num_bytes);
     EXPECT_NE(location.registration, 0u);
     return swap(location);
   }
 
-  RegistrationEntry entry(uint64_t number) const {
-    RegistrationEntry entry{};
-    require(cudaMemcpy(&entry, &table_[number % kRegistrationSlots], sizeof entry, cudaMemcpyDeviceToHost));
+  cuda::RegistrationEntry entry(uint64_t number) const {
+    cuda::RegistrationEntry entry{};
+    require(cudaMemcpy(&entry, &table_[number % cuda::kRegistrationSlots], sizeof entry, cudaMemcpyDeviceToHost));
     return entry;
   }
   bool has_closed_all() const {
     return comes_true([&] { return registrations().counts().num_retired == 0; });
   }
-  bool finds(IpcLocation location) const { return entry(location.registration).registration == location.registration; }
-  void expect_found(IpcLocation location) const {
+  bool finds(cuda::IpcLocation location) const {
+    return entry(location.registration).registration == location.registration;
+  }
+  void expect_found(cuda::IpcLocation location) const {
     EXPECT_TRUE(comes_true([&] { return finds(location); })) << "registration " << location.registration;
   }
-  void expect_gone(IpcLocation location) const {
+  void expect_gone(cuda::IpcLocation location) const {
     EXPECT_TRUE(comes_true([&] { return !finds(location); })) << "registration " << location.registration;
   }
   // What is at the other side's location, or behind it.
-  uint8_t look(IpcLocation location, size_t offset = 0) const {
+  uint8_t look(cuda::IpcLocation location, size_t offset = 0) const {
     const std::byte* const there = entry(location.registration).base + location.offset + offset;
     uint8_t value = 0;
     require(cudaMemcpy(&value, there, 1, cudaMemcpyDeviceToHost));
@@ -92,10 +94,10 @@ class Side {
  private:
   const int rank_;
   const int device_;
-  ProcessGroup& processes_;
+  transport::ProcessGroup& processes_;
   Note* const notes_;
-  Arena* arena_ = nullptr;
-  const RegistrationEntry* table_ = nullptr;
+  ipc::Arena* arena_ = nullptr;
+  const cuda::RegistrationEntry* table_ = nullptr;
 };
 
 void fill(std::byte* data, size_t num_bytes, int value) {
@@ -105,11 +107,11 @@ void fill(std::byte* data, size_t num_bytes, int value) {
 
 class RegistrationsTest : public ForkedLayoutTest {
  protected:
-  static void on_both_sides(const std::function<void(Side& side, ProcessGroup& processes)>& body) {
+  static void on_both_sides(const std::function<void(Side& side, transport::ProcessGroup& processes)>& body) {
     constexpr size_t kNotes = 2 * sizeof(Note);
     void* const page = mmap(nullptr, kNotes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(page, MAP_FAILED);
-    ProcessGroup processes(2, [&](int rank, ProcessGroup& group) {
+    transport::ProcessGroup processes(2, [&](int rank, transport::ProcessGroup& group) {
       try {
         Side side(rank, GetParam().devices()[static_cast<size_t>(rank)], group, static_cast<Note*>(page));
         body(side, group);
@@ -127,11 +129,11 @@ INSTANTIATE_TEST_SUITE_P(Layouts, RegistrationsTest,
                          ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2}), name_of);
 
 TEST_P(RegistrationsTest, memory_of_cuda_malloc_appears) {
-  on_both_sides([](Side& side, ProcessGroup&) {
-    const DeviceMemory memory = require(DeviceMemory::allocate(kBytes));
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
+    const cuda::DeviceMemory memory = require(cuda::DeviceMemory::allocate(kBytes));
     fill(memory.data(), kBytes, 10 + side.rank());
     fill(memory.data() + kBytes - kMiB, kMiB, 20 + side.rank());
-    const IpcLocation theirs = side.swap(memory.data() + kMiB, kMiB);
+    const cuda::IpcLocation theirs = side.swap(memory.data() + kMiB, kMiB);
     EXPECT_EQ(theirs.offset, kMiB);
     side.expect_found(theirs);
     EXPECT_EQ(side.look(theirs), 11 - side.rank());
@@ -144,15 +146,15 @@ TEST_P(RegistrationsTest, memory_of_cuda_malloc_appears) {
 
 // The driver puts several into the 2 MiB that it maps at least.
 TEST_P(RegistrationsTest, small_allocations_appear) {
-  on_both_sides([](Side& side, ProcessGroup&) {
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
     constexpr size_t kSmall = size_t{64} << 10;
-    std::vector<DeviceMemory> memories;
+    std::vector<cuda::DeviceMemory> memories;
     for (int i = 0; i < 3; ++i) {
-      memories.push_back(require(DeviceMemory::allocate(kSmall)));
+      memories.push_back(require(cuda::DeviceMemory::allocate(kSmall)));
       fill(memories.back().data(), kSmall, 10 * i + side.rank());
     }
     for (int i = 0; i < 3; ++i) {
-      const IpcLocation theirs = side.swap(memories[static_cast<size_t>(i)].data(), kSmall);
+      const cuda::IpcLocation theirs = side.swap(memories[static_cast<size_t>(i)].data(), kSmall);
       side.expect_found(theirs);
       EXPECT_EQ(side.look(theirs), 10 * i + 1 - side.rank());
       EXPECT_EQ(side.look(theirs, kSmall - 1), 10 * i + 1 - side.rank());
@@ -164,21 +166,21 @@ TEST_P(RegistrationsTest, small_allocations_appear) {
 // What was freed is found by nobody, and stays mapped while somebody launches; what comes to its address is found under
 // another number, at the latest once the mapping of the former has been closed.
 TEST_P(RegistrationsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
-  on_both_sides([](Side& side, ProcessGroup&) {
-    auto memory = std::make_unique<DeviceMemory>(require(DeviceMemory::allocate(kBytes)));
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
+    auto memory = std::make_unique<cuda::DeviceMemory>(require(cuda::DeviceMemory::allocate(kBytes)));
     const std::byte* const former_address = memory->data();
-    const IpcLocation former = side.swap(memory->data());
+    const cuda::IpcLocation former = side.swap(memory->data());
     side.expect_found(former);
     side.meet();
-    std::optional<LaunchLedger::Launching> launching(side.launches().launching());
+    std::optional<ipc::LaunchLedger::Launching> launching(side.launches().launching());
     memory.reset();
     side.expect_gone(former);
     EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_retired == 1; }));
     side.meet();
-    memory = std::make_unique<DeviceMemory>(require(DeviceMemory::allocate(kBytes)));
+    memory = std::make_unique<cuda::DeviceMemory>(require(cuda::DeviceMemory::allocate(kBytes)));
     RecordProperty("address_was_used_again", memory->data() == former_address ? "yes" : "no");
     fill(memory->data(), kBytes, 30 + side.rank());
-    const IpcLocation latter = side.swap(memory->data());
+    const cuda::IpcLocation latter = side.swap(memory->data());
     EXPECT_NE(latter.registration, former.registration);
     EXPECT_EQ(side.registrations().counts().num_retired, 1u);
     launching.reset();
@@ -191,12 +193,12 @@ TEST_P(RegistrationsTest, memory_that_is_freed_goes_and_its_address_comes_back) 
 }
 
 TEST_P(RegistrationsTest, memory_of_pools_is_not_offered) {
-  on_both_sides([](Side& side, ProcessGroup&) {
-    const Stream stream = require(Stream::create());
-    const StreamMemory memory = require(StreamMemory::allocate(kBytes, stream));
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
+    const cuda::Stream stream = require(cuda::Stream::create());
+    const cuda::StreamMemory memory = require(cuda::StreamMemory::allocate(kBytes, stream));
     require(stream.view().synchronize());
     EXPECT_EQ(side.registrations().locate(memory.data(), kBytes).registration, 0u);
-    const PinnedMemory host = require(PinnedMemory::allocate(kBytes));
+    const cuda::PinnedMemory host = require(cuda::PinnedMemory::allocate(kBytes));
     EXPECT_EQ(side.registrations().locate(host.data(), kBytes).registration, 0u);
     EXPECT_EQ(side.registrations().locate(reinterpret_cast<const void*>(64), kBytes).registration, 0u);
     EXPECT_EQ(side.registrations().counts().num_exported, 0u);
@@ -204,10 +206,10 @@ TEST_P(RegistrationsTest, memory_of_pools_is_not_offered) {
 }
 
 TEST_P(RegistrationsTest, memory_made_to_be_shared_appears_and_goes) {
-  on_both_sides([](Side& side, ProcessGroup&) {
-    auto memory = std::make_unique<SharedMemory>(require(SharedMemory::allocate(side.device(), kBytes)));
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
+    auto memory = std::make_unique<cuda::SharedMemory>(require(cuda::SharedMemory::allocate(side.device(), kBytes)));
     fill(memory->data(), kBytes, 40 + side.rank());
-    const IpcLocation theirs = side.swap(memory->data());
+    const cuda::IpcLocation theirs = side.swap(memory->data());
     side.expect_found(theirs);
     EXPECT_EQ(side.look(theirs, kBytes - 1), 41 - side.rank());
     side.meet();
@@ -220,11 +222,11 @@ TEST_P(RegistrationsTest, memory_made_to_be_shared_appears_and_goes) {
 }
 
 TEST_P(RegistrationsTest, tensors_over_granules_are_one_registration) {
-  on_both_sides([](Side& side, ProcessGroup&) {
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
     constexpr size_t kGranule = Granules::kBytes;
     Granules granules(side.device(), 4);
     for (size_t i = 0; i < 4; ++i) fill(granules.at(i), kGranule, static_cast<int>(10 * i) + side.rank());
-    const IpcLocation former = side.swap(granules.at(1) + 512, 2 * kGranule);
+    const cuda::IpcLocation former = side.swap(granules.at(1) + 512, 2 * kGranule);
     EXPECT_EQ(former.offset, 512u);
     side.expect_found(former);
     EXPECT_EQ(side.look(former), 11 - side.rank());
@@ -234,7 +236,7 @@ TEST_P(RegistrationsTest, tensors_over_granules_are_one_registration) {
     granules.unmap(2);
     granules.map(2);
     fill(granules.at(2), kGranule, 50 + side.rank());
-    const IpcLocation latter = side.swap(granules.at(1) + 512, 2 * kGranule);
+    const cuda::IpcLocation latter = side.swap(granules.at(1) + 512, 2 * kGranule);
     EXPECT_NE(latter.registration, former.registration);
     side.expect_gone(former);
     side.expect_found(latter);
@@ -246,13 +248,13 @@ TEST_P(RegistrationsTest, tensors_over_granules_are_one_registration) {
 }
 
 TEST_P(RegistrationsTest, tensors_are_located_beside_a_capture) {
-  on_both_sides([](Side& side, ProcessGroup&) {
-    const DeviceMemory memory = require(DeviceMemory::allocate(kBytes));
-    const SharedMemory shared = require(SharedMemory::allocate(side.device(), kBytes));
-    const Stream stream = require(Stream::create());
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
+    const cuda::DeviceMemory memory = require(cuda::DeviceMemory::allocate(kBytes));
+    const cuda::SharedMemory shared = require(cuda::SharedMemory::allocate(side.device(), kBytes));
+    const cuda::Stream stream = require(cuda::Stream::create());
     require(cudaStreamBeginCapture(stream.view().get(), cudaStreamCaptureModeGlobal));
-    const IpcLocation first = side.swap(memory.data());
-    const IpcLocation second = side.swap(shared.data());
+    const cuda::IpcLocation first = side.swap(memory.data());
+    const cuda::IpcLocation second = side.swap(shared.data());
     EXPECT_TRUE(comes_true([&] { return side.registrations().counts().num_imported == 2; }));
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaStreamEndCapture(stream.view().get(), &graph), cudaSuccess);
@@ -265,11 +267,11 @@ TEST_P(RegistrationsTest, tensors_are_located_beside_a_capture) {
 
 // Kernels of ours may still be using what a peer that dies has offered.
 TEST_P(RegistrationsTest, all_of_a_process_that_ends_is_retired) {
-  on_both_sides([](Side& side, ProcessGroup& processes) {
-    const DeviceMemory memory = require(DeviceMemory::allocate(kBytes));
-    const SharedMemory shared = require(SharedMemory::allocate(side.device(), kBytes));
-    const IpcLocation first = side.swap(memory.data());
-    const IpcLocation second = side.swap(shared.data());
+  on_both_sides([](Side& side, transport::ProcessGroup& processes) {
+    const cuda::DeviceMemory memory = require(cuda::DeviceMemory::allocate(kBytes));
+    const cuda::SharedMemory shared = require(cuda::SharedMemory::allocate(side.device(), kBytes));
+    const cuda::IpcLocation first = side.swap(memory.data());
+    const cuda::IpcLocation second = side.swap(shared.data());
     side.expect_found(first);
     side.expect_found(second);
     side.meet();
@@ -277,7 +279,7 @@ TEST_P(RegistrationsTest, all_of_a_process_that_ends_is_retired) {
       while (true) std::this_thread::sleep_for(std::chrono::seconds(1));  // until it is killed
     }
     const std::byte* const mapped = side.entry(second.registration).base;
-    std::optional<LaunchLedger::Launching> launching(side.launches().launching());
+    std::optional<ipc::LaunchLedger::Launching> launching(side.launches().launching());
     processes.kill(1);
     side.expect_gone(first);
     side.expect_gone(second);

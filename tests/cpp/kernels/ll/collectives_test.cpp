@@ -7,18 +7,18 @@
 namespace axon::testing {
 namespace {
 
-using Algorithm = Status (*)(const DeviceTeam&, const LlCollective&, StreamView);
+using Algorithm = Status (*)(const cuda::DeviceTeam&, const kernels::ll::LlCollective&, cuda::StreamView);
 
 struct Case {
   Algorithm algorithm;
   size_t num_elements;
   DataType dtype = DataType::kFloat32;
   Reduction reduction = Reduction::kSum;
-  LaunchShape shape{};
+  cuda::LaunchShape shape{};
 
   size_t num_bytes() const { return num_elements * size_of(dtype); }
   Bytes expected(const std::vector<Bytes>& inputs) const {
-    return algorithm == ll_all_gather ? concatenated(inputs) : reduced(dtype, reduction, inputs);
+    return algorithm == kernels::ll::all_gather ? concatenated(inputs) : reduced(dtype, reduction, inputs);
   }
 };
 
@@ -30,8 +30,8 @@ class Tensors {
     ranks.for_each([&](int rank) {
       inputs_.push_back(draw(what.dtype, what.num_elements, random));
       offsets_.push_back(rank * size_of(what.dtype));
-      input_.push_back(require(DeviceMemory::allocate(what.num_bytes() + offsets_[rank] + 1)));
-      output_.push_back(require(DeviceMemory::allocate(output_bytes() + offsets_[rank] + 2 * kBand)));
+      input_.push_back(require(cuda::DeviceMemory::allocate(what.num_bytes() + offsets_[rank] + 1)));
+      output_.push_back(require(cuda::DeviceMemory::allocate(output_bytes() + offsets_[rank] + 2 * kBand)));
       require(cudaMemset(output_[rank].data(), 0xA5, output_bytes() + offsets_[rank] + 2 * kBand));
       upload(input(rank), inputs_[rank]);
     });
@@ -45,19 +45,19 @@ class Tensors {
   }
 
   void run_in_place() const {
-    const bool gathers = what_.algorithm == ll_all_gather;
+    const bool gathers = what_.algorithm == kernels::ll::all_gather;
     ranks_.for_each([&](int rank) { upload(own_location(rank, gathers), inputs_[rank]); });
     ranks_.for_each([&](int rank) { enqueue(rank, own_location(rank, gathers)); });
   }
 
   void enqueue(int rank, const std::byte* input) const {
-    const LlCollective call{.input = input,
-                            .output = output(rank),
-                            .num_elements = what_.num_elements,
-                            .dtype = what_.dtype,
-                            .reduction = what_.reduction,
-                            .premul_factor = kPremulFactor,
-                            .shape = what_.shape};
+    const kernels::ll::LlCollective call{.input = input,
+                                         .output = output(rank),
+                                         .num_elements = what_.num_elements,
+                                         .dtype = what_.dtype,
+                                         .reduction = what_.reduction,
+                                         .premul_factor = kPremulFactor,
+                                         .shape = what_.shape};
     require(what_.algorithm(ranks_.team(rank), call, ranks_.stream(rank)));
   }
 
@@ -80,7 +80,9 @@ class Tensors {
  private:
   static constexpr size_t kBand = 64;
 
-  size_t output_bytes() const { return what_.num_bytes() * (what_.algorithm == ll_all_gather ? ranks_.size() : 1); }
+  size_t output_bytes() const {
+    return what_.num_bytes() * (what_.algorithm == kernels::ll::all_gather ? ranks_.size() : 1);
+  }
   std::byte* own_location(int rank, bool gathers) const {
     return output(rank) + (gathers ? rank * what_.num_bytes() : 0);
   }
@@ -99,10 +101,11 @@ class Tensors {
   Case what_;
   std::vector<size_t> offsets_;
   std::vector<Bytes> inputs_;
-  std::vector<DeviceMemory> input_, output_;
+  std::vector<cuda::DeviceMemory> input_, output_;
 };
 
-constexpr Algorithm kAlgorithms[] = {ll_all_reduce_one_shot, ll_all_reduce_two_shot, ll_all_gather};
+constexpr Algorithm kAlgorithms[] = {kernels::ll::all_reduce_one_shot, kernels::ll::all_reduce_two_shot,
+                                     kernels::ll::all_gather};
 
 class LlCollectives : public LayoutTest {
  protected:
@@ -114,7 +117,7 @@ class LlCollectives : public LayoutTest {
 
   void start(TeamOptions options) {
     ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), options);
-    ranks_->for_each([this](int) { require(ll_load_kernels(ranks_->size())); });
+    ranks_->for_each([this](int) { require(kernels::ll::load_kernels(ranks_->size())); });
   }
 
   void check(const Case& what) {
@@ -136,15 +139,15 @@ TEST_P(LlCollectives, all_sizes_and_alignments) {
 }
 
 TEST_P(LlCollectives, all_types_and_reductions) {
-  for (const auto& [dtype, reduction] : device::all_reduction_types()) {
-    for (const Algorithm algorithm : {ll_all_reduce_one_shot, ll_all_reduce_two_shot}) {
+  for (const auto& [dtype, reduction] : kernels::all_reduction_types()) {
+    for (const Algorithm algorithm : {kernels::ll::all_reduce_one_shot, kernels::ll::all_reduce_two_shot}) {
       check({algorithm, 517, dtype, reduction});
     }
   }
 }
 
 TEST_P(LlCollectives, bytes_are_gathered) {
-  check({ll_all_gather, 1237, DataType::kUint8, Reduction::kNone});
+  check({kernels::ll::all_gather, 1237, DataType::kUint8, Reduction::kNone});
 }
 
 TEST_P(LlCollectives, in_place) {
@@ -157,14 +160,14 @@ TEST_P(LlCollectives, in_place) {
 
 // Workers that take several packets each, and grids that change from one launch to the next.
 TEST_P(LlCollectives, any_grid) {
-  for (const LaunchShape shape : {LaunchShape{1, 32}, {2, 64}, {7, 32}, {4, 512}, {12, 128}}) {
+  for (const cuda::LaunchShape shape : {cuda::LaunchShape{1, 32}, {2, 64}, {7, 32}, {4, 512}, {12, 128}}) {
     for (const Algorithm algorithm : kAlgorithms) check({algorithm, 3001, DataType::kFloat32, Reduction::kSum, shape});
   }
 }
 
 // Starts just before the epoch wraps; some packets are last written long before they are read again.
 TEST_P(LlCollectives, epoch_wraps) {
-  start({.slice_bytes = kMinSliceBytes, .first_epoch = 0xFFFF'FFF0});
+  start({.slice_bytes = kernels::kMinSliceBytes, .first_epoch = 0xFFFF'FFF0});
   for (int round = 0; round < 48; ++round) {
     const Algorithm algorithm = kAlgorithms[round % 3];
     check({algorithm, round % 7 == 0 ? size_t{900} : size_t{9}});
@@ -174,20 +177,20 @@ TEST_P(LlCollectives, epoch_wraps) {
 // What lies unread in the arena is stamped once in 2²⁰ epochs, so that nothing survives 2³² of them.
 TEST_P(LlCollectives, stale_packets_are_wiped) {
   constexpr uint32_t kFirst = (1u << 20) - 4;
-  start({.slice_bytes = kMinSliceBytes, .first_epoch = kFirst});
-  for (int operation = 0; operation < 10; ++operation) check({ll_all_reduce_one_shot, 1});
+  start({.slice_bytes = kernels::kMinSliceBytes, .first_epoch = kFirst});
+  for (int operation = 0; operation < 10; ++operation) check({kernels::ll::all_reduce_one_shot, 1});
   ranks_->for_each([&](int rank) {
-    const DeviceTeam& team = ranks_->team(rank);
-    std::vector<LlPacket> packets(2 * team.layout.region_packets);
-    require(cudaMemcpy(packets.data(), team.slices[rank] + team.layout.packets, packets.size() * sizeof(LlPacket),
+    const cuda::DeviceTeam& team = ranks_->team(rank);
+    std::vector<cuda::LlPacket> packets(2 * team.layout.region_packets);
+    require(cudaMemcpy(packets.data(), team.slices[rank] + team.layout.packets, packets.size() * sizeof(cuda::LlPacket),
                        cudaMemcpyDeviceToHost));
-    for (const LlPacket& packet : packets) EXPECT_GE(packet.low_epoch, kFirst);
+    for (const cuda::LlPacket& packet : packets) EXPECT_GE(packet.low_epoch, kFirst);
   });
 }
 
 // One rank's host runs far ahead: no launch waits for a peer's.
 TEST_P(LlCollectives, one_rank_enqueues_far_ahead) {
-  Tensors tensors(*ranks_, {ll_all_reduce_one_shot, 100}, random_);
+  Tensors tensors(*ranks_, {kernels::ll::all_reduce_one_shot, 100}, random_);
   constexpr int kAhead = 200;
   ranks_->for_each([&](int rank) {
     for (int operation = 0; operation < kAhead; ++operation) tensors.enqueue(rank, tensors.input(rank));
@@ -211,10 +214,12 @@ TEST_P(LlCollectives, random_sequence) {
 INSTANTIATE_TEST_SUITE_P(layouts, LlCollectives, kLayouts, name_of);
 
 TEST(LlCollectivesArguments, refused_before_any_launch) {
-  DeviceTeam team = team_without_memory();
+  cuda::DeviceTeam team = team_without_memory();
   team.layout.region_packets = 64;
-  const StreamView none(nullptr);
-  const auto code_of = [&](const LlCollective& call) { return ll_all_reduce_one_shot(team, call, none).code(); };
+  const cuda::StreamView none(nullptr);
+  const auto code_of = [&](const kernels::ll::LlCollective& call) {
+    return kernels::ll::all_reduce_one_shot(team, call, none).code();
+  };
   EXPECT_EQ(code_of({.num_elements = 1000, .dtype = DataType::kFloat32, .reduction = Reduction::kSum}),
             ErrorCode::kInvalidArgument);
   EXPECT_EQ(code_of({.num_elements = 4, .dtype = DataType::kBool, .reduction = Reduction::kAverage}),
@@ -228,9 +233,9 @@ TEST(LlCollectivesArguments, refused_before_any_launch) {
 }
 
 TEST(LlCollectivesArguments, region_sizes) {
-  EXPECT_EQ(ll_one_shot_region_packets(4, 1024), 4u + 4 * 128);
-  EXPECT_EQ(ll_two_shot_region_packets(4, 1024), 4u + 2 * 128);
-  EXPECT_EQ(ll_two_shot_region_packets(3, 9), 3u + 2 * 3);
+  EXPECT_EQ(kernels::ll::one_shot_region_packets(4, 1024), 4u + 4 * 128);
+  EXPECT_EQ(kernels::ll::two_shot_region_packets(4, 1024), 4u + 2 * 128);
+  EXPECT_EQ(kernels::ll::two_shot_region_packets(3, 9), 3u + 2 * 3);
 }
 
 }  // namespace

@@ -17,13 +17,13 @@ class LlFaults : public LayoutTest {
   void enqueue(DeviceRanks& ranks, int num_present, size_t num_elements = 1000) {
     ranks.for_each([&](int rank) {
       if (rank >= num_present) return;
-      if (buffers_.size() <= static_cast<size_t>(rank)) buffers_.push_back(require(DeviceMemory::allocate(8192)));
-      require(ll_load_kernels(ranks.size()));
-      require(ll_all_reduce_one_shot(ranks.team(rank), call(rank, num_elements), ranks.stream(rank)));
+      if (buffers_.size() <= static_cast<size_t>(rank)) buffers_.push_back(require(cuda::DeviceMemory::allocate(8192)));
+      require(kernels::ll::load_kernels(ranks.size()));
+      require(kernels::ll::all_reduce_one_shot(ranks.team(rank), call(rank, num_elements), ranks.stream(rank)));
     });
   }
 
-  LlCollective call(int rank, size_t num_elements) const {
+  kernels::ll::LlCollective call(int rank, size_t num_elements) const {
     return {.input = buffers_[rank].data(),
             .output = buffers_[rank].data(),
             .num_elements = num_elements,
@@ -36,10 +36,10 @@ class LlFaults : public LayoutTest {
     DeviceRanks fresh(GetParam().devices());
     enqueue(fresh, fresh.size());
     fresh.synchronize();
-    for (int rank = 0; rank < fresh.size(); ++rank) EXPECT_EQ(code_of(fresh.control(rank)), FaultCode::kNone);
+    for (int rank = 0; rank < fresh.size(); ++rank) EXPECT_EQ(code_of(fresh.control(rank)), cuda::FaultCode::kNone);
   }
 
-  std::vector<DeviceMemory> buffers_;
+  std::vector<cuda::DeviceMemory> buffers_;
 };
 
 TEST_P(LlFaults, missing_rank_times_out_and_is_named) {
@@ -47,7 +47,7 @@ TEST_P(LlFaults, missing_rank_times_out_and_is_named) {
   enqueue(ranks, ranks.size() - 1);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kTimeout);
     EXPECT_EQ(ranks.control(rank).report.peer, ranks.size() - 1);
     EXPECT_EQ(ranks.control(rank).report.sequence, 1u);
   }
@@ -61,7 +61,8 @@ TEST_P(LlFaults, abort_ends_the_wait_and_all_later_launches) {
     std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
-  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kAborted);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank)
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kAborted);
   expect_usable();
 }
 
@@ -78,7 +79,7 @@ TEST_P(LlFaults, a_rank_whose_process_has_ended_is_named) {
   say_that_last_has_ended(ranks);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kGone);
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kGone);
     EXPECT_EQ(ranks.control(rank).report.peer, ranks.size() - 1);
   }
   expect_usable();
@@ -87,18 +88,18 @@ TEST_P(LlFaults, a_rank_whose_process_has_ended_is_named) {
 TEST_P(LlFaults, what_it_had_sent_before_is_taken) {
   DeviceRanks ranks(GetParam().devices(), {.timeout_ns = 60'000'000'000});
   const int last = ranks.size() - 1;
-  for (int rank = 0; rank <= last; ++rank) buffers_.push_back(require(DeviceMemory::allocate(8192)));
-  require(ll_load_kernels(ranks.size()));
+  for (int rank = 0; rank <= last; ++rank) buffers_.push_back(require(cuda::DeviceMemory::allocate(8192)));
+  require(kernels::ll::load_kernels(ranks.size()));
   const auto launch = [&](int rank) {
-    const DeviceGuard guard(ranks.device(rank));
-    require(ll_all_reduce_one_shot(ranks.team(rank), call(rank, 1000), ranks.stream(rank)));
+    const cuda::DeviceGuard guard(ranks.device(rank));
+    require(kernels::ll::all_reduce_one_shot(ranks.team(rank), call(rank, 1000), ranks.stream(rank)));
   };
   launch(last);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   say_that_last_has_ended(ranks);
   for (int rank = 0; rank < last; ++rank) launch(rank);
   ranks.synchronize();
-  for (int rank = 0; rank <= last; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kNone);
+  for (int rank = 0; rank <= last; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kNone);
 }
 
 TEST_P(LlFaults, mismatch_is_seen_by_both_sides) {
@@ -107,13 +108,13 @@ TEST_P(LlFaults, mismatch_is_seen_by_both_sides) {
   enqueue(ranks, odd, 1000);
   ranks.for_each([&](int rank) {
     if (rank != odd) return;
-    buffers_.push_back(require(DeviceMemory::allocate(8192)));
-    require(ll_all_reduce_one_shot(ranks.team(rank), call(rank, 1001), ranks.stream(rank)));
+    buffers_.push_back(require(cuda::DeviceMemory::allocate(8192)));
+    require(kernels::ll::all_reduce_one_shot(ranks.team(rank), call(rank, 1001), ranks.stream(rank)));
   });
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    ASSERT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
-    const FaultReport& report = ranks.control(rank).report;
+    ASSERT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kMismatch) << "rank " << rank;
+    const cuda::FaultReport& report = ranks.control(rank).report;
     EXPECT_EQ(report.ours.num_bytes, rank == odd ? 4004u : 4000u);
     EXPECT_EQ(report.theirs.num_bytes, rank == odd ? 4000u : 4004u);
     if (rank != odd) {

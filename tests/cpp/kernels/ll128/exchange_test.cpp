@@ -16,8 +16,8 @@ Sizes even(int num_ranks, size_t num_bytes) {
 struct Case {
   Sizes sizes;
   size_t misalignment = 0;
-  TrafficClass traffic = TrafficClass::kCollective;
-  Ll128Shape shape{};
+  cuda::TrafficClass traffic = cuda::TrafficClass::kCollective;
+  kernels::Ll128Shape shape{};
 };
 
 // All messages of one exchange, each in buffers of its own.
@@ -38,15 +38,16 @@ class Messages {
     });
   }
 
-  Status enqueue(int rank, StreamView stream) const {
-    ExchangeCall call{.traffic = what_.traffic, .operation = DeviceOperation::kAllToAll, .shape = what_.shape};
+  Status enqueue(int rank, cuda::StreamView stream) const {
+    kernels::ExchangeCall call{
+        .traffic = what_.traffic, .operation = cuda::DeviceOperation::kAllToAll, .shape = what_.shape};
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       call.sends[peer] = {sent_[rank][peer].data(), bytes(rank, peer), tag(rank, peer)};
       call.receives[peer] = {received_[rank][peer].data(), bytes(peer, rank), tag(peer, rank)};
       if (peer != rank && what_.sizes[rank][peer] >= 0) call.sends_to |= 1u << peer;
       if (peer != rank && what_.sizes[peer][rank] >= 0) call.receives_from |= 1u << peer;
     }
-    return ll128_exchange(ranks_.team(rank), call, stream);
+    return kernels::ll128::exchange(ranks_.team(rank), call, stream);
   }
 
   void run() const {
@@ -130,12 +131,12 @@ TEST_P(Ll128Exchanges, the_own_message_may_stay_in_place) {
     all[rank].upload(inputs[rank], rank * kBytes);
   });
   ranks_->for_each([&](int rank) {
-    ExchangeCall call{.operation = DeviceOperation::kAllGather};
+    kernels::ExchangeCall call{.operation = cuda::DeviceOperation::kAllGather};
     for (int peer = 0; peer < ranks_->size(); ++peer) {
       call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
       call.receives[peer] = {all[rank].data() + peer * kBytes, kBytes};
     }
-    require(ll128_exchange(ranks_->team(rank), call, ranks_->stream(rank)));
+    require(kernels::ll128::exchange(ranks_->team(rank), call, ranks_->stream(rank)));
   });
   ranks_->synchronize();
   ranks_->expect_no_faults();
@@ -146,11 +147,12 @@ TEST_P(Ll128Exchanges, the_own_message_may_stay_in_place) {
 
 // The number of channels and the grid change from launch to launch; a channel goes on where it stood.
 TEST_P(Ll128Exchanges, any_shape) {
-  for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
-    check({even(ranks_->size(), 50'000), 0, TrafficClass::kCollective, shape});
+  for (const kernels::Ll128Shape shape :
+       {kernels::Ll128Shape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
+    check({even(ranks_->size(), 50'000), 0, cuda::TrafficClass::kCollective, shape});
     if (static_cast<uint32_t>(shape.num_channels) <
         ranks_->team(0).layout.traffic[1].num_channels) {  // one is for headers
-      check({even(ranks_->size(), 50'001), 0, TrafficClass::kPointToPoint, shape});
+      check({even(ranks_->size(), 50'001), 0, cuda::TrafficClass::kPointToPoint, shape});
     }
   }
 }
@@ -160,7 +162,7 @@ TEST_P(Ll128Exchanges, point_to_point_meets_only_the_ranks_named) {
   for (int rank = 0; rank < ranks_->size(); ++rank) sizes[rank][rank] = 0;
   for (const int64_t num_bytes : {0, 1, 960, 961, 1'000'000}) {
     sizes[0][1] = num_bytes;
-    const Messages messages(*ranks_, {sizes, 8, TrafficClass::kPointToPoint}, random_);
+    const Messages messages(*ranks_, {sizes, 8, cuda::TrafficClass::kPointToPoint}, random_);
     ranks_->for_each([&](int rank) {
       if (rank < 2) require(messages.enqueue(rank, ranks_->stream(rank)));
     });
@@ -169,23 +171,23 @@ TEST_P(Ll128Exchanges, point_to_point_meets_only_the_ranks_named) {
 }
 
 TEST_P(Ll128Exchanges, point_to_point_batches) {
-  for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, TrafficClass::kPointToPoint});
+  for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, cuda::TrafficClass::kPointToPoint});
 }
 
 // Both directions of a link, each rank sends before it receives.
 TEST_P(Ll128Exchanges, large_point_to_point_both_ways) {
-  check({even(ranks_->size(), size_t{5} << 20), 0, TrafficClass::kPointToPoint});
+  check({even(ranks_->size(), size_t{5} << 20), 0, cuda::TrafficClass::kPointToPoint});
 }
 
 TEST_P(Ll128Exchanges, point_to_point_beside_collectives) {
   constexpr int kRounds = 20;
-  std::vector<Stream> streams;
-  ranks_->for_each([&](int) { streams.push_back(require(Stream::create())); });
+  std::vector<cuda::Stream> streams;
+  ranks_->for_each([&](int) { streams.push_back(require(cuda::Stream::create())); });
   std::vector<std::unique_ptr<Messages>> collectives, point_to_points;
   for (int round = 0; round < kRounds; ++round) {
     collectives.push_back(std::make_unique<Messages>(*ranks_, Case{uneven(60'000, 0)}, random_));
     point_to_points.push_back(
-        std::make_unique<Messages>(*ranks_, Case{uneven(60'000, -1), 0, TrafficClass::kPointToPoint}, random_));
+        std::make_unique<Messages>(*ranks_, Case{uneven(60'000, -1), 0, cuda::TrafficClass::kPointToPoint}, random_));
   }
   for (int round = 0; round < kRounds; ++round) {
     collectives[round]->run();
@@ -210,16 +212,16 @@ TEST_P(Ll128Exchanges, one_rank_enqueues_far_ahead) {
 INSTANTIATE_TEST_SUITE_P(layouts, Ll128Exchanges, kLayouts, name_of);
 
 TEST(Ll128Arguments, refused_before_any_launch) {
-  const DeviceTeam team = team_without_memory();
-  const StreamView none(nullptr);
-  ExchangeCall call{.shape = {.num_channels = 1000}};
-  EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
+  const cuda::DeviceTeam team = team_without_memory();
+  const cuda::StreamView none(nullptr);
+  kernels::ExchangeCall call{.shape = {.num_channels = 1000}};
+  EXPECT_EQ(kernels::ll128::exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
   call = {.shape = {.num_channels = 1, .warps_per_block = 17}};
-  EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(kernels::ll128::exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
   call = {};
   call.sends[0].num_bytes = 1;
-  EXPECT_EQ(ll128_exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(ll128_all_reduce(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, none).code(),
+  EXPECT_EQ(kernels::ll128::exchange(team, call, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(kernels::ll128::all_reduce(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, none).code(),
             ErrorCode::kInvalidArgument);
 }
 

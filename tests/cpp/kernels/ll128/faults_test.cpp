@@ -20,8 +20,8 @@ class Ll128Faults : public LayoutTest {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
     for (const int device : GetParam().devices()) {
-      DeviceGuard guard(device);
-      require(load_kernels(GetParam().num_ranks));
+      cuda::DeviceGuard guard(device);
+      require(kernels::load_kernels(GetParam().num_ranks));
       tensors_.emplace_back(kElements * 4 + 8);
     }
   }
@@ -31,14 +31,14 @@ class Ll128Faults : public LayoutTest {
   }
 
   void all_reduce(const DeviceRanks& ranks, int rank, size_t num_elements = kElements) {
-    DeviceGuard guard(ranks.device(rank));
-    require(ll128_all_reduce(ranks.team(rank),
-                             {.input = tensors_[rank].data(),
-                              .output = tensors_[rank].data(),
-                              .num_elements = num_elements,
-                              .dtype = DataType::kFloat32,
-                              .reduction = Reduction::kSum},
-                             ranks.stream(rank)));
+    cuda::DeviceGuard guard(ranks.device(rank));
+    require(kernels::ll128::all_reduce(ranks.team(rank),
+                                       {.input = tensors_[rank].data(),
+                                        .output = tensors_[rank].data(),
+                                        .num_elements = num_elements,
+                                        .dtype = DataType::kFloat32,
+                                        .reduction = Reduction::kSum},
+                                       ranks.stream(rank)));
   }
 
   void expect_usable() {
@@ -56,7 +56,7 @@ TEST_P(Ll128Faults, missing_rank_times_out_and_is_named) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kTimeout);
     EXPECT_GE(ranks.control(rank).report.peer, 0);
     EXPECT_EQ(ranks.control(rank).report.ours.num_bytes, kElements * 4);
     if (ranks.size() == 2) {
@@ -75,7 +75,8 @@ TEST_P(Ll128Faults, abort_ends_the_wait_and_all_later_launches) {
     std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
-  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kAborted);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank)
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kAborted);
   expect_usable();
 }
 
@@ -87,9 +88,9 @@ TEST_P(Ll128Faults, a_rank_whose_process_has_ended_is_named) {
   for (int rank = 0; rank < last; ++rank) {
     std::atomic_ref(ranks.control(rank).gone).store(1u << last, std::memory_order_release);
   }
-  const auto has_fault = [&](int rank) { return code_of(ranks.control(rank)) != FaultCode::kNone; };
+  const auto has_fault = [&](int rank) { return code_of(ranks.control(rank)) != cuda::FaultCode::kNone; };
   while (!has_fault(0)) std::this_thread::yield();
-  EXPECT_EQ(code_of(ranks.control(0)), FaultCode::kGone);
+  EXPECT_EQ(code_of(ranks.control(0)), cuda::FaultCode::kGone);
   EXPECT_EQ(ranks.control(0).report.peer, last);
   for (int rank = 0; rank < last; ++rank) {
     std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
@@ -104,8 +105,8 @@ TEST_P(Ll128Faults, mismatch_is_seen_by_both_sides) {
   for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements + 1 : kElements);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    ASSERT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
-    const FaultReport& report = ranks.control(rank).report;
+    ASSERT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kMismatch) << "rank " << rank;
+    const cuda::FaultReport& report = ranks.control(rank).report;
     EXPECT_EQ(report.ours.num_bytes, 4 * (rank == odd ? kElements + 1 : kElements));
     EXPECT_EQ(report.theirs.num_bytes, 4 * (rank == odd ? kElements : kElements + 1));
     if (rank != odd) {
@@ -121,36 +122,38 @@ TEST_P(Ll128Faults, mismatch_between_ll_and_ll128) {
   const int odd = ranks.size() - 1;
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
   {
-    DeviceGuard guard(ranks.device(odd));
-    require(ll_all_reduce_one_shot(ranks.team(odd),
-                                   {.input = tensors_[odd].data(),
-                                    .output = tensors_[odd].data(),
-                                    .num_elements = 10,
-                                    .dtype = DataType::kFloat32,
-                                    .reduction = Reduction::kSum},
-                                   ranks.stream(odd)));
+    cuda::DeviceGuard guard(ranks.device(odd));
+    require(kernels::ll::all_reduce_one_shot(ranks.team(odd),
+                                             {.input = tensors_[odd].data(),
+                                              .output = tensors_[odd].data(),
+                                              .num_elements = 10,
+                                              .dtype = DataType::kFloat32,
+                                              .reduction = Reduction::kSum},
+                                             ranks.stream(odd)));
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kMismatch) << "rank " << rank;
   }
   expect_usable();
 }
 
 TEST_P(Ll128Faults, point_to_point_mismatch_names_tags) {
   DeviceRanks ranks = this->ranks();
-  ExchangeCall send{
-      .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
+  kernels::ExchangeCall send{.traffic = cuda::TrafficClass::kPointToPoint,
+                             .operation = cuda::DeviceOperation::kPointToPoint,
+                             .sends_to = 1u << 1};
   send.sends[1] = {tensors_[0].data(), 1000, 7};
-  ExchangeCall receive{
-      .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
+  kernels::ExchangeCall receive{.traffic = cuda::TrafficClass::kPointToPoint,
+                                .operation = cuda::DeviceOperation::kPointToPoint,
+                                .receives_from = 1u << 0};
   receive.receives[0] = {tensors_[1].data(), 1000, 8};
   ranks.for_each([&](int rank) {
-    if (rank < 2) require(ll128_exchange(ranks.team(rank), rank == 0 ? send : receive, ranks.stream(rank)));
+    if (rank < 2) require(kernels::ll128::exchange(ranks.team(rank), rank == 0 ? send : receive, ranks.stream(rank)));
   });
   ranks.synchronize();
-  EXPECT_EQ(code_of(ranks.control(0)), FaultCode::kNone);
-  ASSERT_EQ(code_of(ranks.control(1)), FaultCode::kMismatch);
+  EXPECT_EQ(code_of(ranks.control(0)), cuda::FaultCode::kNone);
+  ASSERT_EQ(code_of(ranks.control(1)), cuda::FaultCode::kMismatch);
   EXPECT_EQ(ranks.control(1).report.peer, 0);
   EXPECT_EQ(ranks.control(1).report.our_tag, 8u);
   EXPECT_EQ(ranks.control(1).report.their_tag, 7u);

@@ -8,7 +8,7 @@
 #include "cuda/device_types.hpp"
 #include "kernels/team_layout.hpp"
 
-namespace axon::device {
+namespace axon::kernels::ll128 {
 namespace {
 
 constexpr int kHalfOfAHopper = 66;  // multiprocessors
@@ -37,18 +37,19 @@ JobPlan batch_with_all(int num_ranks, uint32_t num_channels) {
 }
 
 void expect_room(const JobPlan& plan, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) {
-  Result<LaunchShape> grid = plan.grid({}, most_warps, preferred_blocks);
+  Result<cuda::LaunchShape> grid = plan.grid({}, most_warps, preferred_blocks);
   ASSERT_TRUE(grid.ok()) << grid.status().message();
   EXPECT_LE(grid.value().num_blocks, kHalfOfAHopper);
 }
 
 TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
   for (const size_t slice_bytes : {kMinSliceBytes, kMaxSliceBytes}) {
-    for (int num_ranks = 2; num_ranks <= kMaxTeamRanks; ++num_ranks) {
+    for (int num_ranks = 2; num_ranks <= cuda::kMaxTeamRanks; ++num_ranks) {
       SCOPED_TRACE(std::to_string(num_ranks) + " ranks, blocks of " + std::to_string(slice_bytes));
-      const Result<TeamLayout> layout = lay_out(num_ranks, slice_bytes);
+      const Result<cuda::TeamLayout> layout = lay_out(num_ranks, slice_bytes);
       ASSERT_TRUE(layout.ok());
-      const uint32_t all_channels = layout.value().traffic[static_cast<int>(TrafficClass::kCollective)].num_channels;
+      const uint32_t all_channels =
+          layout.value().traffic[static_cast<int>(cuda::TrafficClass::kCollective)].num_channels;
       const auto num_peers = static_cast<uint32_t>(num_ranks - 1);
       const Result<ChannelLimits> of_exchange = choose_channels(all_channels, num_peers, {});
       const Result<ChannelLimits> of_reduce = choose_reduce_channels(all_channels / 2, num_peers, {});
@@ -56,7 +57,7 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
       expect_room(everything(num_ranks, of_exchange.value()), kMostWarpsPerBlock);
       expect_room(everything(num_ranks, of_reduce.value()), kMostWarpsPerLongReduceBlock);
       const uint32_t channels_of_messages =
-          layout.value().traffic[static_cast<int>(TrafficClass::kPointToPoint)].num_channels - 1;
+          layout.value().traffic[static_cast<int>(cuda::TrafficClass::kPointToPoint)].num_channels - 1;
       const Result<ChannelLimits> of_message = choose_message_channels(channels_of_messages, {});
       ASSERT_TRUE(of_message.ok());
       for (const uint32_t num_blocks : {kPreferredBlocks, kMostBlocks}) {
@@ -69,10 +70,10 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
 
 TEST(Ll128Launch, more_than_can_run_at_once_is_refused) {
   const JobPlan plan = everything(2, {.of_short = 256, .of_long = 256});
-  Result<LaunchShape> grid = plan.grid({}, kMostWarpsPerLongReduceBlock);
+  Result<cuda::LaunchShape> grid = plan.grid({}, kMostWarpsPerLongReduceBlock);
   ASSERT_FALSE(grid.ok());
   EXPECT_EQ(grid.status().code(), ErrorCode::kInvalidArgument);
 }
 
 }  // namespace
-}  // namespace axon::device
+}  // namespace axon::kernels::ll128

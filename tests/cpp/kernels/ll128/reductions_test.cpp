@@ -14,8 +14,8 @@ struct Case {
   DataType dtype = DataType::kFloat32;
   Reduction reduction = Reduction::kSum;
   size_t misalignment = 0;  // in elements
-  int root = kNoRoot;
-  Ll128Shape shape{};
+  int root = cuda::kNoRoot;
+  kernels::Ll128Shape shape{};
 
   size_t num_bytes() const { return num_elements * size_of(dtype); }
   std::string name() const { return std::to_string(num_elements) + " x " + name_of(dtype) + " " + name_of(reduction); }
@@ -42,7 +42,7 @@ class Ll128Reductions : public RanksTest {
     ranks_->synchronize();
     ranks_->expect_no_faults();
     ranks_->for_each([&](int rank) {
-      if (what.root == kNoRoot || what.root == rank) {
+      if (what.root == cuda::kNoRoot || what.root == rank) {
         outputs[rank].expect_contents(
             expected, what.name() + ", rank " + std::to_string(rank) + " of " + std::to_string(ranks_->size()));
       }
@@ -50,15 +50,15 @@ class Ll128Reductions : public RanksTest {
   }
 
   void enqueue(int rank, const Case& what, const void* input, void* output) const {
-    const ReduceCall call{.input = input,
-                          .output = output,
-                          .num_elements = what.num_elements,
-                          .dtype = what.dtype,
-                          .reduction = what.reduction,
-                          .premul_factor = kPremulFactor,
-                          .root = what.root,
-                          .shape = what.shape};
-    require(ll128_all_reduce(ranks_->team(rank), call, ranks_->stream(rank)));
+    const kernels::ReduceCall call{.input = input,
+                                   .output = output,
+                                   .num_elements = what.num_elements,
+                                   .dtype = what.dtype,
+                                   .reduction = what.reduction,
+                                   .premul_factor = kPremulFactor,
+                                   .root = what.root,
+                                   .shape = what.shape};
+    require(kernels::ll128::all_reduce(ranks_->team(rank), call, ranks_->stream(rank)));
   }
 
   void check(const Case& what) {
@@ -81,17 +81,17 @@ class Ll128Reductions : public RanksTest {
       outputs.emplace_back(shards[rank] * width, what.misalignment * width);
     });
     ranks_->for_each([&](int rank) {
-      ReduceScatterCall call{.output = outputs[rank].data(),
-                             .dtype = what.dtype,
-                             .reduction = what.reduction,
-                             .premul_factor = kPremulFactor,
-                             .shape = what.shape};
+      kernels::ReduceScatterCall call{.output = outputs[rank].data(),
+                                      .dtype = what.dtype,
+                                      .reduction = what.reduction,
+                                      .premul_factor = kPremulFactor,
+                                      .shape = what.shape};
       size_t begin = 0;
       for (int owner = 0; owner < ranks_->size(); ++owner) {
         call.inputs[owner] = {inputs[rank].data() + begin * width, shards[owner] * width};
         begin += shards[owner];
       }
-      require(ll128_reduce_scatter(ranks_->team(rank), call, ranks_->stream(rank)));
+      require(kernels::ll128::reduce_scatter(ranks_->team(rank), call, ranks_->stream(rank)));
     });
     ranks_->synchronize();
     ranks_->expect_no_faults();
@@ -127,9 +127,10 @@ TEST_P(Ll128Reductions, any_alignment) {
 TEST_P(Ll128Reductions, all_types_and_reductions) {
   for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
     for (int reduction = 1; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
-      const ReductionPlan plan{.dtype = static_cast<DataType>(dtype), .reduction = static_cast<Reduction>(reduction)};
-      EXPECT_EQ(has_kernel(plan.dtype, plan.reduction), axon::check(plan).ok()) << name_of(plan.dtype);
-      if (has_kernel(plan.dtype, plan.reduction)) check({1237, plan.dtype, plan.reduction});
+      const collectives::ReductionPlan plan{.dtype = static_cast<DataType>(dtype),
+                                            .reduction = static_cast<Reduction>(reduction)};
+      EXPECT_EQ(kernels::has_kernel(plan.dtype, plan.reduction), collectives::check(plan).ok()) << name_of(plan.dtype);
+      if (kernels::has_kernel(plan.dtype, plan.reduction)) check({1237, plan.dtype, plan.reduction});
     }
   }
 }
@@ -153,10 +154,10 @@ TEST_P(Ll128Reductions, reduce_to_each_root) {
 }
 
 TEST_P(Ll128Reductions, any_shape) {
-  for (const Ll128Shape shape : {Ll128Shape{1, 1}, {1, 16}, {2, 4}, {0, 16}, {1, 3}}) {
+  for (const kernels::Ll128Shape shape : {kernels::Ll128Shape{1, 1}, {1, 16}, {2, 4}, {0, 16}, {1, 3}}) {
     if (ranks_->team(0).layout.traffic[0].num_channels < 2u * shape.num_channels) continue;
-    check({40'000, DataType::kFloat32, Reduction::kSum, 0, kNoRoot, shape});
-    check({40'001, DataType::kBFloat16, Reduction::kSum, 0, kNoRoot, shape});
+    check({40'000, DataType::kFloat32, Reduction::kSum, 0, cuda::kNoRoot, shape});
+    check({40'001, DataType::kBFloat16, Reduction::kSum, 0, cuda::kNoRoot, shape});
   }
 }
 
@@ -185,9 +186,9 @@ TEST_P(Ll128Reductions, broadcast_from_each_root) {
       const std::vector<DeviceBuffer> tensors = buffers(what, num_bytes);
       tensors[root].upload(contents);
       ranks_->for_each([&](int rank) {
-        require(ll128_broadcast(ranks_->team(rank),
-                                {.data = tensors[rank].data(), .num_bytes = num_bytes, .root = root},
-                                ranks_->stream(rank)));
+        require(kernels::ll128::broadcast(ranks_->team(rank),
+                                          {.data = tensors[rank].data(), .num_bytes = num_bytes, .root = root},
+                                          ranks_->stream(rank)));
       });
       expect(tensors, contents, what);
     }
@@ -213,12 +214,12 @@ TEST_P(Ll128Reductions, random_sequence_with_ll) {
     ranks_->for_each([&](int rank) {
       std::byte* tensor = operation.tensors[rank].data();
       if (!is_small || number % 2 == 0) return enqueue(rank, operation.what, tensor, tensor);
-      const LlCollective call{.input = tensor,
-                              .output = tensor,
-                              .num_elements = operation.what.num_elements,
-                              .dtype = operation.what.dtype,
-                              .reduction = operation.what.reduction};
-      require(ll_all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
+      const kernels::ll::LlCollective call{.input = tensor,
+                                           .output = tensor,
+                                           .num_elements = operation.what.num_elements,
+                                           .dtype = operation.what.dtype,
+                                           .reduction = operation.what.reduction};
+      require(kernels::ll::all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
     });
   }
   for (const Operation& operation : operations) {

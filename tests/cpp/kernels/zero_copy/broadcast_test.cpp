@@ -27,7 +27,7 @@ class Broadcast {
     });
   }
 
-  IpcLocation location(int rank) const { return locations_[rank].data; }
+  cuda::IpcLocation location(int rank) const { return locations_[rank].data; }
 
   Status enqueue(int rank) const { return enqueue(rank, tensors_[rank].data()); }
   Status enqueue(int rank, std::byte* data) const {
@@ -53,7 +53,7 @@ class Broadcast {
   Case what_;
   Bytes contents_;
   std::vector<DeviceBuffer> tensors_;
-  std::vector<BroadcastLocations> locations_;
+  std::vector<kernels::zero_copy::BroadcastLocations> locations_;
 };
 
 class ZeroCopyBroadcasts : public RanksTest {
@@ -127,7 +127,7 @@ TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_fall_back) {
   const int odd = ranks_->size() - 1;
   const Bytes contents = random_bytes(100'001, random_);
   std::vector<DeviceBuffer> tensors;
-  std::vector<IpcLocation> locations;
+  std::vector<cuda::IpcLocation> locations;
   ranks_->for_each([&](int rank) {
     tensors.emplace_back(contents.size(), rank == odd ? 4 : 0);
     if (rank == 0) tensors[0].upload(contents);

@@ -39,11 +39,11 @@ class Messages {
     });
   }
 
-  IpcLocation location(int rank, int peer) const { return locations_[rank].receives[peer]; }
+  cuda::IpcLocation location(int rank, int peer) const { return locations_[rank].receives[peer]; }
 
   void run() const {
     ranks_.for_each([&](int rank) {
-      ExchangeCall call{.operation = DeviceOperation::kAllToAll};
+      kernels::ExchangeCall call{.operation = cuda::DeviceOperation::kAllToAll};
       for (int peer = 0; peer < ranks_.size(); ++peer) {
         call.sends[peer] = {sent_[rank][peer].data(), sizes_[rank][peer]};
         call.receives[peer] = {received_[rank][peer].data(), sizes_[peer][rank]};
@@ -59,7 +59,7 @@ class Messages {
   Sizes sizes_;
   std::vector<std::vector<Bytes>> contents_;
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
-  std::vector<ExchangeLocations> locations_;
+  std::vector<kernels::zero_copy::ExchangeLocations> locations_;
 };
 
 class ZeroCopyExchanges : public RanksTest {
@@ -150,7 +150,7 @@ TEST_P(ZeroCopyExchanges, the_own_message_may_stay_in_place) {
   constexpr size_t kBytes = 100'000;
   std::vector<DeviceBuffer> all;
   std::vector<Bytes> inputs;
-  std::vector<IpcLocation> locations;
+  std::vector<cuda::IpcLocation> locations;
   ranks_->for_each([&](int rank) {
     all.emplace_back(kBytes * ranks_->size());
     inputs.push_back(random_bytes(kBytes, random_));
@@ -158,8 +158,8 @@ TEST_P(ZeroCopyExchanges, the_own_message_may_stay_in_place) {
     locations.push_back(ranks_->publish(rank, all[rank].data()));
   });
   ranks_->for_each([&](int rank) {
-    ExchangeCall call{.operation = DeviceOperation::kAllGather};
-    ExchangeLocations where{.num_blocks = num_zero_copy_blocks(GetParam())};
+    kernels::ExchangeCall call{.operation = cuda::DeviceOperation::kAllGather};
+    kernels::zero_copy::ExchangeLocations where{.num_blocks = num_zero_copy_blocks(GetParam())};
     for (int peer = 0; peer < ranks_->size(); ++peer) {
       call.sends[peer] = {all[rank].data() + rank * kBytes, kBytes};
       call.receives[peer] = {all[rank].data() + peer * kBytes, kBytes};
@@ -178,15 +178,17 @@ TEST_P(ZeroCopyExchanges, the_own_message_may_stay_in_place) {
 INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyExchanges, kLayouts, name_of);
 
 TEST(ZeroCopyArguments, refused_before_any_launch) {
-  const DeviceTeam team = team_without_memory();
-  const StreamView none(nullptr);
-  EXPECT_EQ(zero_copy_exchange(team, {.traffic = TrafficClass::kPointToPoint}, {}, none).code(),
+  const cuda::DeviceTeam team = team_without_memory();
+  const cuda::StreamView none(nullptr);
+  EXPECT_EQ(kernels::zero_copy::exchange(team, {.traffic = cuda::TrafficClass::kPointToPoint}, {}, none).code(),
             ErrorCode::kInvalidArgument);
-  EXPECT_EQ(zero_copy_exchange(team, {}, {.num_blocks = kMaxBlocks + 1}, none).code(), ErrorCode::kInvalidArgument);
-  ExchangeCall call;
+  EXPECT_EQ(kernels::zero_copy::exchange(team, {}, {.num_blocks = cuda::kMaxBlocks + 1}, none).code(),
+            ErrorCode::kInvalidArgument);
+  kernels::ExchangeCall call;
   call.sends[0].num_bytes = 1;
-  EXPECT_EQ(zero_copy_exchange(team, call, {}, none).code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(zero_copy_all_reduce(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, {}, none).code(),
+  EXPECT_EQ(kernels::zero_copy::exchange(team, call, {}, none).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(kernels::zero_copy::all_reduce(team, {.dtype = DataType::kBool, .reduction = Reduction::kAverage}, {}, none)
+                .code(),
             ErrorCode::kInvalidArgument);
 }
 

@@ -26,8 +26,8 @@ class ZeroCopyFaults : public LayoutTest {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
     for (const int device : GetParam().devices()) {
-      DeviceGuard guard(device);
-      require(load_kernels(GetParam().num_ranks));
+      cuda::DeviceGuard guard(device);
+      require(kernels::load_kernels(GetParam().num_ranks));
       inputs_.emplace_back(kElements * 4 + 16);
       outputs_.emplace_back(kElements * 4);
     }
@@ -37,7 +37,7 @@ class ZeroCopyFaults : public LayoutTest {
     DeviceRanks ranks(GetParam().devices(), {.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
     locations_.clear();
     for (int rank = 0; rank < ranks.size(); ++rank) {
-      DeviceGuard guard(ranks.device(rank));
+      cuda::DeviceGuard guard(ranks.device(rank));
       locations_.push_back({.input = ranks.publish(rank, inputs_[rank].data()),
                             .output = ranks.publish(rank, outputs_[rank].data()),
                             .num_blocks = num_zero_copy_blocks(GetParam())});
@@ -46,7 +46,7 @@ class ZeroCopyFaults : public LayoutTest {
   }
 
   void all_reduce(const DeviceRanks& ranks, int rank, size_t num_elements = kElements) {
-    DeviceGuard guard(ranks.device(rank));
+    cuda::DeviceGuard guard(ranks.device(rank));
     require(all_reduce_either_way(ranks.team(rank),
                                   {.input = inputs_[rank].data(),
                                    .output = outputs_[rank].data(),
@@ -70,7 +70,7 @@ class ZeroCopyFaults : public LayoutTest {
   }
 
   std::vector<DeviceBuffer> inputs_, outputs_;
-  std::vector<ReduceLocations> locations_;
+  std::vector<kernels::zero_copy::ReduceLocations> locations_;
 };
 
 TEST_P(ZeroCopyFaults, missing_rank_times_out_and_is_named) {
@@ -78,7 +78,7 @@ TEST_P(ZeroCopyFaults, missing_rank_times_out_and_is_named) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) all_reduce(ranks, rank);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
-    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kTimeout);
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kTimeout);
     EXPECT_EQ(ranks.control(rank).report.peer, ranks.size() - 1);
     EXPECT_EQ(ranks.control(rank).report.ours.num_bytes, kElements * 4);
   }
@@ -95,7 +95,8 @@ TEST_P(ZeroCopyFaults, abort_ends_the_wait_and_all_later_launches) {
     std::atomic_ref(ranks.control(rank).abort).store(1, std::memory_order_release);
   }
   ranks.synchronize();
-  for (int rank = 0; rank < ranks.size() - 1; ++rank) EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kAborted);
+  for (int rank = 0; rank < ranks.size() - 1; ++rank)
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kAborted);
   expect_untouched(ranks);
   expect_usable();
 }
@@ -106,8 +107,8 @@ TEST_P(ZeroCopyFaults, mismatch_is_seen_by_both_sides) {
   for (int rank = 0; rank < ranks.size(); ++rank) all_reduce(ranks, rank, rank == odd ? kElements - 1 : kElements);
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    ASSERT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
-    const FaultReport& report = ranks.control(rank).report;
+    ASSERT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kMismatch) << "rank " << rank;
+    const cuda::FaultReport& report = ranks.control(rank).report;
     EXPECT_EQ(report.ours.num_bytes, 4 * (rank == odd ? kElements - 1 : kElements));
     EXPECT_EQ(report.theirs.num_bytes, 4 * (rank == odd ? kElements : kElements - 1));
   }
@@ -121,18 +122,18 @@ TEST_P(ZeroCopyFaults, mismatch_between_ll_and_zero_copy_kernels) {
   const size_t num_elements = 2000;  // in packets that lie on words, votes and done_flags
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
   {
-    DeviceGuard guard(ranks.device(odd));
-    require(ll_all_reduce_one_shot(ranks.team(odd),
-                                   {.input = inputs_[odd].data(),
-                                    .output = inputs_[odd].data(),
-                                    .num_elements = num_elements,
-                                    .dtype = DataType::kFloat32,
-                                    .reduction = Reduction::kSum},
-                                   ranks.stream(odd)));
+    cuda::DeviceGuard guard(ranks.device(odd));
+    require(kernels::ll::all_reduce_one_shot(ranks.team(odd),
+                                             {.input = inputs_[odd].data(),
+                                              .output = inputs_[odd].data(),
+                                              .num_elements = num_elements,
+                                              .dtype = DataType::kFloat32,
+                                              .reduction = Reduction::kSum},
+                                             ranks.stream(odd)));
   }
   ranks.synchronize();
   for (int rank = 0; rank < ranks.size(); ++rank) {
-    EXPECT_EQ(code_of(ranks.control(rank)), FaultCode::kMismatch) << "rank " << rank;
+    EXPECT_EQ(code_of(ranks.control(rank)), cuda::FaultCode::kMismatch) << "rank " << rank;
   }
   expect_untouched(ranks);
   expect_usable();
@@ -149,21 +150,23 @@ class Puppet {
       : team_(ranks.team(0)),
         rank_(static_cast<uint32_t>(rank)),
         num_ranks_(static_cast<uint32_t>(ranks.size())),
-        packet_(require(PinnedMemory::allocate(sizeof(LlPacket)))),
-        stream_(require(Stream::create())) {}
+        packet_(require(cuda::PinnedMemory::allocate(sizeof(cuda::LlPacket)))),
+        stream_(require(cuda::Stream::create())) {}
 
-  void announce(const DeviceDescriptor& descriptor, IpcLocation readable, IpcLocation writable) const {
+  void announce(const cuda::DeviceDescriptor& descriptor, cuda::IpcLocation readable,
+                cuda::IpcLocation writable) const {
     send(rank_, descriptor);
     send(num_ranks_ + 2 * rank_, readable);
     send(num_ranks_ + 2 * rank_ + 1, writable);
   }
   void agree() const {
-    const uint32_t vote[2] = {static_cast<uint32_t>(device::Vote::kYes), device::kVoteTag | kNumBlocks};
+    const uint32_t vote[2] = {static_cast<uint32_t>(kernels::zero_copy::Vote::kYes),
+                              kernels::zero_copy::kVoteTag | kNumBlocks};
     send(3 * num_ranks_ + rank_, vote);
   }
   void tell_progress(uint32_t block, uint32_t count) const {
     const uint32_t progress[2] = {count, 0};
-    send((4 + kMaxBlocks + block) * num_ranks_ + rank_, progress);
+    send((4 + cuda::kMaxBlocks + block) * num_ranks_ + rank_, progress);
   }
   void leave(uint32_t done) const {
     for (uint32_t block = 0; block < kNumBlocks; ++block) leave_block(block, done);
@@ -180,17 +183,17 @@ class Puppet {
     constexpr uint32_t kEpoch = 1;
     uint32_t words[2];
     std::memcpy(words, &payload, 8);
-    *reinterpret_cast<LlPacket*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
+    *reinterpret_cast<cuda::LlPacket*>(packet_.data()) = {words[0], kEpoch, words[1], kEpoch};
     const size_t begin =
-        team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(LlPacket);
-    require(copy_async(team_.slices[0] + begin, packet_.data(), sizeof(LlPacket), stream_));
+        team_.layout.packets + (kEpoch * size_t{team_.layout.region_packets} + index) * sizeof(cuda::LlPacket);
+    require(copy_async(team_.slices[0] + begin, packet_.data(), sizeof(cuda::LlPacket), stream_));
     require(stream_.view().synchronize());
   }
 
-  const DeviceTeam& team_;
+  const cuda::DeviceTeam& team_;
   uint32_t rank_, num_ranks_;
-  PinnedMemory packet_;
-  Stream stream_;
+  cuda::PinnedMemory packet_;
+  cuda::Stream stream_;
 };
 
 // Rank 0 of some, whose peers are puppets.
@@ -200,13 +203,13 @@ class ZeroCopyGuards : public ::testing::Test {
   static constexpr size_t kBytes = 100'000;
 
   void SetUp() override {
-    if (num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+    if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU";
   }
 
   void set_up_ranks(int num_ranks) {
     ranks_ = std::make_unique<DeviceRanks>(std::vector<int>(num_ranks, 0), TeamOptions{.timeout_ns = kShortTimeoutNs});
-    DeviceGuard guard(0);
-    require(load_kernels(num_ranks));
+    cuda::DeviceGuard guard(0);
+    require(kernels::load_kernels(num_ranks));
     std::mt19937 random(20261122);
     contents_ = random_bytes(kBytes, random);
     source_ = std::make_unique<DeviceBuffer>(kBytes);
@@ -219,73 +222,73 @@ class ZeroCopyGuards : public ::testing::Test {
   }
 
   void announce(int rank) {
-    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kAllGather),
-                                      .dtype = static_cast<uint64_t>(DataType::kByte),
-                                      .reduction = static_cast<uint64_t>(Reduction::kNone),
-                                      .root = kNoRoot,
-                                      .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, IpcLocation{}, locations_[rank]);
+    const cuda::DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(cuda::DeviceOperation::kAllGather),
+                                            .dtype = static_cast<uint64_t>(DataType::kByte),
+                                            .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                            .root = cuda::kNoRoot,
+                                            .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, cuda::IpcLocation{}, locations_[rank]);
   }
 
   void announce_reduction(int rank) {
-    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kAllReduce),
-                                      .dtype = static_cast<uint64_t>(DataType::kFloat32),
-                                      .reduction = static_cast<uint64_t>(Reduction::kSum),
-                                      .root = kNoRoot,
-                                      .num_bytes = kBytes};
+    const cuda::DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(cuda::DeviceOperation::kAllReduce),
+                                            .dtype = static_cast<uint64_t>(DataType::kFloat32),
+                                            .reduction = static_cast<uint64_t>(Reduction::kSum),
+                                            .root = cuda::kNoRoot,
+                                            .num_bytes = kBytes};
     puppets_[rank]->announce(descriptor, locations_[rank], locations_[rank]);
   }
 
   // From rank 1, to 0 and 2, which pass on a part of one stretch each.
   void announce_broadcast(int rank) {
-    const DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(DeviceOperation::kBroadcast),
-                                      .dtype = static_cast<uint64_t>(DataType::kByte),
-                                      .reduction = static_cast<uint64_t>(Reduction::kNone),
-                                      .root = 1,
-                                      .num_bytes = kBytes};
-    puppets_[rank]->announce(descriptor, IpcLocation{}, rank == 1 ? IpcLocation{} : locations_[rank]);
+    const cuda::DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(cuda::DeviceOperation::kBroadcast),
+                                            .dtype = static_cast<uint64_t>(DataType::kByte),
+                                            .reduction = static_cast<uint64_t>(Reduction::kNone),
+                                            .root = 1,
+                                            .num_bytes = kBytes};
+    puppets_[rank]->announce(descriptor, cuda::IpcLocation{}, rank == 1 ? cuda::IpcLocation{} : locations_[rank]);
   }
 
   void launch_broadcast() {
-    DeviceGuard guard(0);
+    cuda::DeviceGuard guard(0);
     targets_[0].upload(contents_);
-    const BroadcastLocations locations{.data = locations_[0], .num_blocks = kNumBlocks};
-    require(zero_copy_broadcast(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1},
-                                locations, ranks_->stream(0)));
+    const kernels::zero_copy::BroadcastLocations locations{.data = locations_[0], .num_blocks = kNumBlocks};
+    require(kernels::zero_copy::broadcast(ranks_->team(0), {.data = targets_[0].data(), .num_bytes = kBytes, .root = 1},
+                                          locations, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
   void launch() {
-    DeviceGuard guard(0);
-    ExchangeCall call{.operation = DeviceOperation::kAllGather};
-    ExchangeLocations locations{.num_blocks = kNumBlocks};
+    cuda::DeviceGuard guard(0);
+    kernels::ExchangeCall call{.operation = cuda::DeviceOperation::kAllGather};
+    kernels::zero_copy::ExchangeLocations locations{.num_blocks = kNumBlocks};
     for (int rank = 0; rank < ranks_->size(); ++rank) {
       call.sends[rank] = {source_->data(), kBytes};
       call.receives[rank] = {targets_[0].data(), kBytes};
       locations.receives[rank] = locations_[0];
     }
-    require(zero_copy_exchange(ranks_->team(0), call, locations, ranks_->stream(0)));
+    require(kernels::zero_copy::exchange(ranks_->team(0), call, locations, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
   void launch_reduction() {
-    DeviceGuard guard(0);
-    const ReduceCall call{.input = source_->data(),
-                          .output = targets_[0].data(),
-                          .num_elements = kBytes / sizeof(float),
-                          .dtype = DataType::kFloat32,
-                          .reduction = Reduction::kSum};
-    const ReduceLocations locations{.input = {}, .output = locations_[0], .num_blocks = kNumBlocks};
-    require(zero_copy_all_reduce(ranks_->team(0), call, locations, ranks_->stream(0)));
+    cuda::DeviceGuard guard(0);
+    const kernels::ReduceCall call{.input = source_->data(),
+                                   .output = targets_[0].data(),
+                                   .num_elements = kBytes / sizeof(float),
+                                   .dtype = DataType::kFloat32,
+                                   .reduction = Reduction::kSum};
+    const kernels::zero_copy::ReduceLocations locations{.input = {}, .output = locations_[0], .num_blocks = kNumBlocks};
+    require(kernels::zero_copy::all_reduce(ranks_->team(0), call, locations, ranks_->stream(0)));
     began_ = Clock::now();
   }
 
   // The host knows of the failure while the kernel still runs.
   void await_report() {
-    while (code_of(ranks_->control(0)) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
+    while (code_of(ranks_->control(0)) == cuda::FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
       std::this_thread::yield();
     }
-    EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
+    EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kTimeout);
     EXPECT_EQ(cudaStreamQuery(ranks_->stream(0).get()), cudaErrorNotReady);
   }
 
@@ -298,7 +301,7 @@ class ZeroCopyGuards : public ::testing::Test {
   Bytes contents_;
   std::unique_ptr<DeviceBuffer> source_;
   std::vector<DeviceBuffer> targets_;
-  std::vector<IpcLocation> locations_;
+  std::vector<cuda::IpcLocation> locations_;
   std::vector<std::unique_ptr<Puppet>> puppets_;
   Clock::time_point began_;
 };
@@ -307,7 +310,7 @@ TEST_F(ZeroCopyGuards, a_puppet_can_play_along) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
-  puppets_[1]->leave(device::kShareDone);
+  puppets_[1]->leave(kernels::zero_copy::kShareDone);
   launch();
   require(ranks_->stream(0).synchronize());
   ranks_->expect_no_faults();
@@ -323,7 +326,7 @@ TEST_F(ZeroCopyGuards, a_peer_that_has_not_done_its_part_is_missed) {
   puppets_[1]->leave(0);
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
+  EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kTimeout);
   EXPECT_EQ(ranks_->control(0).report.peer, 1);
 }
 
@@ -333,7 +336,7 @@ TEST_F(ZeroCopyGuards, a_peer_that_is_late_to_end_is_waited_for) {
   puppets_[1]->agree();
   launch();
   await_report();
-  puppets_[1]->leave(device::kShareDone);
+  puppets_[1]->leave(kernels::zero_copy::kShareDone);
   expect_end_before_the_guard_gives_up();
   targets_[1].expect_contents(contents_, "peer");
 }
@@ -343,10 +346,11 @@ TEST_F(ZeroCopyGuards, all_blocks_of_a_peer_are_waited_for) {
   set_up_ranks(2);
   announce(1);
   puppets_[1]->agree();
-  for (uint32_t block = 0; block + 1 < Puppet::kNumBlocks; ++block) puppets_[1]->leave_block(block, device::kShareDone);
+  for (uint32_t block = 0; block + 1 < Puppet::kNumBlocks; ++block)
+    puppets_[1]->leave_block(block, kernels::zero_copy::kShareDone);
   launch();
   await_report();
-  puppets_[1]->leave_block(Puppet::kNumBlocks - 1, device::kShareDone);
+  puppets_[1]->leave_block(Puppet::kNumBlocks - 1, kernels::zero_copy::kShareDone);
   expect_end_before_the_guard_gives_up();
 }
 
@@ -380,7 +384,7 @@ TEST_F(ZeroCopyGuards, a_part_is_passed_on_once_the_root_has_told) {
   for (const int rank : {1, 2}) {
     announce_broadcast(rank);
     puppets_[rank]->agree();
-    puppets_[rank]->leave(device::kShareDone);
+    puppets_[rank]->leave(kernels::zero_copy::kShareDone);
   }
   puppets_[1]->tell_progress(0, 1);
   launch_broadcast();
@@ -413,7 +417,7 @@ TEST_F(ZeroCopyGuards, a_process_that_has_ended_is_not_waited_for) {
   puppets_[1]->agree();
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kGone);
+  EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kGone);
 }
 
 TEST_F(ZeroCopyGuards, the_guard_gives_up) {
@@ -423,7 +427,7 @@ TEST_F(ZeroCopyGuards, the_guard_gives_up) {
   launch();
   require(ranks_->stream(0).synchronize());
   EXPECT_GE(Clock::now() - began_, kLongestGuard);
-  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
+  EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kTimeout);
 }
 
 TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
@@ -431,7 +435,7 @@ TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
   announce(1);  // 2 never does
   launch();
   expect_end_before_the_guard_gives_up();
-  EXPECT_EQ(code_of(ranks_->control(0)), FaultCode::kTimeout);
+  EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kTimeout);
   EXPECT_EQ(ranks_->control(0).report.peer, 2);
 }
 

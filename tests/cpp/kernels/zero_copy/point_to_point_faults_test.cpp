@@ -35,12 +35,12 @@ class MessageFaults : public LayoutTest {
     std::mt19937 random(20261123);
     contents_ = random_bytes(kBytes, random);
     for (const int device : GetParam().devices()) {
-      DeviceGuard guard(device);
-      require(load_kernels(GetParam().num_ranks));
+      cuda::DeviceGuard guard(device);
+      require(kernels::load_kernels(GetParam().num_ranks));
       tensors_.emplace_back(kBytes);
     }
     tensors_[0].upload(contents_);
-    words_ = std::make_unique<PinnedMemory>(require(PinnedMemory::allocate(sizeof(LlPacket))));
+    words_ = std::make_unique<cuda::PinnedMemory>(require(cuda::PinnedMemory::allocate(sizeof(cuda::LlPacket))));
     set_up_ranks(5'000'000'000);
   }
 
@@ -48,35 +48,37 @@ class MessageFaults : public LayoutTest {
     ranks_ = std::make_unique<DeviceRanks>(
         GetParam().devices(), TeamOptions{.slice_bytes = GetParam().slice_bytes(), .timeout_ns = timeout_ns});
     location_ = ranks_->publish(1, tensors_[1].data());
-    DeviceGuard guard(ranks_->device(1));
-    beside_ = std::make_unique<Stream>(require(Stream::create()));
+    cuda::DeviceGuard guard(ranks_->device(1));
+    beside_ = std::make_unique<cuda::Stream>(require(cuda::Stream::create()));
   }
 
   void send(End end = {}) {
-    DeviceGuard guard(ranks_->device(0));
-    ExchangeCall call{
-        .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .sends_to = 1u << 1};
+    cuda::DeviceGuard guard(ranks_->device(0));
+    kernels::ExchangeCall call{.traffic = cuda::TrafficClass::kPointToPoint,
+                               .operation = cuda::DeviceOperation::kPointToPoint,
+                               .sends_to = 1u << 1};
     call.sends[1] = {tensors_[0].data(), end.num_bytes, end.tag};
-    require(zero_copy_exchange_messages(ranks_->team(0), call, {.sends_to = end.is_zero_copy ? 1u << 1 : 0},
-                                        ranks_->stream(0)));
+    require(kernels::zero_copy::exchange_messages(ranks_->team(0), call, {.sends_to = end.is_zero_copy ? 1u << 1 : 0},
+                                                  ranks_->stream(0)));
   }
 
   void receive(End end = {}) {
-    DeviceGuard guard(ranks_->device(1));
-    ExchangeCall call{
-        .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .receives_from = 1u << 0};
+    cuda::DeviceGuard guard(ranks_->device(1));
+    kernels::ExchangeCall call{.traffic = cuda::TrafficClass::kPointToPoint,
+                               .operation = cuda::DeviceOperation::kPointToPoint,
+                               .receives_from = 1u << 0};
     call.receives[0] = {tensors_[1].data(), end.num_bytes, end.tag};
-    MessageLocations zero_copy{.receives_from = end.is_zero_copy ? 1u << 0 : 0};
+    kernels::zero_copy::MessageLocations zero_copy{.receives_from = end.is_zero_copy ? 1u << 0 : 0};
     zero_copy.receives[0] = location_;
-    require(zero_copy_exchange_messages(ranks_->team(1), call, zero_copy, ranks_->stream(1)));
+    require(kernels::zero_copy::exchange_messages(ranks_->team(1), call, zero_copy, ranks_->stream(1)));
     began_ = Clock::now();
   }
 
-  FaultCode code(int rank) { return code_of(ranks_->control(rank)); }
-  const FaultReport& report(int rank) { return ranks_->control(rank).report; }
+  cuda::FaultCode code(int rank) { return code_of(ranks_->control(rank)); }
+  const cuda::FaultReport& report(int rank) { return ranks_->control(rank).report; }
 
   void expect_mismatch(int rank, End ours, End theirs) {
-    ASSERT_EQ(code(rank), FaultCode::kMismatch) << "rank " << rank;
+    ASSERT_EQ(code(rank), cuda::FaultCode::kMismatch) << "rank " << rank;
     EXPECT_EQ(report(rank).peer, 1 - rank);
     EXPECT_EQ(report(rank).ours.num_bytes, ours.num_bytes);
     EXPECT_EQ(report(rank).theirs.num_bytes, theirs.num_bytes);
@@ -85,7 +87,7 @@ class MessageFaults : public LayoutTest {
   }
 
   void expect_untouched() {
-    DeviceGuard guard(ranks_->device(1));
+    cuda::DeviceGuard guard(ranks_->device(1));
     tensors_[1].expect_contents(Bytes(kBytes, std::byte{0xA5}), "receiver");
     for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks_->state(rank).num_zero_copy_messages, 0u);
   }
@@ -97,32 +99,37 @@ class MessageFaults : public LayoutTest {
     ranks_->synchronize();
     ranks_->expect_no_faults();
     for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks_->state(rank).num_zero_copy_messages, 1u);
-    DeviceGuard guard(ranks_->device(1));
+    cuda::DeviceGuard guard(ranks_->device(1));
     tensors_[1].expect_contents(contents_, "receiver");
   }
 
   // Into what rank `owner` keeps for its peer, as the peer's GPU would.
   template <typename Member, typename Value>
   void write(int owner, Member member, const Value& value) {
-    const DeviceTeam& team = ranks_->team(owner);
-    auto* rendezvous = reinterpret_cast<Rendezvous*>(team.slices[owner] + team.layout.rendezvous) + (1 - owner);
-    static_assert(sizeof(Value) <= sizeof(LlPacket));
+    const cuda::DeviceTeam& team = ranks_->team(owner);
+    auto* rendezvous = reinterpret_cast<cuda::Rendezvous*>(team.slices[owner] + team.layout.rendezvous) + (1 - owner);
+    static_assert(sizeof(Value) <= sizeof(cuda::LlPacket));
     std::memcpy(words_->data(), &value, sizeof value);
-    DeviceGuard guard(ranks_->device(1));
+    cuda::DeviceGuard guard(ranks_->device(1));
     require(copy_async(&(rendezvous->*member), words_->data(), sizeof value, *beside_));
     require(beside_->view().synchronize());
   }
 
   // As if the sender had claimed the first offer, and were writing.
-  void claim() { write(0, &Rendezvous::claim, uint64_t{1} << 32 | static_cast<uint32_t>(device::Claim::kClaimed)); }
-  void finish() { write(1, &Rendezvous::outcome, LlPacket{static_cast<uint32_t>(device::Outcome::kWritten), 1, 0, 1}); }
-
-  void await_report_of_receiver() {
-    while (code(1) == FaultCode::kNone && Clock::now() - began_ < kLongestGuard) std::this_thread::yield();
-    EXPECT_EQ(code(1), FaultCode::kTimeout);
+  void claim() {
+    write(0, &cuda::Rendezvous::claim, uint64_t{1} << 32 | static_cast<uint32_t>(kernels::zero_copy::Claim::kClaimed));
+  }
+  void finish() {
+    write(1, &cuda::Rendezvous::outcome,
+          cuda::LlPacket{static_cast<uint32_t>(kernels::zero_copy::Outcome::kWritten), 1, 0, 1});
   }
 
-  void expect_end_before_the_guard_gives_up(FaultCode fault = FaultCode::kTimeout) {
+  void await_report_of_receiver() {
+    while (code(1) == cuda::FaultCode::kNone && Clock::now() - began_ < kLongestGuard) std::this_thread::yield();
+    EXPECT_EQ(code(1), cuda::FaultCode::kTimeout);
+  }
+
+  void expect_end_before_the_guard_gives_up(cuda::FaultCode fault = cuda::FaultCode::kTimeout) {
     require(ranks_->stream(1).synchronize());
     EXPECT_LT(Clock::now() - began_, kLongestGuard);
     EXPECT_EQ(code(1), fault);
@@ -131,10 +138,10 @@ class MessageFaults : public LayoutTest {
 
   std::vector<DeviceBuffer> tensors_;
   Bytes contents_;
-  std::unique_ptr<PinnedMemory> words_;
+  std::unique_ptr<cuda::PinnedMemory> words_;
   std::unique_ptr<DeviceRanks> ranks_;
-  std::unique_ptr<Stream> beside_;
-  IpcLocation location_{};
+  std::unique_ptr<cuda::Stream> beside_;
+  cuda::IpcLocation location_{};
   Clock::time_point began_;
 };
 
@@ -142,7 +149,7 @@ TEST_P(MessageFaults, a_missing_receiver_is_named) {
   set_up_ranks(kShortTimeoutNs);
   send();
   ranks_->synchronize();
-  EXPECT_EQ(code(0), FaultCode::kTimeout);
+  EXPECT_EQ(code(0), cuda::FaultCode::kTimeout);
   EXPECT_EQ(report(0).peer, 1);
   EXPECT_EQ(report(0).ours.num_bytes, kBytes);
   EXPECT_EQ(report(0).our_tag, kTag);
@@ -157,7 +164,7 @@ TEST_P(MessageFaults, a_receiver_that_has_given_up_is_not_written_to) {
   expect_end_before_the_guard_gives_up();
   send();
   ranks_->synchronize();
-  EXPECT_EQ(code(0), FaultCode::kTimeout);
+  EXPECT_EQ(code(0), cuda::FaultCode::kTimeout);
   EXPECT_EQ(report(0).peer, 1);
   expect_untouched();
   expect_usable();
@@ -168,11 +175,11 @@ TEST_P(MessageFaults, abort_ends_the_wait_and_all_later_launches) {
   for (int operation = 0; operation < 100; ++operation) receive();
   std::atomic_ref(ranks_->control(1).abort).store(1, std::memory_order_release);
   require(ranks_->stream(1).synchronize());
-  EXPECT_EQ(code(1), FaultCode::kAborted);
+  EXPECT_EQ(code(1), cuda::FaultCode::kAborted);
   for (int operation = 0; operation < 100; ++operation) send();
   std::atomic_ref(ranks_->control(0).abort).store(1, std::memory_order_release);
   ranks_->synchronize();
-  EXPECT_EQ(code(0), FaultCode::kAborted);
+  EXPECT_EQ(code(0), cuda::FaultCode::kAborted);
   expect_untouched();
   expect_usable();
 }
@@ -198,7 +205,7 @@ TEST_P(MessageFaults, mismatch_between_zero_copy_messages_and_ll128) {
   receive(small);
   ranks_->synchronize();
   expect_mismatch(1, small, {});
-  EXPECT_EQ(code(0), FaultCode::kTimeout);
+  EXPECT_EQ(code(0), cuda::FaultCode::kTimeout);
   expect_untouched();
   set_up_ranks(kShortTimeoutNs);
   send(small);
@@ -236,7 +243,7 @@ TEST_P(MessageFaults, a_process_that_has_ended_is_not_waited_for) {
   std::atomic_ref(ranks_->control(1).gone).store(1u << 0, std::memory_order_release);
   claim();
   receive();
-  expect_end_before_the_guard_gives_up(FaultCode::kGone);
+  expect_end_before_the_guard_gives_up(cuda::FaultCode::kGone);
 }
 
 TEST_P(MessageFaults, the_guard_gives_up) {
@@ -245,7 +252,7 @@ TEST_P(MessageFaults, the_guard_gives_up) {
   receive();
   require(ranks_->stream(1).synchronize());
   EXPECT_GE(Clock::now() - began_, kLongestGuard);
-  EXPECT_EQ(code(1), FaultCode::kTimeout);
+  EXPECT_EQ(code(1), cuda::FaultCode::kTimeout);
 }
 
 INSTANTIATE_TEST_SUITE_P(layouts, MessageFaults,

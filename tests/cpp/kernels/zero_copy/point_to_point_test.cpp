@@ -16,7 +16,7 @@ struct Case {
   int64_t least_zero_copy = 0;  // messages of so many bytes go directly
   size_t misalignment_of_sends = 0;
   size_t misalignment_of_receives = 0;
-  Ll128Shape shape{};
+  kernels::Ll128Shape shape{};
 };
 
 // All messages of one batch, each in buffers of its own.
@@ -41,10 +41,11 @@ class Messages {
   }
 
   // The messages to and from the peers in these masks.
-  void enqueue(int rank, uint32_t to, uint32_t from, StreamView stream) const {
-    ExchangeCall call{
-        .traffic = TrafficClass::kPointToPoint, .operation = DeviceOperation::kPointToPoint, .shape = what_.shape};
-    MessageLocations zero_copy;
+  void enqueue(int rank, uint32_t to, uint32_t from, cuda::StreamView stream) const {
+    kernels::ExchangeCall call{.traffic = cuda::TrafficClass::kPointToPoint,
+                               .operation = cuda::DeviceOperation::kPointToPoint,
+                               .shape = what_.shape};
+    kernels::zero_copy::MessageLocations zero_copy;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
       if (peer == rank) continue;
       const uint32_t bit = 1u << peer;
@@ -60,7 +61,7 @@ class Messages {
         zero_copy.receives[peer] = locations_[rank][peer];
       }
     }
-    require(zero_copy_exchange_messages(ranks_.team(rank), call, zero_copy, stream));
+    require(kernels::zero_copy::exchange_messages(ranks_.team(rank), call, zero_copy, stream));
   }
 
   void enqueue(int rank) const { enqueue(rank, ~0u, ~0u, ranks_.stream(rank)); }
@@ -111,7 +112,7 @@ class Messages {
   Case what_;
   std::vector<std::vector<Bytes>> contents_;
   std::vector<std::vector<DeviceBuffer>> sent_, received_;
-  std::vector<std::vector<IpcLocation>> locations_;
+  std::vector<std::vector<cuda::IpcLocation>> locations_;
 };
 
 class ZeroCopyMessages : public RanksTest {
@@ -173,7 +174,7 @@ TEST_P(ZeroCopyMessages, large) {
 }
 
 TEST_P(ZeroCopyMessages, any_shape) {
-  for (const Ll128Shape shape : {Ll128Shape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
+  for (const kernels::Ll128Shape shape : {kernels::Ll128Shape{1, 1}, {2, 4}, {1, 8}, {0, 16}, {2, 16}, {0, 5}}) {
     if (static_cast<uint32_t>(shape.num_channels) >= ranks_->team(0).layout.traffic[1].num_channels) continue;
     check({.sizes = all(50'001), .shape = shape});
   }
@@ -224,9 +225,9 @@ TEST_P(ZeroCopyMessages, one_rank_enqueues_far_ahead) {
 TEST_P(ZeroCopyMessages, each_link_and_direction_on_a_stream_of_its_own) {
   if (ranks_->size() > 4) GTEST_SKIP() << "more kernels than a GPU runs at once";
   constexpr int kRounds = 20;
-  std::vector<std::vector<Stream>> streams(ranks_->size());
+  std::vector<std::vector<cuda::Stream>> streams(ranks_->size());
   ranks_->for_each([&](int rank) {
-    for (int count = 0; count < 2 * ranks_->size(); ++count) streams[rank].push_back(require(Stream::create()));
+    for (int count = 0; count < 2 * ranks_->size(); ++count) streams[rank].push_back(require(cuda::Stream::create()));
   });
   const Messages messages(*ranks_, {.sizes = all(300'001), .least_zero_copy = 0, .shape = {.num_channels = 4}},
                           random_);
@@ -240,7 +241,7 @@ TEST_P(ZeroCopyMessages, each_link_and_direction_on_a_stream_of_its_own) {
     });
   }
   ranks_->for_each([&](int rank) {
-    for (const Stream& stream : streams[rank]) require(stream.view().synchronize());
+    for (const cuda::Stream& stream : streams[rank]) require(stream.view().synchronize());
   });
   messages.expect_right();
   for (int rank = 0; rank < ranks_->size(); ++rank) num_zero_copy_[rank] = kRounds * messages.num_zero_copy(rank);
@@ -257,7 +258,7 @@ TEST_P(ZeroCopyMessages, those_of_a_batch_do_not_wait_for_each_other) {
   const Messages messages(*ranks_, {sizes}, random_);
   messages.withdraw(0, 2);
   const auto on = [&](int rank, uint32_t to, uint32_t from) {
-    DeviceGuard guard(ranks_->device(rank));
+    cuda::DeviceGuard guard(ranks_->device(rank));
     messages.enqueue(rank, to, from, ranks_->stream(rank));
   };
   on(0, 1u << 1 | 1u << 2, 0);
@@ -297,13 +298,15 @@ TEST_P(ZeroCopyMessages, a_graph_decides_anew_at_every_replay) {
 INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyMessages, kLayouts, name_of);
 
 TEST(MessageArguments, refused_before_any_launch) {
-  const DeviceTeam team = team_without_memory();
-  const StreamView none(nullptr);
-  EXPECT_EQ(
-      zero_copy_exchange_messages(team, {.traffic = TrafficClass::kCollective}, {.sends_to = 1u << 1}, none).code(),
-      ErrorCode::kInvalidArgument);
-  EXPECT_EQ(zero_copy_exchange_messages(team, {.traffic = TrafficClass::kPointToPoint, .when = When::kIfFallback},
-                                        {.receives_from = 1u << 1}, none)
+  const cuda::DeviceTeam team = team_without_memory();
+  const cuda::StreamView none(nullptr);
+  EXPECT_EQ(kernels::zero_copy::exchange_messages(team, {.traffic = cuda::TrafficClass::kCollective},
+                                                  {.sends_to = 1u << 1}, none)
+                .code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(kernels::zero_copy::exchange_messages(
+                team, {.traffic = cuda::TrafficClass::kPointToPoint, .when = kernels::When::kIfFallback},
+                {.receives_from = 1u << 1}, none)
                 .code(),
             ErrorCode::kInvalidArgument);
 }

@@ -12,7 +12,7 @@ struct Case {
   size_t num_elements;
   DataType dtype = DataType::kFloat32;
   Reduction reduction = Reduction::kSum;
-  int root = kNoRoot;
+  int root = cuda::kNoRoot;
   int num_blocks = 0;
   int num_more_blocks = 0;  // of each rank than of the one before
 
@@ -35,11 +35,11 @@ class Reduced {
     });
   }
 
-  const ReduceLocations& locations(int rank) const { return locations_[rank]; }
+  const kernels::zero_copy::ReduceLocations& locations(int rank) const { return locations_[rank]; }
 
   Status enqueue(int rank) const { return enqueue(rank, outputs_[rank].data(), locations_[rank]); }
   Status enqueue_in_place(int rank) const {
-    ReduceLocations locations = locations_[rank];
+    kernels::zero_copy::ReduceLocations locations = locations_[rank];
     locations.output = locations.input;
     return enqueue(rank, inputs_[rank].data(), locations);
   }
@@ -48,7 +48,7 @@ class Reduced {
   void expect_right_in_place() const { expect(inputs_); }
 
  private:
-  Status enqueue(int rank, void* output, const ReduceLocations& locations) const {
+  Status enqueue(int rank, void* output, const kernels::zero_copy::ReduceLocations& locations) const {
     return all_reduce_either_way(ranks_.team(rank),
                                  {.input = inputs_[rank].data(),
                                   .output = output,
@@ -65,7 +65,7 @@ class Reduced {
     ranks_.expect_no_faults();
     const Bytes expected = reduced(what_.dtype, what_.reduction, contents_);
     ranks_.for_each([&](int rank) {
-      if (what_.root != kNoRoot && what_.root != rank) return;
+      if (what_.root != cuda::kNoRoot && what_.root != rank) return;
       outputs[rank].expect_contents(
           expected, what_.name() + ", rank " + std::to_string(rank) + " of " + std::to_string(ranks_.size()));
     });
@@ -75,7 +75,7 @@ class Reduced {
   Case what_;
   std::vector<Bytes> contents_;
   std::vector<DeviceBuffer> inputs_, outputs_;
-  std::vector<ReduceLocations> locations_;
+  std::vector<kernels::zero_copy::ReduceLocations> locations_;
 };
 
 class ZeroCopyReductions : public RanksTest {
@@ -101,7 +101,7 @@ class ZeroCopyReductions : public RanksTest {
     std::vector<Bytes> contents;
     std::vector<std::vector<DeviceBuffer>> inputs(ranks_->size());
     std::vector<DeviceBuffer> outputs;
-    std::vector<ReduceScatterLocations> locations(ranks_->size());
+    std::vector<kernels::zero_copy::ReduceScatterLocations> locations(ranks_->size());
     ranks_->for_each([&](int rank) {
       contents.push_back(draw(what.dtype, what.num_elements, random_));
       auto begin = contents[rank].begin();
@@ -118,10 +118,10 @@ class ZeroCopyReductions : public RanksTest {
     if (way == Way::kFallBack) ranks_->withdraw(0, 1, locations[1].inputs[0]);
     if (way == Way::kZeroCopy) ++num_zero_copy_;
     ranks_->for_each([&](int rank) {
-      ReduceScatterCall call{.output = outputs[rank].data(),
-                             .dtype = what.dtype,
-                             .reduction = what.reduction,
-                             .premul_factor = kPremulFactor};
+      kernels::ReduceScatterCall call{.output = outputs[rank].data(),
+                                      .dtype = what.dtype,
+                                      .reduction = what.reduction,
+                                      .premul_factor = kPremulFactor};
       for (int owner = 0; owner < ranks_->size(); ++owner) {
         call.inputs[owner] = {inputs[rank][owner].data(), shards[owner] * width};
       }
@@ -160,7 +160,7 @@ TEST_P(ZeroCopyReductions, all_types_and_reductions) {
   for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
     for (int reduction = 1; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
       const Case what{12'347, static_cast<DataType>(dtype), static_cast<Reduction>(reduction)};
-      if (has_kernel(what.dtype, what.reduction)) check(what);
+      if (kernels::has_kernel(what.dtype, what.reduction)) check(what);
     }
   }
 }
@@ -182,11 +182,12 @@ TEST_P(ZeroCopyReductions, reduce_to_each_root) {
 }
 
 TEST_P(ZeroCopyReductions, any_grid) {
-  for (const int num_blocks : {1, 2, 3, 8}) check({100'001, DataType::kBFloat16, Reduction::kSum, kNoRoot, num_blocks});
+  for (const int num_blocks : {1, 2, 3, 8})
+    check({100'001, DataType::kBFloat16, Reduction::kSum, cuda::kNoRoot, num_blocks});
 }
 
 TEST_P(ZeroCopyReductions, each_rank_has_a_grid_of_its_own) {
-  for (const int root : {kNoRoot, 0}) check({100'001, DataType::kBFloat16, Reduction::kSum, root, 2, 3});
+  for (const int root : {cuda::kNoRoot, 0}) check({100'001, DataType::kBFloat16, Reduction::kSum, root, 2, 3});
 }
 
 TEST_P(ZeroCopyReductions, reduce_scatter_even) {
@@ -220,7 +221,8 @@ TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_fall_back) {
   const Case what = with_blocks({100'003, DataType::kBFloat16});
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
-    for (const auto location : {&ReduceLocations::input, &ReduceLocations::output}) {
+    for (const auto location :
+         {&kernels::zero_copy::ReduceLocations::input, &kernels::zero_copy::ReduceLocations::output}) {
       const Reduced reduced(*ranks_, what, random_);
       ranks_->withdraw(rank, owner, reduced.locations(owner).*location);
       ranks_->for_each([&](int each) { require(reduced.enqueue(each)); });
@@ -235,7 +237,7 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
   constexpr size_t kElements = 50'000;
   std::vector<Bytes> contents;
   std::vector<DeviceBuffer> tensors;
-  std::vector<IpcLocation> locations;
+  std::vector<cuda::IpcLocation> locations;
   const int odd = ranks_->size() - 1;
   ranks_->for_each([&](int rank) {
     contents.push_back(draw(DataType::kFloat32, kElements, random_));
@@ -266,7 +268,7 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
 TEST_P(ZeroCopyReductions, random_sequence_with_ll128_and_ll) {
   std::vector<std::unique_ptr<Reduced>> operations;
   for (int number = 0; number < 100; ++number) {
-    const Case what{random_() % 60'000, DataType::kBFloat16, Reduction::kSum, kNoRoot,
+    const Case what{random_() % 60'000, DataType::kBFloat16, Reduction::kSum, cuda::kNoRoot,
                     static_cast<int>(1 + random_() % 4)};
     operations.push_back(std::make_unique<Reduced>(*ranks_, what, random_));
     if (number % 3 != 0) continue;
@@ -282,12 +284,12 @@ TEST_P(ZeroCopyReductions, random_sequence_with_ll128_and_ll) {
     ranks_->for_each([&](int rank) {
       require(operations[number]->enqueue(rank));
       if (number % 5 != 0) return;
-      const LlCollective call{.input = small[rank].data(),
-                              .output = small[rank].data(),
-                              .num_elements = 16,
-                              .dtype = DataType::kFloat32,
-                              .reduction = Reduction::kSum};
-      require(ll_all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
+      const kernels::ll::LlCollective call{.input = small[rank].data(),
+                                           .output = small[rank].data(),
+                                           .num_elements = 16,
+                                           .dtype = DataType::kFloat32,
+                                           .reduction = Reduction::kSum};
+      require(kernels::ll::all_reduce_one_shot(ranks_->team(rank), call, ranks_->stream(rank)));
     });
   }
   for (const auto& operation : operations) operation->expect_right();

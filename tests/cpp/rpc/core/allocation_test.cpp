@@ -21,13 +21,13 @@ void axon::on_allocation() noexcept {
   if (counting.load(std::memory_order_relaxed)) num_allocations.fetch_add(1);
 }
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
-class CallAllocation : public testing::TestWithParam<std::tuple<NetworkKind, size_t>> {};
+class CallAllocation : public testing::TestWithParam<std::tuple<transport::NetworkKind, size_t>> {};
 
 INSTANTIATE_TEST_SUITE_P(Sizes, CallAllocation,
-                         testing::Combine(testing::Values(kUcxSharedMemory, kRings),
+                         testing::Combine(testing::Values(transport::kUcxSharedMemory, transport::kRings),
                                           testing::Values(0, 64, 700, 4096, 5000, 100'000)));
 
 TEST_P(CallAllocation, none_once_warm) {
@@ -35,7 +35,7 @@ TEST_P(CallAllocation, none_once_warm) {
   std::vector<Invocation*> held;
   const auto& [kind, num_bytes] = GetParam();
   const auto network = kind.make();
-  TwoRuntimes pair(transports_of(*network, 2));
+  TwoRuntimes pair(engine::transports_of(*network, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   static constexpr size_t kInFlight = 32;
   // With those whose answers are known and have not yet left, and the blocks that answers have landed in.
@@ -75,4 +75,4 @@ TEST_P(CallAllocation, none_once_warm) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

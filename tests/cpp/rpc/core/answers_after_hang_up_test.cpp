@@ -12,14 +12,14 @@
 #include "rpc/core/runtimes.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
 
 // A server that answers once it is told to.
 struct HeldCall {
-  explicit HeldCall(FaultPlan plan = {}) : fabric(std::move(plan)) {
+  explicit HeldCall(transport::FaultPlan plan = {}) : fabric(std::move(plan)) {
     EXPECT_TRUE(pair.server->add("hold", [this](Invocation& each) { held.store(&each); }).ok());
   }
 
@@ -33,17 +33,17 @@ struct HeldCall {
   void expect_answered(Call& call, std::span<const std::byte> bytes) {
     wait_for(*pair.to_server, call);
     ASSERT_TRUE(call.status().ok()) << call.status().message();
-    EXPECT_EQ(content(call.reply()), Bytes(bytes.begin(), bytes.end()));
+    EXPECT_EQ(content(call.reply()), transport::Bytes(bytes.begin(), bytes.end()));
   }
 
   // As the client's engine does, at another time.
   void tick(Clock::time_point now) {
-    pair.client_engine().exclusively([&] { EXPECT_TRUE(static_cast<Client&>(*pair.client).tick(now)); });
+    pair.client_engine().exclusively([&] { EXPECT_TRUE(static_cast<engine::Client&>(*pair.client).tick(now)); });
   }
 
   std::atomic<Invocation*> held{nullptr};
-  LoopbackFabric fabric;
-  TwoRuntimes pair{loopback_transports(fabric, 2)};
+  transport::LoopbackFabric fabric;
+  TwoRuntimes pair{engine::loopback_transports(fabric, 2)};
 };
 
 TEST(AnswersAfterHangUpTest, an_answer_may_come_after_its_sender_s_socket_has_hung_up) {
@@ -73,7 +73,7 @@ struct Overtaken {
 
 class OvertakenTest : public testing::TestWithParam<Overtaken> {};
 
-INSTANTIATE_TEST_SUITE_P(Answers, OvertakenTest,
+INSTANTIATE_TEST_SUITE_P(engine::Answers, OvertakenTest,
                          testing::Values(Overtaken{100, 2}, Overtaken{5'000, 3}, Overtaken{5'000, 4},
                                          Overtaken{100'000, 3}, Overtaken{100'000, 4}),
                          [](const auto& info) {
@@ -97,4 +97,4 @@ TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_end
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

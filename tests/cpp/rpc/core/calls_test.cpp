@@ -7,33 +7,34 @@
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
 
-class CallsTest : public testing::TestWithParam<NetworkKind> {
+class CallsTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
-  static std::vector<std::unique_ptr<Transport>> transports(Network& network) {
-    std::vector<std::unique_ptr<Transport>> made;
+  static std::vector<std::unique_ptr<transport::Transport>> transports(transport::Network& network) {
+    std::vector<std::unique_ptr<transport::Transport>> made;
     for (int i = 0; i < 2; ++i) made.push_back(network.make_transport());
     return made;
   }
 
   std::mutex mutex_;  // guards what follows, for functions of the server's: there until that has gone
   std::vector<Invocation*> held_;
-  std::unique_ptr<Network> network_ = GetParam().make();
+  std::unique_ptr<transport::Network> network_ = GetParam().make();
   TwoRuntimes pair_{transports(*network_)};
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, CallsTest,
-                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp),
+                         testing::Values(transport::kLoopback, transport::kLoopbackWithFaults,
+                                         transport::kUcxSharedMemory, transport::kUcxTcp),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(CallsTest, any_size_comes_back) {
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
   for (const size_t size : {0u, 1u, 8u, 64u, 4096u, 4097u, 8000u, 65'536u, 65'537u, 1u << 20, 5'000'001u}) {
-    const Bytes bytes = pattern(size, size);
+    const transport::Bytes bytes = transport::pattern(size, size);
     const CallPointer call = invoke(*pair_.to_server, "echo", bytes);
     ASSERT_TRUE(call->status().ok()) << call->status().message();
     EXPECT_EQ(content(call->reply()), bytes) << size << " bytes";
@@ -44,13 +45,13 @@ TEST_P(CallsTest, any_size_comes_back) {
 class AskedCall final : public Call {
  public:
   explicit AskedCall(Connection& connection) : connection_(connection) { destinations = TensorDestinations::kAsked; }
-  std::vector<Bytes> memory;
+  std::vector<transport::Bytes> memory;
 
  private:
   void on_announced() noexcept override {
     std::vector<Buffer> buffers;
     for (const Inbound::Tensor& tensor : reply().tensors()) {
-      Bytes& bytes = memory.emplace_back(tensor.data.num_bytes);
+      transport::Bytes& bytes = cuda::memory.emplace_back(tensor.data.num_bytes);
       buffers.push_back({bytes.data(), bytes.size()});
     }
     connection_.accept(*this, buffers);
@@ -85,12 +86,12 @@ TEST_P(CallsTest, both_ends_call_each_other) {
 TEST_P(CallsTest, more_calls_than_slots_are_all_answered) {
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
   std::vector<CallPointer> calls;
-  std::vector<Bytes> sent;
+  std::vector<transport::Bytes> sent;
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int i = 0; i < 3000; ++i) {
-    sent.push_back(pattern(i % 100 == 0 ? random() % 200'000 : random() % 300, static_cast<uint64_t>(i)));
+    sent.push_back(transport::pattern(i % 100 == 0 ? random() % 200'000 : random() % 300, static_cast<uint64_t>(i)));
     calls.push_back(start(*pair_.to_server, "echo", sent.back()));
   }
   for (size_t i = 0; i < calls.size(); ++i) {
@@ -114,10 +115,11 @@ TEST_P(CallsTest, answers_come_in_any_order) {
                         })
                   .ok());
   std::vector<CallPointer> calls;
-  for (int i = 0; i < 10; ++i) calls.push_back(start(*pair_.to_server, "hold", pattern(8, static_cast<uint64_t>(i))));
+  for (int i = 0; i < 10; ++i)
+    calls.push_back(start(*pair_.to_server, "hold", transport::pattern(8, static_cast<uint64_t>(i))));
   for (int i = 0; i < 10; ++i) {
     wait_for(*pair_.to_server, *calls[static_cast<size_t>(i)]);
-    EXPECT_EQ(content(calls[static_cast<size_t>(i)]->reply()), pattern(8, static_cast<uint64_t>(i)));
+    EXPECT_EQ(content(calls[static_cast<size_t>(i)]->reply()), transport::pattern(8, static_cast<uint64_t>(i)));
   }
 }
 
@@ -125,7 +127,7 @@ TEST_P(CallsTest, functions_that_fail_or_are_not_there_say_so) {
   ASSERT_TRUE(pair_.server->add("fails", [](Invocation& each) { each.fail("ValueError", "not today"); }).ok());
   for (const auto& [name, error, text] : {std::tuple{"fails", "ValueError", "not today"},
                                           std::tuple{"absent", "LookupError", "has no function 'absent'"}}) {
-    const CallPointer call = invoke(*pair_.to_server, name, pattern(100'000, 1));
+    const CallPointer call = invoke(*pair_.to_server, name, transport::pattern(100'000, 1));
     ASSERT_FALSE(call->status().ok());
     EXPECT_EQ(call->status().code(), ErrorCode::kRemote);
     EXPECT_EQ(call->status().message(), error);
@@ -145,11 +147,11 @@ TEST_P(CallsTest, told_functions_run_and_nobody_hears_of_it) {
                           echo(invocation);
                         })
                   .ok());
-  std::vector<Bytes> sent;
+  std::vector<transport::Bytes> sent;
   std::vector<CallPointer> calls;
   for (int i = 0; i < 2000; ++i) {
     CallPointer call = CallPointer::adopt(*new Call);
-    sent.push_back(pattern(i % 10 == 0 ? 100'000 : 50, static_cast<uint64_t>(i)));
+    sent.push_back(transport::pattern(i % 10 == 0 ? 100'000 : 50, static_cast<uint64_t>(i)));
     fill(call->request, "tell", sent.back());
     call->answer = Call::Answer::kNone;
     pair_.to_server->start(*call);
@@ -173,7 +175,7 @@ TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_slots_are_kept) {
   });
   ASSERT_TRUE(pair_.server->add("hold", [&](Invocation& invocation) { held.store(&invocation); }).ok());
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
-  const CallPointer late = invoke(*pair_.to_server, "hold", pattern(8, 1), 50ms);
+  const CallPointer late = invoke(*pair_.to_server, "hold", transport::pattern(8, 1), 50ms);
   ASSERT_FALSE(late->status().ok());
   EXPECT_EQ(late->status().code(), ErrorCode::kTimeout);
   EXPECT_NE(late->status().message().find("'server' has not answered 'hold' within 50 ms"), std::string::npos);
@@ -182,7 +184,7 @@ TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_slots_are_kept) {
   ASSERT_TRUE(cancelled.load());
   EXPECT_TRUE(held.load()->is_cancelled());
   echo(*held.load());  // nobody waits for it any more
-  EXPECT_TRUE(invoke(*pair_.to_server, "echo", pattern(8, 2))->status().ok());
+  EXPECT_TRUE(invoke(*pair_.to_server, "echo", transport::pattern(8, 2))->status().ok());
 }
 
 TEST_P(CallsTest, cancelled_calls_end_at_once) {
@@ -202,7 +204,7 @@ TEST_P(CallsTest, cancelled_calls_end_at_once) {
 TEST_P(CallsTest, closing_ends_calls_at_both_ends) {
   std::atomic<Invocation*> held{nullptr};
   ASSERT_TRUE(pair_.server->add("hold", [&](Invocation& invocation) { held.store(&invocation); }).ok());
-  const CallPointer call = start(*pair_.to_server, "hold", pattern(8, 1));
+  const CallPointer call = start(*pair_.to_server, "hold", transport::pattern(8, 1));
   const Clock::time_point deadline = Clock::now() + 30s;
   while (held.load() == nullptr && Clock::now() < deadline) std::this_thread::yield();
   pair_.server->close();
@@ -211,9 +213,9 @@ TEST_P(CallsTest, closing_ends_calls_at_both_ends) {
   EXPECT_EQ(call->status().code(), ErrorCode::kPeerLost);
   EXPECT_NE(call->status().message().find("'server' has closed the connection"), std::string::npos);
   echo(*held.load());  // a runtime that is closed takes it
-  const CallPointer later = invoke(*pair_.to_server, "hold", pattern(8, 1));
+  const CallPointer later = invoke(*pair_.to_server, "hold", transport::pattern(8, 1));
   EXPECT_EQ(later->status().code(), ErrorCode::kPeerLost);
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -8,12 +8,12 @@
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
 
-class CancelledCallsTest : public testing::TestWithParam<NetworkKind> {
+class CancelledCallsTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   CancelledCallsTest() {
     const auto count = [this](Invocation& invocation) {
@@ -24,8 +24,8 @@ class CancelledCallsTest : public testing::TestWithParam<NetworkKind> {
     EXPECT_TRUE(invoke(*pair_.to_server, "count", {})->status().ok());
   }
 
-  static std::vector<std::unique_ptr<Transport>> transports(Network& network) {
-    std::vector<std::unique_ptr<Transport>> made;
+  static std::vector<std::unique_ptr<transport::Transport>> transports(transport::Network& network) {
+    std::vector<std::unique_ptr<transport::Transport>> made;
     for (int i = 0; i < 2; ++i) made.push_back(network.make_transport());
     return made;
   }
@@ -53,13 +53,16 @@ class CancelledCallsTest : public testing::TestWithParam<NetworkKind> {
     for (const CallPointer& call : next) wait_for(*pair_.to_server, *call);
   }
 
-  const std::vector<Bytes> sent_{pattern(8, 1), pattern(3000, 2), pattern(40'000, 3), pattern(200'000, 4)};
+  const std::vector<transport::Bytes> sent_{transport::pattern(8, 1), transport::pattern(3000, 2),
+                                            transport::pattern(40'000, 3), transport::pattern(200'000, 4)};
   std::atomic<int> num_run_{0};
-  std::unique_ptr<Network> network_ = GetParam().make();
+  std::unique_ptr<transport::Network> network_ = GetParam().make();
   TwoRuntimes pair_{transports(*network_)};
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, CancelledCallsTest, testing::Values(kRings, kRingsCopies, kLoopback, kUcxTcp),
+INSTANTIATE_TEST_SUITE_P(Networks, CancelledCallsTest,
+                         testing::Values(transport::kRings, transport::kRingsCopies, transport::kLoopback,
+                                         transport::kUcxTcp),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(CancelledCallsTest, those_that_have_timed_out_do_not_begin) {
@@ -75,7 +78,7 @@ TEST_P(CancelledCallsTest, those_that_have_timed_out_do_not_begin) {
 
 using CancelledInRingsTest = CancelledCallsTest;
 
-INSTANTIATE_TEST_SUITE_P(Networks, CancelledInRingsTest, testing::Values(kRings, kRingsCopies),
+INSTANTIATE_TEST_SUITE_P(Networks, CancelledInRingsTest, testing::Values(transport::kRings, transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(CancelledInRingsTest, nor_do_those_that_have_been_cancelled) {
@@ -89,4 +92,4 @@ TEST_P(CancelledInRingsTest, nor_do_those_that_have_been_cancelled) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -9,12 +9,12 @@
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
 
-class ClosingTest : public testing::TestWithParam<NetworkKind> {
+class ClosingTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   ClosingTest() {
     const auto hold_in = [](std::atomic<Invocation*>& held) {
@@ -25,15 +25,15 @@ class ClosingTest : public testing::TestWithParam<NetworkKind> {
     for (const auto& core : {pair_.server, pair_.client}) EXPECT_TRUE(core->add("echo", echo).ok());
   }
 
-  static std::vector<std::unique_ptr<Transport>> transports(Network& network) {
-    std::vector<std::unique_ptr<Transport>> made;
+  static std::vector<std::unique_ptr<transport::Transport>> transports(transport::Network& network) {
+    std::vector<std::unique_ptr<transport::Transport>> made;
     for (int i = 0; i < 2; ++i) made.push_back(network.make_transport());
     return made;
   }
 
   void call_each_other() {
-    of_client_ = start(*pair_.to_server, "hold", pattern(8, 1));
-    of_server_ = start(*pair_.to_client, "hold", pattern(8, 2));
+    of_client_ = start(*pair_.to_server, "hold", transport::pattern(8, 1));
+    of_server_ = start(*pair_.to_client, "hold", transport::pattern(8, 2));
     ASSERT_TRUE(comes_true([&] { return held_by_server_.load() != nullptr && held_by_client_.load() != nullptr; }));
   }
 
@@ -55,13 +55,14 @@ class ClosingTest : public testing::TestWithParam<NetworkKind> {
 
   std::atomic<Invocation*> held_by_server_{nullptr};
   std::atomic<Invocation*> held_by_client_{nullptr};
-  std::unique_ptr<Network> network_ = GetParam().make();
+  std::unique_ptr<transport::Network> network_ = GetParam().make();
   TwoRuntimes pair_{transports(*network_)};
   CallPointer of_client_;
   CallPointer of_server_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Networks, ClosingTest, testing::Values(kLoopback, kUcxSharedMemory, kUcxTcp),
+INSTANTIATE_TEST_SUITE_P(Networks, ClosingTest,
+                         testing::Values(transport::kLoopback, transport::kUcxSharedMemory, transport::kUcxTcp),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(ClosingTest, calls_end_at_once_at_both_ends) {
@@ -75,17 +76,17 @@ TEST_P(ClosingTest, calls_end_at_once_at_both_ends) {
   EXPECT_TRUE(held_by_client_.load()->is_cancelled());
   echo(*held_by_server_.load());  // who answers all the same hurts nobody
   echo(*held_by_client_.load());
-  const CallPointer later = invoke(*pair_.to_server, "echo", pattern(8, 1));
+  const CallPointer later = invoke(*pair_.to_server, "echo", transport::pattern(8, 1));
   EXPECT_EQ(later->status().message(), "peer 'server' was closed here");
 }
 
 TEST_P(ClosingTest, what_is_under_way_is_finished_and_nothing_begins) {
   call_each_other();
   pair_.to_server->close(Clock::now() + 60s);
-  const CallPointer late = invoke(*pair_.to_server, "echo", pattern(8, 1));
+  const CallPointer late = invoke(*pair_.to_server, "echo", transport::pattern(8, 1));
   EXPECT_EQ(late->status().message(), "peer 'server' was closed here");
   EXPECT_EQ(pair_.to_server->failure().message(), "peer 'server' was closed here");
-  const CallPointer refused = invoke(*pair_.to_client, "echo", pattern(8, 1));
+  const CallPointer refused = invoke(*pair_.to_client, "echo", transport::pattern(8, 1));
   EXPECT_EQ(refused->status().message(), "ConnectionError");
   ValueReader said(refused->reply().values());
   EXPECT_EQ(said.next().count, 2u);
@@ -103,7 +104,8 @@ TEST_P(ClosingTest, what_is_under_way_is_finished_and_nothing_begins) {
 
 TEST_P(ClosingTest, what_is_started_before_is_under_way) {
   std::vector<CallPointer> calls;
-  for (int i = 0; i < 2000; ++i) calls.push_back(start(*pair_.to_server, "echo", pattern(100, i)));  // beyond its slots
+  for (int i = 0; i < 2000; ++i)
+    calls.push_back(start(*pair_.to_server, "echo", transport::pattern(100, i)));  // beyond its slots
   pair_.to_server->close(Clock::now() + 60s);
   for (const CallPointer& call : calls) {
     wait_for(*pair_.to_server, *call);
@@ -176,9 +178,9 @@ TEST_P(ClosingTest, whoever_meets_anew_has_another_connection) {
 
 // Those that have ended, and are not yet forgotten, do not count.
 TEST(Closing, connections_that_have_ended_make_room_at_once) {
-  LoopbackFabric fabric({.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20});
+  transport::LoopbackFabric fabric({.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20});
   const RuntimeOptions one{.name = "", .max_connections = 1};
-  TwoRuntimes pair(loopback_transports(fabric, 2), one, one);
+  TwoRuntimes pair(engine::loopback_transports(fabric, 2), one, one);
   for (int i = 0; i < 20; ++i) {
     pair.to_server->close(Clock::now());
     ASSERT_TRUE(pair.to_client->await_end(Clock::now() + 30s));
@@ -187,4 +189,4 @@ TEST(Closing, connections_that_have_ended_make_room_at_once) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -3,7 +3,7 @@
 
 #include "rpc/core/delay_gauge.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -39,4 +39,4 @@ TEST_P(DelayGaugeTest, clocks_that_drift_apart_make_nothing_late) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -4,7 +4,7 @@
 #include "rpc/core/runtimes.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -45,11 +45,11 @@ class DestinationsTest : public testing::Test {
   }
 
   // Up to 1,000 bytes come at once, others are fetched.
-  LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
+  transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   Bytes memory_;
   std::atomic<Invocation*> asked_{nullptr};
   std::atomic<int> num_released_{0};
-  TwoRuntimes pair_{loopback_transports(fabric_, 2), {.name = "server", .max_early_num_bytes = 20'000}};
+  TwoRuntimes pair_{engine::loopback_transports(fabric_, 2), {.name = "server", .max_early_num_bytes = 20'000}};
 };
 
 TEST_F(DestinationsTest, arguments_land_where_their_function_says) {
@@ -122,7 +122,7 @@ TEST_F(DestinationsTest, payload_frames_that_wait_are_bounded_in_bytes) {
     calls.push_back(start(*pair_.to_server, "landed", bytes));
     asked.push_back(&await_question());
   }
-  invoke(*pair_.to_server, "echo", pattern(8, 1));  // all payload frames have come by then
+  invoke(*pair_.to_server, "echo", transport::pattern(8, 1));  // all payload frames have come by then
   for (Invocation* each : asked) {
     accept(*each);
     expect_released(num_released_.load());
@@ -164,4 +164,4 @@ TEST_F(DestinationsTest, answers_may_be_declined) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -12,7 +12,7 @@
 #include "rpc/core/runtimes.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 class EndingsTest : public testing::Test {
  protected:
   // Everything beyond 1,000 bytes waits at its sender.
-  LoopbackFabric fabric_{{.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20}};
+  transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20}};
 };
 
 // Does not say where its answer goes until it is told to.
@@ -34,17 +34,17 @@ class HesitantCall final : public Call {
 };
 
 TEST_F(EndingsTest, answers_that_callers_have_not_fetched_are_waited_for) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);
   fill(call->request, "echo", bytes);
   pair.to_server->start(*call);
   ASSERT_TRUE(comes_true([&] { return call->announced.load(); }));
   EXPECT_FALSE(pair.server->is_idle());
   EXPECT_FALSE(pair.client->is_idle());
-  Bytes memory(bytes.size());
-  const Buffer buffer{memory.data(), memory.size()};
+  transport::Bytes memory(bytes.size());
+  const Buffer buffer{cuda::memory.data(), memory.size()};
   pair.to_server->accept(*call, {&buffer, 1});
   wait_for(*pair.to_server, *call);
   EXPECT_EQ(memory, bytes);
@@ -52,11 +52,11 @@ TEST_F(EndingsTest, answers_that_callers_have_not_fetched_are_waited_for) {
 }
 
 TEST_F(EndingsTest, messages_without_an_answer_are_waited_for) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   std::atomic<Invocation*> held{nullptr};
   ASSERT_TRUE(pair.server->add("hold", [&](Invocation& each) { held.store(&each); }).ok());
   const CallPointer call = CallPointer::adopt(*new Call);
-  fill(call->request, "hold", pattern(8, 1));
+  fill(call->request, "hold", transport::pattern(8, 1));
   call->answer = Call::Answer::kNone;
   pair.to_server->start(*call);
   wait_for(*pair.to_server, *call);
@@ -67,7 +67,7 @@ TEST_F(EndingsTest, messages_without_an_answer_are_waited_for) {
 }
 
 TEST_F(EndingsTest, what_moves_between_us_and_the_dead_is_not_waited_for) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   const Bytes bytes = pattern(100'000, 1);
   const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);
@@ -79,7 +79,7 @@ TEST_F(EndingsTest, what_moves_between_us_and_the_dead_is_not_waited_for) {
 }
 
 TEST_F(EndingsTest, runtimes_are_not_kept_by_an_engine_that_is_shut_down) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   const Bytes bytes = pattern(100'000, 1);
   const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);  // nobody fetches its answer
@@ -93,7 +93,7 @@ TEST_F(EndingsTest, runtimes_are_not_kept_by_an_engine_that_is_shut_down) {
 }
 
 TEST_F(EndingsTest, calls_beyond_those_that_may_run_are_refused) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2), {.name = "server", .max_running_calls = 2});
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2), {.name = "server", .max_running_calls = 2});
   std::mutex mutex;
   std::vector<Invocation*> held;
   ASSERT_TRUE(pair.server
@@ -126,7 +126,7 @@ TEST_F(EndingsTest, calls_beyond_those_that_may_run_are_refused) {
 }
 
 TEST_F(EndingsTest, values_beyond_the_bound_fail_by_name) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   const auto answer_much = [](Invocation& each) {
     each.answer.open();
     each.answer.bytes().resize(each.answer.bytes().size() + kMostValueBytes + 1);
@@ -142,7 +142,7 @@ TEST_F(EndingsTest, values_beyond_the_bound_fail_by_name) {
 }
 
 TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2));
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   std::atomic<const std::byte*> came{nullptr};
   const auto look = [&](Invocation& each) {
     came = each.arguments().tensors()[0].data.data;
@@ -163,14 +163,14 @@ TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
 }
 
 TEST_F(EndingsTest, neighbours_that_are_gone_are_not_counted) {
-  Engines engines(loopback_transports(fabric_, 2));
-  Engine& engine = engines[0];
+  engine::Engines engines(engine::loopback_transports(fabric_, 2));
+  engine::Engine& engine = engines[0];
   const pid_t child = fork();
   if (child == 0) {
     pause();
     _exit(0);
   }
-  PeerAddress peer_address = engines[1].make_address().address();
+  engine::PeerAddress peer_address = engines[1].make_address().address();
   peer_address.pid = child;
   const auto count = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
   ASSERT_TRUE(engine.exclusively([&] { return engine.meet(peer_address); }).ok());
@@ -181,4 +181,4 @@ TEST_F(EndingsTest, neighbours_that_are_gone_are_not_counted) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -9,7 +9,7 @@
 #include "rpc/core/runtimes.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -19,45 +19,46 @@ struct Nobody final : Outbound::Listener {
 };
 
 // The bytes of a header frame: those that a transport is given for it.
-class Recorder final : public Transport {
+class Recorder final : public transport::Transport {
  public:
-  void set_receiver(Receiver&) noexcept override {}
+  void set_receiver(transport::Receiver&) noexcept override {}
   std::span<const std::byte> address() const noexcept override { return {}; }
-  Result<PeerId> add_peer(std::span<const std::byte>, bool) override { return PeerId{0}; }
-  Result<std::vector<Lane>> lanes(PeerId) override { return std::vector<Lane>(); }
-  std::optional<Status> send(PeerId, const MessageHeader&, ConstBuffer payload, Completion&) noexcept override {
+  Result<transport::PeerId> add_peer(std::span<const std::byte>, bool) override { return transport::PeerId{0}; }
+  Result<std::vector<transport::Lane>> lanes(transport::PeerId) override { return std::vector<transport::Lane>(); }
+  std::optional<Status> send(transport::PeerId, const transport::MessageHeader&, ConstBuffer payload,
+                             transport::Completion&) noexcept override {
     sent.emplace_back(payload.data, payload.data + payload.num_bytes);
     return Status();
   }
-  std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                        Completion& completion) noexcept override {
+  std::optional<Status> send_rendezvous(transport::PeerId peer, const transport::MessageHeader& header,
+                                        ConstBuffer payload, transport::Completion& completion) noexcept override {
     return send(peer, header, payload, completion);
   }
-  std::optional<Status> fetch(void*, Buffer, Completion&) noexcept override { return Status(); }
+  std::optional<Status> fetch(void*, Buffer, transport::Completion&) noexcept override { return Status(); }
   void refuse(void*, const Status&) noexcept override {}
-  void drop_peer(PeerId) noexcept override {}
+  void drop_peer(transport::PeerId) noexcept override {}
   unsigned progress() noexcept override { return 0; }
   int event_fd() const noexcept override { return -1; }
   bool arm() noexcept override { return true; }
   void flush(int) noexcept override {}
 
-  std::vector<Bytes> sent;
+  std::vector<transport::Bytes> sent;
 };
 
-struct NoControl final : ControlHandler {
-  void on_control(const MessageHeader&, const Payload&) noexcept override {}
-  void on_peer_lost(PeerId, Status) noexcept override {}
+struct NoControl final : messaging::ControlHandler {
+  void on_control(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
+  void on_peer_lost(transport::PeerId, Status) noexcept override {}
 };
 
 Bytes first_of(Outbound& outbound) {
   Recorder recorder;
   NoControl control;
-  Messenger messenger(recorder, control);
-  EXPECT_TRUE(outbound.send(messenger, 0, {}, OperationKind::kInvokePayload).ok());
+  messaging::Messenger messenger(recorder, control);
+  EXPECT_TRUE(outbound.send(messenger, 0, {}, transport::OperationKind::kInvokePayload).ok());
   return recorder.sent.front();
 }
 
-Bytes header_frame(std::string_view function, size_t num_bytes) {
+transport::Bytes header_frame(std::string_view function, size_t num_bytes) {
   Nobody nobody;
   Outbound outbound(nobody);
   const Bytes content = pattern(num_bytes, 1);
@@ -66,7 +67,7 @@ Bytes header_frame(std::string_view function, size_t num_bytes) {
 }
 
 // Of a call with a tensor that is exposed.
-Bytes exposing_header_frame(std::string_view function) {
+transport::Bytes exposing_header_frame(std::string_view function) {
   static const int64_t kShape[] = {1'000'000};
   Nobody nobody;
   Outbound outbound(nobody);
@@ -79,7 +80,7 @@ Bytes exposing_header_frame(std::string_view function) {
 
 TEST(HeaderFrame, is_read_as_it_was_written) {
   for (const size_t num_bytes : {0u, 5u, 4096u, 100'000u}) {
-    Bytes bytes = header_frame("function", num_bytes);
+    transport::Bytes bytes = header_frame("function", num_bytes);
     HeaderFrame read;
     std::vector<Inbound::Tensor> tensors;
     ASSERT_EQ(read_header_frame(bytes, 1 << 20, read, tensors), nullptr);
@@ -92,9 +93,9 @@ TEST(HeaderFrame, is_read_as_it_was_written) {
 }
 
 TEST(HeaderFrame, cut_anywhere_is_refused) {
-  const Bytes whole = header_frame("function", 100);
+  const transport::Bytes whole = header_frame("function", 100);
   for (size_t length = 0; length < whole.size(); ++length) {
-    Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
+    transport::Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length));
     HeaderFrame read;
     std::vector<Inbound::Tensor> tensors;
     EXPECT_NE(read_header_frame(cut, 1 << 20, read, tensors), nullptr) << length << " bytes";
@@ -102,7 +103,7 @@ TEST(HeaderFrame, cut_anywhere_is_refused) {
 }
 
 TEST(HeaderFrame, more_than_a_message_may_have_is_refused) {
-  Bytes bytes = header_frame("function", 100'000);
+  transport::Bytes bytes = header_frame("function", 100'000);
   HeaderFrame read;
   std::vector<Inbound::Tensor> tensors;
   EXPECT_STREQ(read_header_frame(bytes, 99'999, read, tensors), "more bytes than a message may have here");
@@ -112,7 +113,7 @@ TEST(HeaderFrame, more_than_a_message_may_have_is_refused) {
 const char* fault_of(TensorDescriptor descriptor, const std::vector<int64_t>& sizes) {
   const HeaderFramePrefix prefix{.num_tensors = 1};
   descriptor.num_dimensions = static_cast<uint8_t>(sizes.size());
-  Bytes bytes(sizeof prefix + sizeof descriptor + sizes.size() * sizeof(int64_t));
+  transport::Bytes bytes(sizeof prefix + sizeof descriptor + sizes.size() * sizeof(int64_t));
   std::memcpy(bytes.data(), &prefix, sizeof prefix);
   std::memcpy(bytes.data() + sizeof prefix, &descriptor, sizeof descriptor);
   std::memcpy(bytes.data() + sizeof prefix + sizeof descriptor, sizes.data(), sizes.size() * sizeof(int64_t));
@@ -176,9 +177,9 @@ TEST(HeaderFrame, changed_bytes_are_refused_or_stay_within_bounds) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const Bytes whole = header_frame("function", 100);
+  const transport::Bytes whole = header_frame("function", 100);
   for (int i = 0; i < 100'000; ++i) {
-    Bytes bytes = whole;
+    transport::Bytes bytes = whole;
     for (size_t k = 0; k < 1 + random() % 3; ++k) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     HeaderFrame read;
     std::vector<Inbound::Tensor> tensors;
@@ -196,22 +197,22 @@ TEST(HeaderFrame, changed_bytes_are_refused_or_stay_within_bounds) {
 }
 
 // Speaks for the client, whose keys it has.
-class HostileTest : public testing::Test, private Receiver {
+class HostileTest : public testing::Test, private transport::Receiver {
  protected:
   HostileTest() : HostileTest(RuntimeOptions()) {}
-  explicit HostileTest(const RuntimeOptions& servers) : pair_(loopback_transports(fabric_, 2), servers) {
+  explicit HostileTest(const RuntimeOptions& servers) : pair_(engine::loopback_transports(fabric_, 2), servers) {
     transport_->set_receiver(*this);
     peer_ = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
     EXPECT_TRUE(pair_.server->add("echo", echo).ok());
   }
 
-  void send(OperationKind kind, uint32_t number, uint32_t slot, const Bytes& payload) {
-    MessageHeader header;
+  void send(transport::OperationKind kind, uint32_t number, uint32_t slot, const Bytes& payload) {
+    transport::MessageHeader header;
     header.key = pair_.to_server->identity().peer_key;
     header.sequence = number;
     header.slot = slot;
     header.fingerprint.operation = kind;
-    Completion completion{.done = [](Completion&, Status) noexcept {}};
+    transport::Completion completion{.done = [](transport::Completion&, Status) noexcept {}};
     EXPECT_TRUE(transport_->send(peer_, header, {payload.data(), payload.size()}, completion).has_value());
   }
 
@@ -223,14 +224,14 @@ class HostileTest : public testing::Test, private Receiver {
   }
 
   static constexpr uint32_t kWindow = Connection::kWindow;
-  LoopbackFabric fabric_{{.largest_eager_num_bytes = 1 << 20, .mailbox_capacity = 1 << 20}};
+  transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 1 << 20, .mailbox_capacity = 1 << 20}};
   TwoRuntimes pair_;
-  std::unique_ptr<Transport> transport_ = fabric_.make_transport();
-  PeerId peer_ = 0;
+  std::unique_ptr<transport::Transport> transport_ = fabric_.make_transport();
+  transport::PeerId peer_ = 0;
 
  private:
-  void on_message(const MessageHeader&, const Payload&) noexcept override {}
-  void on_peer_lost(PeerId, Status) noexcept override {}
+  void on_message(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
+  void on_peer_lost(transport::PeerId, Status) noexcept override {}
 };
 
 // Says that it exposes, to a server that accepts that.
@@ -248,11 +249,11 @@ class HostileExposer : public HostileTest {
 
   // What stands for the tensor, and waits for whoever has read it: so many bytes.
   void offer(uint32_t number, uint32_t slot, size_t num_bytes) {
-    MessageHeader header;
+    transport::MessageHeader header;
     header.key = pair_.to_server->identity().peer_key;
     header.sequence = number;
     header.slot = slot;
-    header.fingerprint.operation = OperationKind::kInvokePayload;
+    header.fingerprint.operation = transport::OperationKind::kInvokePayload;
     const bool is_over = transport_->send_rendezvous(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
     num_offered_ += is_over ? 0 : 1;
   }
@@ -263,13 +264,13 @@ class HostileExposer : public HostileTest {
     return condition();
   }
 
-  struct Ended : Completion {
+  struct Ended : transport::Completion {
     int count = 0;
   };
 
   const Bytes bytes_ = pattern(100, 1);
   std::atomic<int> num_taken_{0};
-  Ended ended_{{.done = [](Completion& self, Status) noexcept { ++static_cast<Ended&>(self).count; }}};
+  Ended ended_{{.done = [](transport::Completion& self, Status) noexcept { ++static_cast<Ended&>(self).count; }}};
   int num_offered_ = 0;
 };
 
@@ -277,11 +278,11 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const Bytes whole = header_frame("echo", 200);
+  const transport::Bytes whole = header_frame("echo", 200);
   for (int i = 0; i < 20'000; ++i) {
-    Bytes payload = random() % 4 == 0 ? pattern(random() % 300, random()) : whole;
+    transport::Bytes payload = random() % 4 == 0 ? transport::pattern(random() % 300, random()) : whole;
     if (!payload.empty()) payload[random() % payload.size()] = static_cast<std::byte>(random());
-    const auto kind = static_cast<OperationKind>(16 + random() % 7);  // all but close
+    const auto kind = static_cast<transport::OperationKind>(16 + random() % 7);  // all but close
     // Slots that the client does not come to here, in any order.
     send(kind, static_cast<uint32_t>(500 + random() % 500 + kWindow * (random() % 50)),
          static_cast<uint32_t>(random() % 5), payload);
@@ -291,7 +292,7 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
 
 TEST_F(HostileTest, payload_frames_without_header_frames_are_bounded) {
   for (uint32_t slot = 0; slot < kMostTensors + 10; ++slot) {
-    send(OperationKind::kInvokePayload, 700 + kWindow, slot, pattern(8, slot));
+    send(transport::OperationKind::kInvokePayload, 700 + kWindow, slot, transport::pattern(8, slot));
   }
   expect_service();
 }
@@ -306,32 +307,32 @@ TEST_F(HostileTest, repeated_calls_run_once) {
                         })
                   .ok());
   const Bytes call = header_frame("count", 10);
-  for (int i = 0; i < 5; ++i) send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  for (int i = 0; i < 5; ++i) send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
   const Clock::time_point deadline = Clock::now() + 30s;
   while ((num_run.load() == 0 || !pair_.server->is_idle()) && Clock::now() < deadline) std::this_thread::yield();
-  send(OperationKind::kInvoke, 800 + 2 * kWindow, 0, call);
-  send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  send(transport::OperationKind::kInvoke, 800 + 2 * kWindow, 0, call);
+  send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
   expect_service();
   EXPECT_EQ(num_run.load(), 2);
 }
 
 TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
   const Bytes call = exposing_header_frame("take");
-  send(OperationKind::kInvoke, 800 + kWindow, 0, call);
+  send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
   offer(800 + kWindow, 0, kExposedFrameNumBytes);  // as it ought to be
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
-  send(OperationKind::kInvoke, 801 + kWindow, 0, call);
+  send(transport::OperationKind::kInvoke, 801 + kWindow, 0, call);
   offer(801 + kWindow, 0, kExposedFrameNumBytes + 1);  // too long
-  send(OperationKind::kInvoke, 802 + kWindow, 0, call);
-  send(OperationKind::kInvokePayload, 802 + kWindow, 0,
-       pattern(kExposedFrameNumBytes, 1));  // comes by itself: nobody could end it
-  send(OperationKind::kInvoke, 803 + kWindow, 0, call);
+  send(transport::OperationKind::kInvoke, 802 + kWindow, 0, call);
+  send(transport::OperationKind::kInvokePayload, 802 + kWindow, 0,
+       transport::pattern(kExposedFrameNumBytes, 1));  // comes by itself: nobody could end it
+  send(transport::OperationKind::kInvoke, 803 + kWindow, 0, call);
   offer(803 + kWindow, 1, kExposedFrameNumBytes);  // of another tensor
   offer(804 + kWindow, 0, kExposedFrameNumBytes);  // before its call, twice
   offer(804 + kWindow, 0, kExposedFrameNumBytes);
-  send(OperationKind::kInvoke, 804 + kWindow, 0, call);
-  send(OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
-  send(OperationKind::kCancel, 805 + kWindow, 0, {});
+  send(transport::OperationKind::kInvoke, 804 + kWindow, 0, call);
+  send(transport::OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
+  send(transport::OperationKind::kCancel, 805 + kWindow, 0, {});
   expect_service();
   EXPECT_TRUE(comes_true([&] { return ended_.count == num_offered_; })) << ended_.count << " of " << num_offered_;
   EXPECT_TRUE(comes_true([&] { return pair_.server->is_idle(); }));
@@ -340,11 +341,11 @@ TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
 TEST_F(HostileTest, messages_of_other_keys_are_refused) {
   const uint64_t before = pair_.server_engine().num_refused();
   testing::internal::CaptureStderr();
-  MessageHeader header;
+  transport::MessageHeader header;
   header.key = 12345;
-  header.fingerprint.operation = OperationKind::kInvoke;
-  Completion completion{.done = [](Completion&, Status) noexcept {}};
-  const PeerId peer = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
+  header.fingerprint.operation = transport::OperationKind::kInvoke;
+  transport::Completion completion{.done = [](transport::Completion&, Status) noexcept {}};
+  const transport::PeerId peer = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(transport_->send(peer, header, {}, completion).has_value());
   expect_service();
   EXPECT_EQ(pair_.server_engine().num_refused(), before + 10);
@@ -352,4 +353,4 @@ TEST_F(HostileTest, messages_of_other_keys_are_refused) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -1,13 +1,13 @@
 #include "rpc/core/runtimes.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 using namespace std::chrono_literals;
 
-TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options,
+TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<transport::Transport>> transports, RuntimeOptions server_options,
                          RuntimeOptions client_options) {
   for (auto& transport : transports) {
-    engines_.push_back(std::make_unique<Engine>(std::move(transport), 1, AlgorithmOverrides()));
+    engines_.push_back(std::make_unique<engine::Engine>(std::move(transport), 1, collectives::AlgorithmOverrides()));
   }
   server_options.name = "server";
   server = std::make_shared<RuntimeCore>(*engines_[0], std::move(server_options));
@@ -18,9 +18,9 @@ TwoRuntimes::TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, Run
 }
 
 void TwoRuntimes::meet(FileDescriptor socket) {
-  const OwnAddress server_address = engines_[0]->make_address();
-  const OwnAddress client_address = engines_[1]->make_address();
-  PeerAddress as_met = server_address.address();
+  const engine::OwnAddress server_address = engines_[0]->make_address();
+  const engine::OwnAddress client_address = engines_[1]->make_address();
+  engine::PeerAddress as_met = server_address.address();
   if (socket.valid()) ++as_met.host;
   const uint64_t server_key = server_address.address().key;
   const uint64_t client_key = client_address.address().key;
@@ -91,4 +91,4 @@ void echo(Invocation& invocation) {
   invocation.reply();
 }
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -12,13 +12,13 @@
 #include "rpc/core/runtime_core.hpp"
 #include "rpc/core/values.hpp"
 
-namespace axon {
+namespace axon::rpc {
 
 // The cores of two runtimes, and what they have of each other.
 class TwoRuntimes {
  public:
-  explicit TwoRuntimes(std::vector<std::unique_ptr<Transport>> transports, RuntimeOptions server_options = {},
-                       RuntimeOptions client_options = {});
+  explicit TwoRuntimes(std::vector<std::unique_ptr<transport::Transport>> transports,
+                       RuntimeOptions server_options = {}, RuntimeOptions client_options = {});
   ~TwoRuntimes();
 
   // Once more: what they have of each other is another connection then. With the client's end of a socket they are of
@@ -30,11 +30,11 @@ class TwoRuntimes {
   std::shared_ptr<Connection> to_server;  // the client's
   std::shared_ptr<Connection> to_client;  // the server's
 
-  Engine& server_engine() { return *engines_[0]; }
-  Engine& client_engine() { return *engines_[1]; }
+  engine::Engine& server_engine() { return *engines_[0]; }
+  engine::Engine& client_engine() { return *engines_[1]; }
 
  private:
-  std::vector<std::unique_ptr<Engine>> engines_;
+  std::vector<std::unique_ptr<engine::Engine>> engines_;
 };
 
 // A call of a function with bytes as its one tensor; waits for it and until it is released.
@@ -50,4 +50,4 @@ std::vector<std::byte> content(Inbound& inbound);
 // Sends its arguments back.
 void echo(Invocation& invocation);
 
-}  // namespace axon
+}  // namespace axon::rpc

@@ -7,7 +7,7 @@
 #include "rpc/core/runtimes.hpp"
 #include "transport/node.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -44,7 +44,7 @@ class StartFlagsTest : public testing::Test {
     return call;
   }
   void start_gated(Call& call) {
-    fill(call.request, "count", pattern(100, 1));
+    fill(call.request, "count", transport::pattern(100, 1));
     call.request.leave_when(flag_, owner());
     pair_.to_server->start(call);
   }
@@ -52,8 +52,8 @@ class StartFlagsTest : public testing::Test {
   std::atomic<uint32_t> flag_{0};
   std::atomic<int> num_called_{0};
   std::atomic<int> num_released_{0};
-  LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
-  TwoRuntimes pair_{loopback_transports(fabric_, 2)};
+  transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
+  TwoRuntimes pair_{engine::loopback_transports(fabric_, 2)};
 };
 
 TEST_F(StartFlagsTest, a_call_leaves_when_the_flag_is_set) {
@@ -77,7 +77,7 @@ TEST_F(StartFlagsTest, although_nobody_waits_for_it) {
 TEST_F(StartFlagsTest, of_several_flags_all_have_to_be_set) {
   std::atomic<uint32_t> second{0};
   const CallPointer call = CallPointer::adopt(*new Call);
-  fill(call->request, "count", pattern(100, 1));
+  fill(call->request, "count", transport::pattern(100, 1));
   call->request.leave_when(flag_, owner());
   call->request.leave_when(second, owner());
   pair_.to_server->start(*call);
@@ -91,7 +91,7 @@ TEST_F(StartFlagsTest, of_several_flags_all_have_to_be_set) {
 
 TEST_F(StartFlagsTest, others_do_not_wait_for_it) {
   const CallPointer call = start_gated();
-  EXPECT_TRUE(invoke(*pair_.to_server, "count", pattern(10, 2))->status().ok());
+  EXPECT_TRUE(invoke(*pair_.to_server, "count", transport::pattern(10, 2))->status().ok());
   EXPECT_FALSE(call->finished());
   flag_.store(1);
   wait_for(*pair_.to_server, *call);
@@ -111,7 +111,7 @@ TEST_F(StartFlagsTest, a_call_that_does_not_leave_in_time_is_over) {
   EXPECT_EQ(call->status().code(), ErrorCode::kTimeout);
   EXPECT_EQ(num_released_.load(), 1);
   flag_.store(1);
-  EXPECT_TRUE(invoke(*pair_.to_server, "count", pattern(10, 2))->status().ok());
+  EXPECT_TRUE(invoke(*pair_.to_server, "count", transport::pattern(10, 2))->status().ok());
   EXPECT_EQ(num_called_.load(), 1);
 }
 
@@ -132,10 +132,10 @@ TEST_F(StartFlagsTest, one_that_was_given_up_may_be_used_again) {
 }
 
 TEST_F(StartFlagsTest, not_more_may_wait_than_may_for_a_slot) {
-  TwoRuntimes pair(loopback_transports(fabric_, 2), {}, {.name = "client", .max_waiting_calls = 2});
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2), {}, {.name = "client", .max_waiting_calls = 2});
   const auto start_at = [&](Connection& connection) {
     CallPointer call = CallPointer::adopt(*new Call);
-    fill(call->request, "nothing", pattern(100, 1));
+    fill(call->request, "nothing", transport::pattern(100, 1));
     call->request.leave_when(flag_, owner());
     connection.start(*call);
     return call;
@@ -181,4 +181,4 @@ TEST_F(StartFlagsTest, so_is_one_whose_runtime_closes) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -10,7 +10,7 @@
 #include "transport/node.hpp"
 #include "transport/rings/rings.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -42,11 +42,11 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
                     .ok());
   }
 
-  static std::vector<std::unique_ptr<Transport>> transports(LoopbackFabric& fabric) {
-    if (GetParam() == "loopback") return loopback_transports(fabric, 2);
-    std::vector<std::unique_ptr<Transport>> transports = ucx_transports(2);
+  static std::vector<std::unique_ptr<transport::Transport>> transports(transport::LoopbackFabric& fabric) {
+    if (GetParam() == "loopback") return engine::loopback_transports(fabric, 2);
+    std::vector<std::unique_ptr<transport::Transport>> transports = engine::ucx_transports(2);
     if (GetParam() == "ucx") return transports;
-    for (std::unique_ptr<Transport>& transport : transports) transport = with_rings(std::move(transport));
+    for (std::unique_ptr<transport::Transport>& transport : transports) transport = with_rings(std::move(transport));
     return transports;
   }
 
@@ -100,7 +100,7 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
   }
 
   // It has met one.
-  static void lose_the_other(Engine& engine) {
+  static void lose_the_other(engine::Engine& engine) {
     engine.exclusively([&] { engine.messenger().on_peer_lost(0, Status(ErrorCode::kPeerLost, "as the test has it")); });
     engine.wake();
   }
@@ -116,7 +116,7 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
     return num_released_.load() != 0;
   }
 
-  LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
+  transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   std::atomic<int> num_released_{0};
   std::mutex mutex_;
   std::vector<Exposure> took_;  // guarded by it
@@ -260,8 +260,8 @@ INSTANTIATE_TEST_SUITE_P(Over, ZeroCopyGetTest, testing::Values("loopback", "ucx
                          [](const auto& info) { return info.param; });
 
 TEST(ZeroCopyGet, is_refused_by_who_does_not_accept_it) {
-  LoopbackFabric fabric{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
-  TwoRuntimes pair(loopback_transports(fabric, 2));
+  transport::LoopbackFabric fabric{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
+  TwoRuntimes pair(engine::loopback_transports(fabric, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   std::atomic<int> num_released = 0;
   const CallPointer call = CallPointer::adopt(*new Call);
@@ -277,4 +277,4 @@ TEST(ZeroCopyGet, is_refused_by_who_does_not_accept_it) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -9,7 +9,7 @@
 
 #include "rpc/core/handshake/listener_address.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -291,4 +291,4 @@ TEST(Secret, short_ones_are_refused_and_random_ones_differ) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -14,7 +14,7 @@
 
 #include "rpc/core/handshake/sockets.hpp"
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 using namespace std::chrono_literals;
@@ -262,4 +262,4 @@ TEST(SocketAddress, loopback_and_text) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace axon {
+namespace axon::rpc {
 namespace {
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -75,4 +75,4 @@ TEST(HmacSha256, every_bit_of_a_digest_is_compared) {
 }
 
 }  // namespace
-}  // namespace axon
+}  // namespace axon::rpc
