@@ -12,7 +12,8 @@
 TORCH ?= 2.11
 PYTHON ?= python3
 VENV ?= .venv$(if $(filter-out 2.11,$(TORCH)),-torch-$(TORCH))
-JOBS ?= $(shell nproc)
+# Processors that this shell may use; nproc alone answers OMP_NUM_THREADS, which torchrun's users set to 1.
+JOBS ?= $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 AXON_CUDA ?= 1
 FUZZ_RUNS ?= 1000000
 

@@ -1,4 +1,5 @@
-"""The build takes UCX and CUDA from where it was told to, and says what is missing rather than look elsewhere."""
+"""The build takes UCX and CUDA from where it was told to, says what is missing rather than look elsewhere, and uses
+all processors that it may."""
 
 import json
 import os
@@ -77,3 +78,14 @@ def test_build_used_no_ucx_or_cuda_of_the_host() -> None:
     pinned = (Path(sys.prefix), Path(os.environ.get("AXON_UCX_ROOT") or sys.prefix))
     assert foreign
     assert [file for file in foreign if not any(file.is_relative_to(folder) for folder in pinned)] == []
+
+
+def test_build_uses_all_processors_whatever_openmp_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("JOBS", "MAKEFLAGS", "CMAKE_BUILD_PARALLEL_LEVEL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("OMP_THREAD_LIMIT", "1")
+    show = "--eval=jobs: ; @echo $(JOBS) $(CMAKE_BUILD_PARALLEL_LEVEL)"
+    shown = subprocess.run(["make", "-s", show, "jobs"], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    num_processors = str(len(os.sched_getaffinity(0)))
+    assert shown.split() == [num_processors, num_processors]
