@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from torch_axon.bench.measure import percentile
-from torch_axon.bench.plot import save_plot
+from torch_axon.bench.plot import draw_over_size, save_plot, size_ticks
 from torch_axon.bench.record import Line, Machine, Side, append_lines, describe_machine, read_lines
 from torch_axon.bench.report import ahead_failures, columns, main, markdown, wrong_results
 
@@ -209,3 +210,32 @@ def test_plot_is_a_png_also_with_a_floor(tmp_path: Path) -> None:
     machine = replace(MACHINE, gpu="NVIDIA H200")
     save_plot([replace(line, machine=machine, graph=True) for line in (LINE, SLOWER)], path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+SIZES = [8, 1 << 10, 8 << 10, 32 << 10, 128 << 10, 512 << 10, *((1 << 20) << n for n in (0, 1, 2, 3, 4, 6, 8, 10))]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, [8, 64, 1 << 26], [8 << n for n in range(28)], [1024]])
+def test_labels_of_sizes_do_not_overlap(sizes: list[int]) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2, figsize=(11, 3.6), layout="constrained")
+    draw_over_size(axes[0], [replace(LINE, size=size) for size in sizes], lambda side: side.p50_us, [])
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in axes[0].get_xticklabels() if label.get_text()]
+    pyplot.close(figure)
+    assert len(boxes) == len(size_ticks(sizes))
+    assert all(left.x1 < right.x0 for left, right in itertools.pairwise(boxes))
+
+
+def test_last_size_is_always_labelled() -> None:
+    assert size_ticks(SIZES)[-1] == 1 << 30
+    assert len(size_ticks(SIZES)) >= 5
+
+
+def test_plot_carries_its_description(tmp_path: Path) -> None:
+    save_plot([LINE, SLOWER], tmp_path / "curves.png", "of these results")
+    assert b"Description\0of these results" in (tmp_path / "curves.png").read_bytes()
