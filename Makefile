@@ -82,6 +82,7 @@ check: $(VENV)/.editable
 	@$(BIN)/python tools/check_layers.py
 	@$(BIN)/python tools/check_sizes.py
 	@$(BIN)/python tools/check_kernels.py
+	@$(BIN)/python tools/check_commits.py
 	@$(BIN)/python -m torch_axon.config --markdown | diff -u docs/environment.md - || { echo "run: make docs"; exit 1; }
 
 # The site in build/site, of docs/ and what is generated from the code.
