@@ -1,0 +1,156 @@
+"""The committed baselines in `benchmarks/results`: one line per measurement, and which figures of a line are compared.
+
+A file's name says benchmark, machine and ranks: `collectives_2xh200.jsonl` (two ranks, a GPU each) or
+`ddp_step_2ranks_epyc_2core.jsonl`. `kernels_*` and `tiles_*` are sweeps behind a choice in the code, not baselines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+Record = dict[str, Any]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number of a line: `contender` is another side's in the same run, which shows how the machine has changed."""
+
+    name: str
+    value: float
+    contender: float | None = None
+    more_is_better: bool = False
+
+    def times_slower(self, baseline: Figure) -> float:
+        """How many times as slow this figure is as `baseline`'s."""
+        return baseline.value / self.value if self.more_is_better else self.value / baseline.value
+
+    def contender_times_slower(self, baseline: Figure) -> float | None:
+        if not self.contender or not baseline.contender:
+            return None
+        ratio = self.contender / baseline.contender
+        return 1 / ratio if self.more_is_better else ratio
+
+
+@dataclass(frozen=True)
+class Format:
+    """How lines of a benchmark are told apart: by `marks`, fields that no other benchmark has all of."""
+
+    marks: tuple[str, ...]
+    identity: tuple[str, ...]
+    figure: str = ""  # of each side; empty where `figures_of` knows better
+
+
+_FORMATS = {
+    "product_beside": Format(("op", "size", "product"), ("op", "size", "dtype", "ranks", "product"), "call_beside_us"),
+    "collectives": Format(
+        ("op", "size"),
+        ("op", "size", "dtype", "redop", "root", "ranks", "window", "device", "graph", "host"),
+        "p50_us",
+    ),
+    "overlap": Format(("op", "m", "k", "n"), ("op", "m", "k", "n", "dtype", "ranks"), "p50_us"),
+    "active_message": Format(("in_flight", "sides"), ("num_bytes", "in_flight", "path", "memory")),
+    "ddp_step": Format(("model", "sides"), ("model", "ranks"), "step_ms"),
+    "llama_step": Format(
+        ("layers", "sides"), ("layers", "features", "sequence", "batch", "ranks", "compiled"), "step_us"
+    ),
+    "groups": Format(("cost",), ("ranks", "device")),
+    "transport": Format(("ucx_latency_us",), ("path", "num_bytes")),
+    "active_message_beside_ucx": Format(("axon_cpp_us",), ("num_bytes",)),
+    "arithmetic": Format(("reductions",), ("dtype", "num_bytes", "kernels")),
+}
+_MOVES_NO_DATA = {"fake", "launch", "none", "solo", "cut"}
+_COSTS = ("init_ms", "first_call_ms", "further_ms", "rss_kib", "further_kib", "gpu_kib", "further_gpu_kib", "peer_kib")
+_IDLE_COSTS = ("core_percent", "message_us", "asleep_us")
+
+
+def read(path: Path) -> list[Record]:
+    """Raises ValueError that names file and line where a line is not a JSON object of a known benchmark."""
+    records = []
+    for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            record = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number} is not JSON: {error}") from error
+        if not isinstance(record, dict) or benchmark_of(record) is None:
+            raise ValueError(f"{path}:{number} is not a line of a benchmark that has baselines: {', '.join(_FORMATS)}")
+        records.append(record)
+    return records
+
+
+def benchmark_of(record: Record) -> str | None:
+    """The name of the benchmark that wrote `record`, or None."""
+    return next((name for name, each in _FORMATS.items() if all(mark in record for mark in each.marks)), None)
+
+
+def key_of(record: Record) -> Key:
+    """What was measured, on how many ranks: equal for lines that can be compared, on machines that can be."""
+    name = benchmark_of(record)
+    assert name is not None
+    fields = [record.get(field) for field in _FORMATS[name].identity]
+    if name == "groups":
+        fields += [record["cost"]["backend"], "idle" if "asleep_us" in record["cost"] else "groups"]
+    if name == "active_message":
+        fields.append(" ".join(side["name"] for side in record["sides"]))
+    return (name, *fields)
+
+
+def machine_of(record: Record) -> tuple[str, int]:
+    """The GPU or processor, and the number of cores where there is no GPU."""
+    machine = record["machine"]
+    return (machine["gpu"], 0) if machine.get("gpu") else (machine["cpu"], machine["cores"])
+
+
+def describe(key: Key) -> str:
+    return " ".join(str(part) for part in key if part not in (None, False, "", -1))
+
+
+def figures_of(record: Record) -> list[Figure]:
+    """The judged side's figures; none where it failed."""
+    name = benchmark_of(record)
+    if name == "groups":
+        cost = record["cost"]
+        judged = cost["backend"] == "axon"  # others have lines of their own
+        return [Figure(each, cost[each]) for each in (*_COSTS, *_IDLE_COSTS) if judged and cost.get(each)]
+    if name == "transport":
+        rates = Figure("messages_per_s", record["messages_per_s"], record["ucx_messages_per_s"], more_is_better=True)
+        return [Figure("latency_us", record["latency_us"], record["ucx_latency_us"]), rates]
+    if name == "active_message_beside_ucx":
+        return [Figure(each, record[each], record["ucx_us"]) for each in ("axon_cpp_us", "axon_cpp_told_us")]
+    if name == "arithmetic":
+        rates_by_name = record["reductions"].items()
+        return [Figure(each, rate, record["copy"], more_is_better=True) for each, rate in rates_by_name if rate]
+    assert name is not None
+    return _side_figures(record, _FORMATS[name].figure)
+
+
+def _side_figures(record: Record, figure: str) -> list[Figure]:
+    sides = record["sides"]
+    judged = next((side for side in sides if _name(side) == "axon"), sides[0])
+    others = [side for side in sides if side is not judged]
+    if judged.get("failure"):
+        return []
+    contenders = [side for side in others if not side.get("failure") and _name(side) not in _MOVES_NO_DATA]
+    more_is_better = not figure and record["in_flight"] > 1
+    figure = figure or ("calls_per_s" if more_is_better else "p50_us")
+    contender = contenders[-1].get(figure) if contenders else None
+    return [Figure(figure, judged[figure], contender, more_is_better)]
+
+
+def _name(side: Record) -> str:
+    return str(side.get("backend") or side.get("name"))
+
+
+def latest(records: Iterable[Record]) -> dict[Key, Record]:
+    """The last record of each key, in the order in which those were written."""
+    found: dict[Key, Record] = {}
+    for record in records:
+        found.pop(key := key_of(record), None)
+        found[key] = record
+    return found
