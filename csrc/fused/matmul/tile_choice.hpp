@@ -2,7 +2,7 @@
 //
 // An H200 draws all that it may within milliseconds of products, and then runs as fast as that allows: the kernels that
 // cuBLASLt puts first are 1 to 3 % slower than those of other tiles. What a tile costs then, and what the last wave
-// leaves idle, ranks them (benchmarks/cuda/tiles.py, benchmarks/results/tiles_h200.jsonl).
+// leaves idle, ranks them (benchmarks/cuda/tiles.py, benchmarks/results/tiles_2xh200.jsonl).
 #pragma once
 
 #include <cstddef>

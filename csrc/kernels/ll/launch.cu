@@ -11,7 +11,7 @@ namespace axon::kernels::ll {
 namespace {
 
 // A packet a worker as long as that is possible. Few workers a block first, since one multiprocessor pushes only ~44
-// GB/s; then larger blocks; more than 32 blocks only when those are full (benchmarks/results/packets_4xh200.jsonl).
+// GB/s; then larger blocks; more than 32 blocks only when those are full (benchmarks/results/kernels_ll_4xh200.jsonl).
 cuda::LaunchShape choose_shape(size_t num_packets) {
   constexpr size_t kFewWorkers = 128, kFewBlocks = 32;
   const auto divide_up = [](size_t a, size_t b) { return (a + b - 1) / b; };

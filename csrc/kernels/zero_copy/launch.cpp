@@ -36,10 +36,10 @@ Status load_kernels() {
 }
 
 // All_reduce, whose ranks send as much as they fetch, gains by more than fill the links, up to 3 %; the other
-// reductions do not (benchmarks/results/direct_2xh200.jsonl). Of exchanges between two, half of 16 blocks write as fast
+// reductions do not (benchmarks/results/kernels_zero_copy_2xh200.jsonl). Of exchanges between two, half of 16 blocks write as fast
 // as the links take it, half copy the own message; in a broadcast there is none. To several peers twice as many do
-// (direct_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks, 2683 by 16), of a broadcast 48 and of reduce_scatter
-// 24 (direct_4xh100.jsonl).
+// (kernels_zero_copy_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks, 2683 by 16), of a broadcast 48 and of reduce_scatter
+// 24 (kernels_zero_copy_4xh100.jsonl).
 int preferred_blocks(cuda::DeviceOperation operation, Beside beside, int num_ranks) noexcept {
   const bool is_alone = beside == Beside::kNothing;
   const bool are_two = num_ranks == 2;

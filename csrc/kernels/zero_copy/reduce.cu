@@ -12,7 +12,7 @@ namespace {
 constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  // of a block
 
 // Several vectors a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
-// fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/direct_2xh200.jsonl).
+// fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/kernels_zero_copy_2xh200.jsonl).
 uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   constexpr uint32_t kMostStageBytes = kMostZeroCopySharedBytes / kNumStages;
   constexpr uint32_t kShortest = 256, kStep = 512;
