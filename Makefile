@@ -83,11 +83,14 @@ check: $(VENV)/.editable
 	@$(BIN)/python tools/check_sizes.py
 	@$(BIN)/python tools/check_kernels.py
 	@$(BIN)/python tools/check_commits.py
+	@$(BIN)/python tools/check_readme.py
 	@$(BIN)/python -m torch_axon.config --markdown | diff -u docs/environment.md - || { echo "run: make docs"; exit 1; }
+	@$(BIN)/python benchmarks/performance.py | diff -u docs/performance.md - || { echo "run: make docs"; exit 1; }
 
 # The site in build/site, of docs/ and what is generated from the code.
 docs: $(VENV)/.editable $(VENV)/.docs
 	@$(BIN)/python -m torch_axon.config --markdown > docs/environment.md
+	@$(BIN)/python benchmarks/performance.py --write
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 	@echo build/site/index.html
 

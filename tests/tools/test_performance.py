@@ -1,0 +1,53 @@
+"""docs/performance.md is what the command makes of the committed results, and so are its plots."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import performance  # noqa: E402
+import performance_tables as tables  # noqa: E402
+
+
+def test_page_is_generated_from_the_committed_results() -> None:
+    assert performance.PAGE.read_text(encoding="utf-8") == performance.page(), "run: make docs"
+
+
+def test_changed_result_changes_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = performance.page()
+    for path in performance.RESULTS.glob("*.jsonl"):
+        text = path.read_text(encoding="utf-8")
+        planted = text.replace('"num_parameters": 151306', '"num_parameters": 151307')
+        (tmp_path / path.name).write_text(planted, encoding="utf-8")
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    assert before.replace("151,306", "151,307") == performance.page() != before
+
+
+@pytest.mark.parametrize("plot", performance.PLOTS)
+def test_plot_shows_the_committed_results(plot: str) -> None:
+    drawn = (performance.DOCS / plot).read_bytes()
+    assert f"Description\0{performance.digest(plot)}".encode() in drawn, "run: python benchmarks/performance.py --plots"
+
+
+def test_every_table_says_where_and_when_it_was_measured() -> None:
+    sections = performance.page().split("\n### ")[1:]
+    assert all(".jsonl`" in text and "commit" in text and "; 20" in text for text in sections)
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0.0734, "0.07"), (3.868, "3.87"), (46.06, "46.1"), (795.3, "795"), (22024, "22,024"), (12, "12")],
+)
+def test_figures_have_three_digits(number: float, shown: str) -> None:
+    assert tables.figure(number) == shown
+
+
+def test_slower_measurements_are_listed() -> None:
+    sides = [{"backend": name, "p50_us": us, "failure": None, "wrong": 0} for name, us in (("axon", 10), ("gloo", 9))]
+    line = {"op": "barrier", "size": 8, "graph": False, "host": False, "window": 1, "sides": sides, "file": "x.jsonl"}
+    assert tables.behind([line])[1] == ["`x.jsonl`", "barrier", "one by one", "gloo", "8 B (0.90 ×)"]
