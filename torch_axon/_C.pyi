@@ -9,10 +9,19 @@ from torch._C import _cuda_CUDAAllocator
 from torch._C._distributed_c10d import Backend, ErrorType, _DistributedBackendOptions
 
 class Options(Backend.Options):
+    """Options of a process group, for `pg_options` of `init_process_group` and `new_group`.
+
+    Args:
+        timeout: how long an operation may take before it fails. The `timeout=` of `init_process_group` and `new_group`
+            takes precedence unless it has torch's default value.
+    """
+
     def __init__(self, timeout: timedelta = ...) -> None: ...
     def __deepcopy__(self, memo: dict[int, object]) -> Options: ...
 
 class PeerPath(TypedDict):
+    """How tensors travel between this rank and another one."""
+
     same_host: bool
     lanes: list[tuple[str, str]]
     kernels: bool | None
@@ -20,6 +29,8 @@ class PeerPath(TypedDict):
     num_zero_copy: int
 
 class AxonBackend(Backend):
+    """The backend of a process group. torch.distributed calls it; users reach it by `group._get_backend(device)`."""
+
     @property
     def options(self) -> Options: ...
     @property
@@ -37,6 +48,8 @@ class AxonBackend(Backend):
     def _set_default_timeout(self, timeout: timedelta) -> None: ...
 
 class Setting(TypedDict):
+    """A row of the table of environment variables."""
+
     name: str
     read_by: str
     default: str
@@ -143,7 +156,7 @@ class RuntimeCore:
     def counts(self) -> dict[str, int]: ...
     def num_connections(self) -> int: ...
     def connect_address(self, address: bytes, timeout: float, /) -> RuntimeConnection: ...
-    def connect_host(self, host: str, port: int, secret: bytes, timeout: float, /) -> RuntimeConnection: ...
+    def connect_place(self, host: str, port: int, secret: bytes, timeout: float, /) -> RuntimeConnection: ...
     def serve(self, spin_budget: float, /) -> None: ...
     def stop(self) -> None: ...
     def end(self) -> None: ...
@@ -162,7 +175,7 @@ def note_thread_of_runtime() -> None: ...
 def stay_behind() -> None: ...
 def settings() -> list[Setting]: ...
 
-# None: to be called by the dispatcher.
+# These return None if the call must go through the dispatcher.
 def all_gather_matmul(
     x: Tensor, weights: list[Tensor], biases: list[Tensor | None], group_name: str, return_gathered: bool, /
 ) -> tuple[Tensor, list[Tensor]] | None: ...

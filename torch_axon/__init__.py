@@ -1,14 +1,14 @@
 """One communication engine for PyTorch: `dist.init_process_group("axon")`.
 
-Importing this package registers the backend; torch does so by itself where its entry points are on. The engine is
-loaded and started by the first process group, not by the import.
+Importing this package registers the backend. torch imports it by itself unless its autoload of backends is turned off.
+The first process group loads and starts the engine; the import does not.
 
     import torch.distributed as dist
     import torch_axon                       # not needed where torch's autoload is on
 
     dist.init_process_group("axon")         # also "cpu:axon", pg_options=torch_axon.Options(...)
 
-`torch_axon.Runtime` is the same engine without a process group: functions that other processes invoke with tensors.
+`torch_axon.Runtime` offers the same engine without a process group: other processes invoke functions with tensors.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 
 def _autoload() -> None:
-    """Entry point of `torch.backends`: importing the package is all there is to it.
+    """Entry point of `torch.backends`; importing the package does all the work.
 
-    Stands before the import of torch, which calls it while this package is still being imported.
+    It is defined before torch is imported, because torch calls it while this package is still being imported.
     """
 
 
@@ -44,7 +44,7 @@ __all__ = [
     "scaled_matmul_reduce_scatter",
 ]
 
-# What stands on the extension, which is loaded only when somebody asks.
+# These names need the extension, which is loaded on first use.
 _LAZY = {
     "Options": "options",
     "Runtime": "runtime",

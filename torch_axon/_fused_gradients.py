@@ -1,4 +1,4 @@
-"""Gradients of the fused products: the backward pass of each is the other.
+"""Gradients of the fused products: the backward pass of each operator is the other operator.
 
     all_gather_matmul        gathered = all_gather(x)                    d_x = reduce_scatter(d_output @ weightᴴ)
                              output = gathered @ weight                  d_weight = gatheredᴴ @ d_output
@@ -6,8 +6,8 @@
                                                                          d_x = d_product @ weightᴴ
                                                                          d_weight = xᴴ @ d_product
 
-ᴴ is the conjugate transpose. The backward pass is collective too: all ranks must want the same gradients. That of a
-bias is this rank's alone, as is its bias. Gradients of these gradients are refused.
+ᴴ is the conjugate transpose. The backward pass is collective too, so all ranks must request the same gradients. A bias
+belongs to one rank, and so does its gradient. Double backward is not supported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rank_in(group_name: str) -> int:
 
 
 class _AllGatherMatmul(torch.autograd.Function):
-    """Flat, as autograd wants it: x, all weights, all biases go in; gathered and all outputs come out."""
+    """Takes x, all weights and all biases and returns gathered and all outputs: a flat list, as autograd requires."""
 
     @staticmethod
     def forward(
@@ -44,7 +44,7 @@ class _AllGatherMatmul(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.sizes, ctx.group_name, ctx.return_gathered = sizes, group_name, return_gathered
         ctx.weights_in_columns = [weight is not None and _is_in_columns(weight) for weight in weights]
-        # The gathered input is kept where the caller has it anyway.
+        # Saving the gathered input costs no memory if the caller holds it anyway.
         multiplied = gathered if return_gathered else x
         ctx.save_for_backward(multiplied if needs_weights else None, *(weights if needs_x else ()))
         return gathered, *outputs
@@ -55,7 +55,7 @@ class _AllGatherMatmul(torch.autograd.Function):
         gathered, *weights = ctx.saved_tensors
         needs_x, needs_parameters = ctx.needs_input_grad[3], ctx.needs_input_grad[4:]
         is_shard = gathered is not None and not ctx.return_gathered
-        if is_shard:  # gathered again beside the products for d_x
+        if is_shard:  # gather again while the products for d_x run
             gathered = _start_all_gather(gathered, ctx.sizes, ctx.group_name)
         finish_d_x = _start_gradient_of_shard(ctx, d_gathered, d_outputs, weights) if needs_x else None
         if is_shard:
@@ -76,7 +76,11 @@ class _AllGatherMatmul(torch.autograd.Function):
 def _start_gradient_of_shard(
     ctx: Any, d_gathered: Tensor | None, d_outputs: Sequence[Tensor | None], weights: Sequence[Tensor]
 ) -> Callable[[], Tensor | None]:
-    """One product is reduced and scattered as it is made; the sum of several beside the products for the weights."""
+    """Starts computing the gradient of the shard and returns a function that finishes it.
+
+    A single product is reduced and scattered while it is computed. The sum of several products is reduced and scattered
+    while the products for the weights run.
+    """
     pairs = [(d_output, weight.mH) for d_output, weight in zip(d_outputs, weights, strict=True) if d_output is not None]
     if d_gathered is None and len(pairs) == 1:
         product = torch.ops.axon.matmul_reduce_scatter(*pairs[0], None, ctx.sizes, "sum", ctx.group_name)
@@ -87,7 +91,7 @@ def _start_gradient_of_shard(
     if total is None:
         total = torch.mm(*pairs.pop(0))
     elif pairs:
-        total = total.clone()  # autograd's
+        total = total.clone()  # the original belongs to autograd
     for d_output, weight in pairs:
         total.addmm_(d_output, weight)
     scattered = _start_reduce_scatter(total, ctx.sizes, ctx.group_name)
@@ -134,16 +138,16 @@ class _MatmulReduceScatter(torch.autograd.Function):
 
 
 def _is_in_columns(weight: Tensor) -> bool:
-    """Such as `linear.weight.t()`."""
+    """Returns whether the weight is stored by columns, as `linear.weight.t()` is."""
     return weight.stride(0) == 1 and weight.stride(1) != 1
 
 
 def _gradient_of_weight(x: Tensor, d_output: Tensor, in_columns: bool) -> Tensor:
-    """Laid out as the weight is: autograd would copy what is not, element by element."""
+    """Returns the gradient in the weight's layout, since autograd would copy any other layout element by element."""
     return (d_output.mH @ x).mH if in_columns else x.mH @ d_output
 
 
-# Rows that differ between the ranks are gathered and scattered in blocks as large as the largest.
+# Shards of different extents are padded to the largest one, because these collectives need equal extents.
 
 
 def _start_all_gather(rows: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
@@ -154,15 +158,15 @@ def _start_all_gather(rows: Tensor, sizes: Sequence[int], group_name: str) -> Te
 
 def _finish_all_gather(gathered: Tensor, sizes: Sequence[int]) -> Tensor:
     gathered = torch.ops._c10d_functional.wait_tensor(gathered)
-    if _are_even(sizes):
+    if _are_equal(sizes):
         return gathered
-    blocks = gathered.chunk(len(sizes))
-    return torch.cat([block[:size] for block, size in zip(blocks, sizes, strict=True)])
+    shards = gathered.chunk(len(sizes))
+    return torch.cat([shard[:size] for shard, size in zip(shards, sizes, strict=True)])
 
 
 def _start_reduce_scatter(rows: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
-    if not _are_even(sizes):
-        rows = torch.cat([_padded(block, max(sizes)) for block in torch.split(rows, list(sizes))])
+    if not _are_equal(sizes):
+        rows = torch.cat([_padded(shard, max(sizes)) for shard in torch.split(rows, list(sizes))])
     scattered: Tensor = torch.ops._c10d_functional.reduce_scatter_tensor(
         rows.contiguous(), "sum", len(sizes), group_name
     )
@@ -170,19 +174,19 @@ def _start_reduce_scatter(rows: Tensor, sizes: Sequence[int], group_name: str) -
 
 
 def _finish_reduce_scatter(scattered: Tensor, sizes: Sequence[int], group_name: str) -> Tensor:
-    part: Tensor = torch.ops._c10d_functional.wait_tensor(scattered)[: sizes[rank_in(group_name)]]
-    return part
+    shard: Tensor = torch.ops._c10d_functional.wait_tensor(scattered)[: sizes[rank_in(group_name)]]
+    return shard
 
 
 def _padded(rows: Tensor, count: int) -> Tensor:
     return rows if rows.shape[0] == count else pad(rows, (0, 0, 0, count - rows.shape[0]))
 
 
-def _are_even(sizes: Sequence[int]) -> bool:
+def _are_equal(sizes: Sequence[int]) -> bool:
     return min(sizes) == max(sizes)
 
 
-# ---- what the dispatcher calls
+# ---- implementations that the dispatcher calls
 
 
 def _all_gather_matmul(
@@ -214,7 +218,7 @@ def _matmul_reduce_scatter(
 
 
 def differentiably(operator: torch._ops.OpOverload[..., Any], tensors: tuple[Any, ...], how: tuple[Any, ...]) -> Any:
-    """A call of one of the operators, which takes no detour through Python where no gradient is wanted."""
+    """Calls one of the operators, bypassing the dispatcher's Python implementation if no gradient is needed."""
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)):
         return operator(*tensors, *how)
     with torch._C._AutoDispatchBelowAutograd():

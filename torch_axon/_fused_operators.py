@@ -1,6 +1,6 @@
-"""`torch.ops.axon`, complete once this is imported: what torch must know of the operators beside their kernels.
+"""Completes `torch.ops.axon` on import: what torch needs to know about the operators besides their kernels.
 
-Shapes for torch.compile, types under autocast, and gradients (_fused_gradients.py).
+That is shapes for torch.compile, types under autocast, and gradients (_fused_gradients.py).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _FAKES: dict[str, Callable[..., Any]] = {
 
 
 def _register() -> torch.library.Library:
-    """What is registered stays so as long as the library lives."""
+    """Returns the library. Its registrations last as long as it lives."""
     _native.load()
     library = torch.library.Library("axon", "IMPL")  # type: ignore[no-untyped-call]
     for name, fake in _FAKES.items():

@@ -1,4 +1,4 @@
-"""The extension `torch_axon._C`, loaded when it is first needed: with its UCX, on the torch it was built for."""
+"""Loads the extension `torch_axon._C` and its UCX on first use, and checks the version of torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def mismatch() -> str | None:
-    """What is wrong with the torch at hand, and what to install. None: nothing."""
+    """Returns why this torch does not fit this build and what to install, or None if it fits."""
     built_for = _minor(_build.TORCH_VERSION)
     if _minor(torch.__version__) == built_for:
         return None
@@ -29,32 +29,38 @@ def mismatch() -> str | None:
 
 @cache
 def load() -> ModuleType:
-    """The extension module. Raises ImportError on another torch than the one it was built for."""
+    """Returns the extension module, loading it on the first call.
+
+    Raises:
+        ImportError: the extension was built for another version of torch
+        OSError: UCX cannot be loaded
+    """
     if reason := mismatch():
         raise ImportError(reason)
     if _build.UCX_ROOT is None:
         _load_ucx()
     from torch_axon import _C
 
-    # Before the interpreter and torch take down what the engine's thread may still call. Later-registered handlers run
-    # first, so that users' own can still communicate.
+    # Runs before the interpreter and torch destroy objects that the engine's thread may still use. Handlers that are
+    # registered later run first, so the handlers of users can still communicate.
     atexit.register(_C.shut_down)
     os.register_at_fork(before=_C.end_unused_engine)  # so that the child can start its own
     return _C
 
 
-# What UCX reads while it is being loaded, unless the user has set it.
+# Variables that UCX reads while it is being loaded. Values set by the user take precedence.
 _UCX_DEFAULTS = {
-    # No hooks patched into the process's memory calls: they keep caches of registered memory right, which none of the
-    # wheel's transports has, and take 0.4 s to install.
+    # Do not patch the process's memory functions. The patches keep caches of registered memory valid, but no transport
+    # of the wheel has such a cache, and installing the patches takes 0.4 s.
     "UCX_MEM_EVENTS": "n",
-    # No errors on stdout, for instance of a peer that left before its segment was attached: ours say who it was.
+    # Keep UCX's errors off stdout, such as one about a peer that exited before its segment was attached. Our own errors
+    # name the peer.
     "UCX_LOG_LEVEL": "fatal",
 }
 
 
 def _load_ucx() -> None:
-    """Loads the wheel's UCX with our defaults. One that another package has loaded already stays as it is."""
+    """Loads the wheel's UCX with our defaults. A UCX that another package has already loaded keeps its settings."""
     import libucx  # type: ignore[import-untyped]
 
     ours = [name for name in _UCX_DEFAULTS if name not in os.environ]

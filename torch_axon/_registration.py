@@ -20,9 +20,14 @@ DEVICES = ("cpu", "cuda")
 
 
 def register() -> None:
-    """Registers the backend. On another torch than the one built for: ImportError, saying what to install."""
+    """Registers the backend "axon" with torch.distributed.
+
+    Raises:
+        ImportError: this build of torch_axon needs another version of torch. The text says what to install. While torch
+            itself is being imported, this is a warning instead.
+    """
     if reason := _native.mismatch():
-        # While torch itself is being imported, an error would take torch away from people who do not even use axon.
+        # During the import of torch itself, an error would make torch unusable, even for users who do not need axon.
         if not getattr(torch.__spec__, "_initializing", False):
             raise ImportError(reason)
         warnings.warn(reason, stacklevel=2)
@@ -32,7 +37,14 @@ def register() -> None:
 
 
 def make_default(devices: Iterable[str] = ("cpu",)) -> None:
-    """Makes axon what `init_process_group()` without a backend's name takes for tensors on these devices."""
+    """Makes axon the backend that `init_process_group()` selects when no backend is named.
+
+    Args:
+        devices: the device types for which axon becomes the default: "cpu", "cuda" or both
+
+    Raises:
+        ValueError: a device is neither "cpu" nor "cuda"
+    """
     for device in devices:
         if device not in DEVICES:
             raise ValueError(f"make_default: device is {device!r}; allowed: {', '.join(DEVICES)}")

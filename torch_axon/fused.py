@@ -1,11 +1,11 @@
-"""Matrix products that hide their communication: what a tensor-parallel layer does before and after it.
+"""Matrix products that overlap with their communication, for the input and the output of a tensor-parallel layer.
 
     gathered, (q, k, v) = all_gather_matmul(x_shard, [w_q, w_k, w_v], gather_dim=1)
     y_shard = matmul_reduce_scatter(attention, w_o, scatter_dim=1)
 
-Plain tensors go in and come out; the group must be one of the backend "axon". Like every collective, all ranks of the
-group make the same calls in the same order. Gradients flow, and the backward pass hides its collectives in the same
-way. The operators below, on matrices alone, are `torch.ops.axon.*`. See docs/fused.md.
+Arguments and results are plain tensors. The group must use the backend "axon". Each call is a collective: all ranks of
+the group make the same calls in the same order. The functions support autograd, and the backward pass overlaps its
+collectives in the same way. The operators on matrices are `torch.ops.axon.*`. See docs/fused.md.
 """
 
 from __future__ import annotations
@@ -78,13 +78,27 @@ def all_gather_matmul(
     group: dist.ProcessGroup | None = None,
     return_gathered: bool = True,
 ) -> tuple[Tensor | None, Tensor | list[Tensor]]:
-    """All ranks' shards, concatenated along `gather_dim`, times one or several weights of this rank.
+    """Gathers the shards of all ranks along `gather_dim` and multiplies them by one or more weights of this rank.
 
-    x_shard: [..., k], at least 2-d. weights: [k, n] each, any strides; biases: [n] each.
-    sizes: what each rank holds along `gather_dim`; needed where they differ.
-    Returns the gathered input, or None without `return_gathered`, and the products [..., n]: one for a tensor, a list
-    for a sequence. With `return_gathered` the backward pass keeps and uses it; without, it keeps the shard and gathers
-    again. Overlapped along every dimension but the last, which is gathered first, and kept whole in either case.
+    The gather overlaps with the products, except along the last dimension, which is gathered before them.
+
+    Args:
+        x_shard: this rank's shard `[..., k]` of at least two dimensions
+        weights: one matrix `[k, n]` or a sequence of them, with any strides
+        biases: one bias `[n]` per weight, or None; in the same form as `weights`
+        gather_dim: the dimension of `x_shard` along which the shards are concatenated
+        sizes: the extent of every rank's shard along `gather_dim`, required if the extents differ
+        group: the process group; by default the default group
+        return_gathered: whether to return the gathered input. If so, the backward pass keeps and uses it. If not, the
+            backward pass keeps the shard and gathers again, except along the last dimension, where it keeps the whole.
+
+    Returns:
+        The gathered input, or None without `return_gathered`, and the products `[..., n]`: a tensor if `weights` is a
+            tensor, otherwise a list.
+
+    Raises:
+        TypeError: an argument is not a strided tensor, such as a DTensor
+        ValueError: a shape, a type, a device or `sizes` does not fit; the text names the argument
     """
     group = group or dist.distributed_c10d._get_default_group()
     several, addends = as_lists("all_gather_matmul", weights, biases)
@@ -127,10 +141,23 @@ def matmul_reduce_scatter(
     sizes: Sequence[int] | None = None,
     group: dist.ProcessGroup | None = None,
 ) -> Tensor:
-    """The sum (or "avg") over all ranks of `x @ weight`, of which each rank gets its part along `scatter_dim`.
+    """Reduces `x @ weight` over all ranks and returns this rank's shard along `scatter_dim`.
 
-    x: [..., k], at least 2-d. weight: [k, n], any strides; bias: [n], added once, to the reduced product.
-    sizes: what each rank gets along `scatter_dim`; needed where that does not divide evenly.
+    Args:
+        x: `[..., k]`, of at least two dimensions
+        weight: `[k, n]`, with any strides
+        bias: `[n]`, or None; it is added once, to the reduced product
+        reduce_op: "sum" or "avg"
+        scatter_dim: the dimension of the product along which it is scattered
+        sizes: the extent of every rank's shard along `scatter_dim`, required if the dimension does not divide evenly
+        group: the process group; by default the default group
+
+    Returns:
+        This rank's shard of the reduced product `[..., n]`.
+
+    Raises:
+        TypeError: an argument is not a strided tensor, such as a DTensor
+        ValueError: a shape, a type, a device, `reduce_op` or `sizes` does not fit; the text names the argument
     """
     group = group or dist.distributed_c10d._get_default_group()
     if scatter_dim == 0 and sizes is None and are_plain(x, weight, bias):
@@ -144,7 +171,7 @@ def matmul_reduce_scatter(
         check_types("matmul_reduce_scatter", x, {"weight": weight, "bias": bias})
     if dim == x.ndim - 1:
         shares = shares_of_whole("matmul_reduce_scatter", weight.shape[1], sizes, group)
-        # The product's transpose is scattered along its rows.
+        # Columns of the product are rows of its transpose, and the operator scatters rows.
         columns = x.flatten(0, -2).t()
         product = torch.ops.axon.matmul_reduce_scatter(weight.t(), columns, None, shares, reduce_op, group.group_name)
         output: Tensor = product.t().reshape(*x.shape[:-1], product.shape[0])
@@ -173,11 +200,27 @@ def scaled_all_gather_matmul(
     use_fast_accum: bool = False,
     return_gathered: bool = True,
 ) -> tuple[Tensor | None, list[Tensor]]:
-    """`all_gather_matmul` of float8 factors, as `torch._scaled_mm` takes them; without gradients.
+    """Computes `all_gather_matmul` for float8 factors, as `torch._scaled_mm` takes them, without gradients.
 
-    x_shard: [..., k], of which every dimension but the last may be gathered; weights: [k, n] each, transposed views.
-    Scales are float32. scale_x: 0-d or [1], the same on all ranks, with scales of such shapes; or [..., 1], one for
-    each row of x_shard, be it a single one, which is gathered along with it, with scales of [1, n] each.
+    Args:
+        x_shard: this rank's shard `[..., k]`
+        scale_x: float32, `[]` or `[1]` and equal on all ranks; or `[..., 1]`, one scale per row, gathered with the rows
+        weights: matrices `[k, n]`, each a transposed view
+        scales: float32, one per weight: `[]` or `[1]`, or `[1, n]` if `scale_x` has one scale per row
+        biases: one bias `[n]` per weight, or None
+        gather_dim: the dimension of `x_shard` that is gathered; not the last one
+        sizes: the extent of every rank's shard along `gather_dim`, required if the extents differ
+        group: the process group; by default the default group
+        out_dtype: the type of the products
+        use_fast_accum: whether to accumulate as `torch._scaled_mm` does with this option
+        return_gathered: whether to return the gathered input
+
+    Returns:
+        The gathered input, or None without `return_gathered`, and a list of the products `[..., n]`.
+
+    Raises:
+        TypeError: an argument is not a strided tensor, such as a DTensor
+        ValueError: a shape, a device or `sizes` does not fit; the text names the argument
     """
     group = group or dist.distributed_c10d._get_default_group()
     several, addends = as_lists("scaled_all_gather_matmul", weights, biases)
@@ -222,9 +265,27 @@ def scaled_matmul_reduce_scatter(
     out_dtype: torch.dtype = torch.bfloat16,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """`matmul_reduce_scatter` of float8 factors, scaled as in `scaled_all_gather_matmul`; without gradients.
+    """Computes `matmul_reduce_scatter` for float8 factors, without gradients.
 
-    What the ranks exchange, and the result, are of `out_dtype`.
+    Args:
+        x: `[..., k]`, of at least two dimensions
+        scale_x: float32, `[]` or `[1]`; or `[..., 1]`, one scale per row
+        weight: `[k, n]`, a transposed view
+        scale: float32, `[]` or `[1]`; or `[1, n]` if `scale_x` has one scale per row
+        bias: `[n]`, or None; it is added once, to the reduced product
+        reduce_op: "sum" or "avg"
+        scatter_dim: the dimension of the product along which it is scattered; not the last one
+        sizes: the extent of every rank's shard along `scatter_dim`, required if the dimension does not divide evenly
+        group: the process group; by default the default group
+        out_dtype: the type of the result and of the partial results that the ranks exchange
+        use_fast_accum: whether to accumulate as `torch._scaled_mm` does with this option
+
+    Returns:
+        This rank's shard of the reduced product `[..., n]`.
+
+    Raises:
+        TypeError: an argument is not a strided tensor, such as a DTensor
+        ValueError: a shape, a device, `reduce_op` or `sizes` does not fit; the text names the argument
     """
     group = group or dist.distributed_c10d._get_default_group()
     check_forms(

@@ -1,4 +1,4 @@
-"""Options of one process group."""
+"""Options of a process group."""
 
 from __future__ import annotations
 
@@ -19,10 +19,20 @@ __all__ = ["Options"]
 
 
 def resolve(group: _DistributedBackendOptions, pg_options: object | None) -> Options:
-    """The options of a group: what torch says of it, and what the user gave as `pg_options`.
+    """Returns the options of a group from torch's arguments and the user's `pg_options`.
 
-    The `timeout=` of `init_process_group` and `new_group` wins over that of `pg_options`, unless it was left at torch's
-    default.
+    The `timeout=` of `init_process_group` and `new_group` takes precedence over the timeout of `pg_options`, unless it
+    has torch's default value.
+
+    Args:
+        group: torch's description of the group that is being formed
+        pg_options: the user's `torch_axon.Options`, or None
+
+    Returns:
+        New options; `pg_options` itself is not changed.
+
+    Raises:
+        TypeError: `pg_options` is neither None nor a `torch_axon.Options`
     """
     if pg_options is None:
         return Options(timeout=group.timeout)

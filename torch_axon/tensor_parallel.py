@@ -1,4 +1,4 @@
-"""Tensor parallelism that hides its communication: styles for torch's `parallelize_module`.
+"""Styles for torch's `parallelize_module` that overlap communication with matrix products.
 
     parallelize_module(block, mesh["tp"], {
         "attention": FusedColwiseParallel("wq", "wk", "wv"),    # one gather for the three
@@ -7,10 +7,10 @@
         "feed_forward.w2": FusedRowwiseParallel(),
     })
 
-They stand where `ColwiseParallel(input_layouts=Shard(sequence_dim))` and `RowwiseParallel(output_layouts=
-Shard(sequence_dim))` would: what flows between the blocks is spread over the ranks along the sequence, and parameters
-become DTensors, sharded in the same way, for optimizers and checkpoints. The mesh's group must be one of "axon".
-See docs/fused.md.
+The styles replace `ColwiseParallel(input_layouts=Shard(sequence_dim))` and `RowwiseParallel(output_layouts=
+Shard(sequence_dim))`. Activations between the blocks are sharded along the sequence. Parameters become DTensors with
+the same sharding as under those styles, so optimizers and checkpoints work unchanged. The mesh's group must use the
+backend "axon". See docs/fused.md.
 """
 
 from __future__ import annotations
@@ -29,13 +29,21 @@ __all__ = ["FusedColwiseParallel", "FusedRowwiseParallel"]
 
 
 class FusedColwiseParallel(ParallelStyle):
-    """Linear layers whose input is gathered along the sequence; each rank holds a part of their outputs.
+    """Linear layers whose input is gathered along the sequence, with each rank computing a shard of their outputs.
 
-    Without names the style is for a Linear. With names it is for a module whose Linear children of these names are
-    given one and the same tensor in each forward pass: the first of them gathers it and multiplies for all.
+    Without names the style applies to a Linear. With names it applies to a module whose Linear children of these names
+    receive the same tensor object in each forward pass: the first of them gathers it and multiplies for all.
 
-    Input: this rank's part of the sequence, as a tensor (even parts) or a DTensor. Output: a tensor, the whole
-    sequence, this rank's part of the last dimension.
+    The input is this rank's shard of the sequence, as a DTensor or, if all shards have equal extents, as a tensor. The
+    output is a tensor with the whole sequence and this rank's shard of the last dimension.
+
+    Args:
+        linears: names of the module's Linear children that share their input; none for a Linear itself
+        sequence_dim: the dimension of the input along which it is sharded
+
+    Raises:
+        TypeError: by `parallelize_module`, if a module is not a Linear
+        AttributeError: by `parallelize_module`, if the module has no child of a given name
     """
 
     def __init__(self, *linears: str, sequence_dim: int = 1) -> None:
@@ -59,8 +67,15 @@ class FusedColwiseParallel(ParallelStyle):
 class FusedRowwiseParallel(ParallelStyle):
     """A Linear whose output is summed over the ranks and scattered along the sequence.
 
-    Input: a tensor, the whole sequence, this rank's part of the last dimension. Output: this rank's part of the
-    sequence, one of those that `Tensor.chunk` would make, as a tensor or, without `use_local_output`, as a DTensor.
+    The input is a tensor with the whole sequence and this rank's shard of the last dimension. The output is this rank's
+    shard of the sequence, with the extents that `Tensor.chunk` would produce.
+
+    Args:
+        sequence_dim: the dimension of the output along which it is scattered
+        use_local_output: whether the output is a tensor rather than a DTensor
+
+    Raises:
+        TypeError: by `parallelize_module`, if the module is not a Linear
     """
 
     def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = True) -> None:
@@ -78,10 +93,10 @@ class FusedRowwiseParallel(ParallelStyle):
 
 
 class _SharedInput:
-    """Linears that multiply one gathered input. Products wait here from the first one's call until the last one's.
+    """Holds the products of Linears that share one gathered input, from the first Linear's call until the last one's.
 
-    They are of one version of the input, with gradients or without, and end with the pass of the Linears' module, also
-    if that fails. Copies start without any.
+    The products belong to one version of the input and to one gradient mode. They are dropped at the end of the forward
+    pass of the Linears' module, also if that pass fails. Copies of this object start empty.
     """
 
     def __init__(self, linears: list[nn.Linear], sequence_dim: int) -> None:
@@ -102,7 +117,7 @@ class _SharedInput:
         return product
 
     def drop(self, *_: object) -> None:
-        """A hook for the end of the module's pass."""
+        """Drops all products: a hook for the end of the module's forward pass."""
         self._input, self._products = None, {}
 
     def __getstate__(self) -> dict[str, object]:
@@ -129,7 +144,10 @@ class _SharedInput:
 
 
 def _state_of(x: Tensor) -> tuple[int, bool]:
-    """What else products depend on. Graphs and inference mode know no versions."""
+    """Returns the version of the input, where it has one, and the gradient mode.
+
+    Compiled graphs and inference mode have no tensor versions.
+    """
     has_version = not torch.compiler.is_compiling() and not x.is_inference()
     return x._version if has_version else 0, torch.is_grad_enabled()
 
@@ -145,7 +163,7 @@ def _forward_rowwise(linear: nn.Linear, x: Tensor) -> Tensor:
     mesh = _mesh_of(linear)
     bias: Tensor | None = linear.bias
     if isinstance(bias, DTensor):
-        # Each rank adds it to its part of the sequence: its gradient is the sum of theirs.
+        # Each rank adds the bias to its own shard of the sequence, so its gradient is a sum over the ranks.
         bias = bias.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
     output = matmul_reduce_scatter(
         x,
@@ -165,7 +183,7 @@ def _forward_rowwise(linear: nn.Linear, x: Tensor) -> Tensor:
 
 def _as_linear(style: ParallelStyle, module: nn.Module) -> nn.Linear:
     if not isinstance(module, nn.Linear):
-        raise TypeError(f"{type(style).__name__} of a {type(module).__name__}; allowed: nn.Linear")
+        raise TypeError(f"{type(style).__name__} is applied to a {type(module).__name__}; allowed: nn.Linear")
     return module
 
 
@@ -182,8 +200,8 @@ def _local(parameter: Tensor) -> Tensor:
     assert isinstance(parameter, DTensor)
     if parameter.device_mesh.ndim > 1:
         raise RuntimeError(
-            "a fused style multiplies by the weights of several Linears at once, of which FSDP holds one sharded over "
-            f"{parameter.device_mesh}; allowed: fully_shard of the module that holds them all"
+            "a fused style multiplies by the weights of several Linears at once, but FSDP shards one of them over "
+            f"{parameter.device_mesh}; apply fully_shard to the module that contains all of them"
         )
     return parameter.to_local()
 
@@ -194,6 +212,6 @@ def _mesh_of(linear: nn.Linear) -> DeviceMesh:
 
 
 def _chunks(extent: int, num_ranks: int) -> list[int]:
-    """What each rank has of a dimension, as DTensor and `Tensor.chunk` share it out."""
+    """Returns each rank's extent of a dimension, as DTensor and `Tensor.chunk` split it."""
     size = -(-extent // num_ranks)
     return [max(0, min(size, extent - size * rank)) for rank in range(num_ranks)]

@@ -317,7 +317,7 @@ def test_run_for_several_numbers_of_ranks_fails_where_one_of_them_does(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--ranks", "2,0"), "'2,0' is no list of numbers from 1 to 64"),
+        (("--ranks", "2,0"), "'2,0' is not a list of numbers from 1 to 64"),
         (("--ranks", "2,3", "--plot", "x.png"), "argument --plot: of one number of --ranks only"),
     ],
 )

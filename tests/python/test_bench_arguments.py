@@ -29,7 +29,7 @@ def test_size_is_a_number_and_a_power_of_1024(text: str, num_bytes: int) -> None
 
 @pytest.mark.parametrize("text", ["", "K", "-8", "8T", "8 K", "1e6", "x2"])
 def test_size_refuses_other_spellings(text: str) -> None:
-    with pytest.raises(ValueError, match="is no size"):
+    with pytest.raises(ValueError, match="is not a size"):
         parse_size(text)
 
 
@@ -60,13 +60,13 @@ def test_sizes_are_lists_of_sizes_and_ranges(text: str, sizes: tuple[int, ...]) 
     [
         ("64:8", "upwards"),
         ("0:8", "upwards"),
-        ("8:64:2", "is no step"),
+        ("8:64:2", "is not a step"),
         ("8:64:x1", "never reaches"),
         ("8:64:+0", "never reaches"),
-        ("8:64:x2:x2", "is no range"),
+        ("8:64:x2:x2", "is not a range"),
         ("1:1G:+1", "more than 1000 sizes"),
-        ("8:64:xx", "is no step"),
-        ("8,,16", "is no size"),
+        ("8:64:xx", "is not a step"),
+        ("8,,16", "is not a size"),
     ],
 )
 def test_sizes_refuse_ranges_that_make_no_sense(text: str, complaint: str) -> None:
@@ -164,23 +164,23 @@ def test_output_files_are_paths() -> None:
 @pytest.mark.parametrize(
     ("mistake", "answer"),
     [
-        (["all_reduce,all_reduse"], "argument OPERATIONS: 'all_reduse' is none of all_reduce, all_reduce_coalesced"),
-        (["--sizes", "8:1Q"], "argument --sizes: '1Q' is no size"),
+        (["all_reduce,all_reduse"], "argument OPERATIONS: 'all_reduse' is not one of all_reduce, all_reduce_coalesced"),
+        (["--sizes", "8:1Q"], "argument --sizes: '1Q' is not a size"),
         (["--sizes", "8", "-b", "8"], "argument --sizes: not together with -b, -e or -f"),
         (["-b", "64", "-e", "8"], "arguments -b, -e, -f: a range goes upwards"),
-        (["-f", "1"], "argument -f/--factor: '1' is no number from 1.01 to 1024"),
-        (["-f", "much"], "argument -f/--factor: 'much' is no number"),
+        (["-f", "1"], "argument -f/--factor: '1' is not a number from 1.01 to 1024"),
+        (["-f", "much"], "argument -f/--factor: 'much' is not a number"),
         (["--dtype", "float8"], "invalid choice: 'float8'"),
         (["--redop", "mean"], "invalid choice: 'mean'"),
         (["--redop", "band"], "argument -o/--redop: 'band' needs an integer --dtype (int8, uint8, int32, int64)"),
         (["--root", "2"], "argument -r/--root: 2 is no rank from 0 to 1"),
-        (["--root", "-1"], "argument -r/--root: '-1' is no integer from 0"),
-        (["--iters", "0"], "argument -n/--iters: '0' is no integer from 1"),
-        (["--iters", "2.5"], "argument -n/--iters: '2.5' is no integer"),
-        (["--vs", "glue"], "argument --vs: 'glue' is no backend of this process; there are"),
-        (["--backend", "glue"], "argument --backend: 'glue' is no backend"),
+        (["--root", "-1"], "argument -r/--root: '-1' is not an integer from 0"),
+        (["--iters", "0"], "argument -n/--iters: '0' is not an integer from 1"),
+        (["--iters", "2.5"], "argument -n/--iters: '2.5' is not an integer"),
+        (["--vs", "glue"], "argument --vs: 'glue' is not a backend of this process; available:"),
+        (["--backend", "glue"], "argument --backend: 'glue' is not a backend"),
         (["--plot", "curve.pdf"], "argument --plot: 'curve.pdf' does not end in .png"),
-        (["--assert-ahead", "0"], "argument --assert-ahead: '0' is no number"),
+        (["--assert-ahead", "0"], "argument --assert-ahead: '0' is not a number"),
         (["--device", "tpu"], "argument --device: invalid choice: 'tpu'"),
         (["--graph"], "argument --graph: needs --device cuda"),
         (["--vs", "gloo,symm_mem"], "argument --vs: symm_mem needs --device cuda"),
@@ -190,16 +190,16 @@ def test_output_files_are_paths() -> None:
         (["--host", "--graph"], "argument --host: not together with --graph"),
         (["--host", "--async"], "argument --host: not together with --async"),
         (["--beside"], "argument --beside: needs --device cuda"),
-        (["--beside", "1024"], "argument --beside: '1024' is no integer from 4096 to 65536"),
+        (["--beside", "1024"], "argument --beside: '1024' is not an integer from 4096 to 65536"),
         (["--beside", "--host"], "argument --beside: not together with --host"),
         (["--beside", "--iters", "9"], "argument --beside: not together with --iters"),
         (["--beside", "--assert-ahead"], "argument --beside: not together with --assert-ahead"),
         (["--groups", "1", "--beside"], "argument --groups: not together with --beside"),
         (["--groups", "1", "--idle"], "argument --groups: not together with --idle"),
         (["--idle", "--vs", "gloo,fake"], "argument --vs: not fake with --idle, since no message of it wakes anybody"),
-        (["--nap", "31"], "argument --nap: '31' is no number from 0.01 to 30"),
-        (["--idle", "0"], "argument --idle: '0' is no number from 0.1 to 3600"),
-        (["--seconds", "nan"], "argument --seconds: 'nan' is no number"),
+        (["--nap", "31"], "argument --nap: '31' is not a number from 0.01 to 30"),
+        (["--idle", "0"], "argument --idle: '0' is not a number from 0.1 to 3600"),
+        (["--seconds", "nan"], "argument --seconds: 'nan' is not a number"),
     ],
 )
 def test_mistakes_are_answered_with_argument_value_and_limits(

@@ -104,5 +104,5 @@ def pipe() -> Iterator[int]:
 
 
 def test_a_byte_that_never_comes_is_waited_for_no_longer_than_the_deadline(pipe: int) -> None:
-    with pytest.raises(TimeoutError, match=r"rank 0 has written no byte into the pipe for 0\.01 s"):
+    with pytest.raises(TimeoutError, match=r"rank 0 wrote no byte into the pipe within 0\.01 s"):
         wakes._receive_both(pipe, torch.zeros(2), timeout_s=0.01)

@@ -160,7 +160,7 @@ def test_a_file_of_something_else_is_refused_by_line(tmp_path: Path, text: str) 
     append_lines(path, [LINE])
     with path.open("a") as file:
         file.write(text + "\n")
-    with pytest.raises(ValueError, match=r"results\.jsonl:2 is no line of torch_axon\.bench"):
+    with pytest.raises(ValueError, match=r"results\.jsonl:2 is not a record of torch_axon\.bench"):
         read_lines(path)
 
 

@@ -308,7 +308,7 @@ def test_what_cannot_be_multiplied_is_refused_at_once(two_ranks: RankPool) -> No
         ("is 3", "has 4"),
         ("all_gather_matmul", "'weights' has shape [5, 6]", "[6, n]"),
         ("all_gather_matmul", "'weights' is of torch.float16"),
-        ("5 cannot be shared evenly by 2 ranks", "sizes="),
+        ("5 does not divide evenly by 2 ranks", "sizes="),
         ("sum to 2", "allowed: 4"),
         ("matmul_reduce_scatter", "max", "avg"),
     )

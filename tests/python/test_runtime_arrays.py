@@ -77,7 +77,7 @@ _REFUSED_ARRAYS = {
     "dates": (np.array(["2024-01-01"], dtype="datetime64[D]"), "dtype <M8"),
     "durations": (np.array([3], dtype="timedelta64[s]"), "dtype <m8"),
     "long doubles": (np.arange(3, dtype=np.longdouble), "dtype <f16"),
-    "masked": (np.ma.masked_less(np.arange(8.0), 5), "MaskedArray .* mask would be lost; allowed: its filled"),
+    "masked": (np.ma.masked_less(np.arange(8.0), 5), "MaskedArray .* mask would be lost; send its filled"),
 }
 
 

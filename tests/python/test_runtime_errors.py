@@ -141,7 +141,7 @@ OTHER_CLASS: dict[str, tuple[Callable[[], object], str]] = {
     "cancelled": (raises(CancelledError("by hand")), "concurrent.futures._base.CancelledError: by hand"),
     "bad text": (
         raises(BadTextError()),
-        f"{__name__}.BadTextError: its text cannot be had: __str__ has raised RuntimeError",
+        f"{__name__}.BadTextError: no text: __str__ raised RuntimeError",
     ),
     "bad attributes": (raises(BadAttributesError("odd")), f"{__name__}.BadAttributesError: odd"),
 }
@@ -319,7 +319,7 @@ def test_an_executor_that_does_not_run_a_function_says_so(site: Site) -> None:
     executor = ThreadPoolExecutor(1)
     executor.shutdown()
     site.server.register("after its end", executor=executor)(len)
-    with pytest.raises(RuntimeError, match="executor of 'after its end' does not take it: cannot schedule new futures"):
+    with pytest.raises(RuntimeError, match="executor of 'after its end' refused the call: cannot schedule new futures"):
         site.peer.invoke("after its end", []).result(DEADLINE_S)
     never = Never()
     site.server.register("never", executor=never)(len)
@@ -328,9 +328,9 @@ def test_an_executor_that_does_not_run_a_function_says_so(site: Site) -> None:
         assert never.is_given.wait(DEADLINE_S)
     never.given[0].cancel()
     never.given[1].set_exception(TypeError("cannot pickle it"))
-    with pytest.raises(RuntimeError, match="the executor of 'never' was shut down before it ran"):
+    with pytest.raises(RuntimeError, match="the executor of 'never' was shut down before the call ran"):
         dropped.result(DEADLINE_S)
-    with pytest.raises(RuntimeError, match=r"the executor of 'never' cannot run it: TypeError\('cannot pickle it'\)"):
+    with pytest.raises(RuntimeError, match=r"executor of 'never' cannot run the call: TypeError\('cannot pickle it'\)"):
         broken.result(DEADLINE_S)
 
 

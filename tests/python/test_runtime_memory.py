@@ -149,15 +149,15 @@ BAD: list[tuple[Callable[[list[Incoming]], list[object]], type[Exception], str]]
     (
         lambda coming: [torch.empty(4, 5)] * 2,
         ValueError,
-        r"tensor 0 is handed out as torch.float32; allowed: torch.int64",
+        r"the function's tensor 0 is of torch.float32; allowed: torch.int64",
     ),
     (lambda coming: [torch.empty(21, dtype=torch.int64)] * 2, ValueError, r"with shape \[21\]; allowed: \[20\]"),
-    (lambda coming: [torch.empty(40, dtype=torch.int64)[::2]] * 2, ValueError, "a view that is not contiguous"),
-    (lambda coming: [torch.empty(20, dtype=torch.int64, device="meta")] * 2, ValueError, "as one that is on meta"),
-    (lambda coming: [bytearray(160)] * 2, TypeError, "a bytearray is handed out for tensor 0"),
-    (lambda coming: [torch.empty(20, dtype=torch.int64)], ValueError, "1 tensors have been handed out; allowed: 2"),
-    (overlapping, ValueError, "tensors that overlap are handed out"),
-    (lambda coming: [None, None], BufferError, r"there is none for tensor 0, torch.int64 of \[20\]"),
+    (lambda coming: [torch.empty(40, dtype=torch.int64)[::2]] * 2, ValueError, "tensor 0 is not contiguous"),
+    (lambda coming: [torch.empty(20, dtype=torch.int64, device="meta")] * 2, ValueError, "tensor 0 is on meta"),
+    (lambda coming: [bytearray(160)] * 2, TypeError, "returned a bytearray for tensor 0"),
+    (lambda coming: [torch.empty(20, dtype=torch.int64)], ValueError, "the function returned 1 tensors; allowed: 2"),
+    (overlapping, ValueError, "the function returned tensors that overlap"),
+    (lambda coming: [None, None], BufferError, r"no memory for tensor 0, torch.int64 of \[20\]"),
     (lambda coming: {}["absent"], KeyError, "absent"),
     (lambda coming: None, TypeError, "NoneType"),
 ]  # type: ignore[list-item]
@@ -218,7 +218,7 @@ def test_a_pool_keeps_what_is_in_use_and_says_when_it_is_all() -> None:
         (first,) = peer.invoke("echo", sent, memory=pool).result(DEADLINE_S)
         view = first[50_000:]
         del first
-        with pytest.raises(BufferError, match=r"memory: there is none for tensor 0, torch.int64 of \[100000\]"):
+        with pytest.raises(BufferError, match=r"memory: no memory for tensor 0, torch.int64 of \[100000\]"):
             peer.invoke("echo", sent, memory=pool).result(DEADLINE_S)
         (other,) = peer.invoke("echo", -sent, memory=Memory(pool, strict=False)).result(DEADLINE_S)
         assert torch.equal(other, -sent)

@@ -126,7 +126,7 @@ def test_memory_without_elements_is_refused(peer: Peer) -> None:
     for name, (make, pattern) in _FORMS.items():
         if "10" not in name or "10000" in name:
             continue
-        with pytest.raises(ValueError, match=f"memory: tensor 0 .*{pattern.split('.*')[-1]}"):
+        with pytest.raises(ValueError, match=f"memory: the function's tensor 0 .*{pattern.split('.*')[-1]}"):
             peer.invoke("echo", torch.ones(10), memory=lambda coming, make=make: [make()]).result()  # type: ignore[misc]
     with pytest.raises(ValueError, match=r"memory: tensor 0 .*contiguous"):
         peer.invoke("echo", torch.ones(10), memory=lambda coming: [torch.ones(1).expand(10)]).result()

@@ -272,7 +272,7 @@ def _sharded_one_by_one() -> str:
 
 def test_linears_fully_sharded_one_by_one_are_refused(four_ranks: RankPool) -> None:
     for message in four_ranks.run(_sharded_one_by_one, timeout_s=120):
-        assert "allowed: fully_shard of the module that holds them all" in message
+        assert "apply fully_shard to the module that contains all of them" in message
 
 
 def _other_modules() -> list[str]:
@@ -283,4 +283,4 @@ def _other_modules() -> list[str]:
 def test_only_linears_are_taken(two_ranks: RankPool) -> None:
     for messages in two_ranks.run(_other_modules):
         for message, style in zip(messages, ("FusedColwiseParallel", "FusedRowwiseParallel"), strict=True):
-            assert f"{style} of a Embedding; allowed: nn.Linear" in message
+            assert f"{style} is applied to a Embedding; allowed: nn.Linear" in message

@@ -1,4 +1,4 @@
-"""Runs the benchmark on this rank; rank 0 prints, writes and judges."""
+"""Runs the benchmark on this rank. Rank 0 prints, writes and checks the results."""
 
 import contextlib
 import io
@@ -44,7 +44,7 @@ def main(command_line: Sequence[str]) -> int:
         print("no RANK in the environment: give --ranks 2, or start with torchrun", file=sys.stderr)
         return 2
     rank = int(os.environ["RANK"])
-    # One rank answers for all: torchrun would print the same usage once a rank.
+    # Only one rank prints the usage, since torchrun would print it once per rank.
     with contextlib.nullcontext() if rank == 0 else contextlib.redirect_stderr(io.StringIO()):
         arguments = parse_arguments(command_line, int(os.environ["WORLD_SIZE"]))
     terminal = Terminal(rank)
@@ -111,14 +111,14 @@ def _measure_all(
                 progress.update()
             progress.clear()
             show(lines[-len(settings) :])
-            if arguments.json is not None and dist.get_rank() == 0:  # now: a long run may be cut short
+            if arguments.json is not None and dist.get_rank() == 0:  # at once: a long run may be interrupted
                 append_lines(arguments.json, lines[-len(settings) :])
     dist.destroy_process_group()
     return lines
 
 
 def _settings(operation: Operation, arguments: Arguments) -> Iterator[Setting]:
-    """One setting for every distinct count that the sizes come to."""
+    """Returns one setting per distinct element count of the sizes."""
     num_ranks = dist.get_world_size()
     counts = dict.fromkeys(operation.count(size, arguments.dtype, num_ranks) for size in arguments.sizes)
     for count in counts:
@@ -126,7 +126,7 @@ def _settings(operation: Operation, arguments: Arguments) -> Iterator[Setting]:
 
 
 def _conclude(lines: Sequence[Line], arguments: Arguments) -> list[str]:
-    """Draws what is wanted; what is wrong or not ahead."""
+    """Draws the plots and returns the lines that are wrong or slower than required."""
     if arguments.plot is not None:
         save_plot(lines, arguments.plot)
     problems = wrong_results(lines)

@@ -1,4 +1,4 @@
-"""The command line; every mistake is answered with the argument, the value and what is allowed."""
+"""The command line. Every error names the argument, the value and what is allowed."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _DEFAULT_SIZES_BESIDE = "1M:256M:x16"
 _PRODUCT = 8192
 _IDLE_S = 5.0
 _NAP_S = 1.0
-# Options by those that they cannot be given with.
+# Options, by the options that exclude them.
 _NOT_TOGETHER = {
     "--graph": ("--async",),
     "--host": ("--graph", "--async", "--plot"),
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Arguments:
-    """A command line that has been checked."""
+    """A checked command line."""
 
     operations: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -47,13 +47,13 @@ class Arguments:
     seconds: float
     window: int | None
     groups: int
-    idle: float  # seconds; 0 is without
+    idle: float  # seconds; 0: do not measure
     nap: float  # seconds
     timeout: float
     device: str
     graph: bool
     host: bool
-    beside: int  # rows and columns of the matrices; 0 is without
+    beside: int  # rows and columns of the matrices; 0: no product
     commit: str | None
     json: Path | None
     plot: Path | None
@@ -61,7 +61,7 @@ class Arguments:
 
 
 def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
-    """Arguments checked for a run over `num_ranks`; a mistake ends the process with status 2, as argparse does."""
+    """Parses arguments for a run over `num_ranks`. An error ends the process with status 2, as argparse does."""
     parser = _build_parser()
     given = parser.parse_args(command_line)
     if given.sizes and (given.begin or given.end or given.factor):
@@ -271,7 +271,7 @@ def _operations(text: str) -> tuple[str, ...]:
     names = tuple(OPERATIONS) if text == "all" else tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in OPERATIONS:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(OPERATIONS)}, all")
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(OPERATIONS)}, all")
     return names
 
 
@@ -305,7 +305,7 @@ def _png(text: str) -> Path:
 def _integer(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.lstrip("-").isdigit() or not low <= int(text) <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is no integer from {low} to {high}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {low} to {high}")
         return int(text)
 
     return parse
@@ -318,14 +318,14 @@ def _number(low: float, high: float) -> Callable[[str], float]:
         except ValueError:
             value = float("nan")
         if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from {low:g} to {high:g}")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {low:g} to {high:g}")
         return value
 
     return parse
 
 
 def _checked(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """`parse` whose ValueError text reaches the user; argparse shows only that of its own class."""
+    """Wraps `parse` so that the user sees the text of a ValueError; argparse shows only texts of its own class."""
 
     def checked(text: str) -> T:
         try:

@@ -1,4 +1,4 @@
-"""What an operation costs a matrix product that runs at the same time, and the product the operation.
+"""Measures how an operation and a matrix product that runs at the same time slow each other down.
 
 A turn of a contender: half a second of products, since a GPU's clock depends on what ran before; products alone;
 products on the current stream and asynchronous calls on the group's at once; calls alone. What counts of the third part
@@ -24,14 +24,14 @@ from torch_axon.bench.operations import Operation
 from torch_axon.bench.record import Machine
 
 _HEAT_SECONDS = 0.5
-_MARK_US = 100.0  # of calls between two marks
-_FEWEST = 4  # products and marks of a loop
+_MARK_US = 100.0  # duration of the calls between two marks
+_FEWEST = 4  # the least number of products and of marks in a loop
 _MOST_PRODUCTS = 128  # they are enqueued at once, and all but the first calls after them
 _BEYOND = 1.5  # how much longer the calls would take than the products, were both alone
 
 
 class Pair:
-    """A contender's calls and the product."""
+    """The calls of one contender and the product."""
 
     def __init__(self, trial: Trial, product: Product, streams: Streams, control: Control):
         self.trial = trial
@@ -42,7 +42,7 @@ class Pair:
         self._turns: list[tuple[float, float, float, float]] = []
 
     def plan(self, seconds: float) -> None:
-        """Settles the lengths of the loops, the same on all ranks, for products of `seconds`."""
+        """Chooses the lengths of the loops, equal on all ranks, for products that take `seconds`."""
         self._call_alone()  # a first call sets up more than later ones
         call_us, product_us = self._control.maximum([self._call_alone(), self._product_alone()])
         self._calls.calls_a_mark = max(1, round(_MARK_US / call_us))
@@ -97,7 +97,7 @@ class Pair:
     def _both(self) -> tuple[float, float]:
         self._control.barrier()
         origin = mark()
-        first = self._calls.enqueue(1)  # the product finds calls running
+        first = self._calls.enqueue(1)  # so that calls are running when the product starts
         products = self._product.enqueue(self._num_products)  # before calls fill the GPU's queue, and the host waits
         calls = times_us(origin, first + self._calls.enqueue(self._num_marks))
         times = times_us(origin, products)
@@ -107,7 +107,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class BesideMeter:
-    """Measures lines with the same contenders throughout; the first is the one judged."""
+    """Measures lines with the same contenders throughout; the first is the one under test."""
 
     contenders: Sequence[Contender]
     control: Control

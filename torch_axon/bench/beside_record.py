@@ -1,4 +1,4 @@
-"""A line of ``--beside``: what calls and a matrix product cost each other, on all sides."""
+"""A line of ``--beside``: how calls and a matrix product slow each other down, for all sides."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from torch_axon.bench.sizes import format_size
 
 @dataclass(frozen=True)
 class BesideSide:
-    """One contender's figures, medians over the turns, of the slowest rank. Kernels are those of rank 0."""
+    """The figures of one contender: medians over the sample rounds of the slowest rank. Kernels are those of rank 0."""
 
     backend: str
     call_alone_us: float = 0.0
@@ -18,8 +18,8 @@ class BesideSide:
     product_alone_us: float = 0.0
     product_beside_us: float = 0.0
     kernels: tuple[Kernel, ...] = ()
-    copies: int = 0  # a call, by copy engines
-    multiprocessors: int = 0  # that the largest kernel takes
+    copies: int = 0  # copies per call by copy engines
+    multiprocessors: int = 0  # used by the largest kernel
     turns: int = 0
     wrong: int | None = None  # None: the backend moves no data
     failure: str | None = None  # why there are no figures
@@ -30,18 +30,18 @@ class BesideSide:
 
     @property
     def slowdown(self) -> float:
-        """How many times as long the product takes while calls run."""
+        """Returns the time of the product with concurrent calls divided by its time alone."""
         return self.product_beside_us / self.product_alone_us
 
     @property
     def lost_us(self) -> float:
-        """What a call takes from the product: how much longer the product takes for one call beside it."""
+        """Returns by how much one concurrent call prolongs the product."""
         return self.call_beside_us * (1 - 1 / self.slowdown)
 
 
 @dataclass(frozen=True)
 class BesideLine:
-    """An operation at a size, on all sides; the first side is the one judged."""
+    """A record: one operation at one size, for all sides. The first side is the one under test."""
 
     op: str
     size: int
@@ -75,7 +75,7 @@ TITLES = ("op", "size", "backend", *_FIGURES)
 
 
 def rows(lines: Sequence[BesideLine]) -> list[list[str]]:
-    """What stands under `TITLES`: a row a side."""
+    """Returns the cells below `TITLES`, one row per side."""
     return [
         [line.op, format_size(line.size), side.backend]
         + [figure(side) if side.measured else _ABSENT for figure in _FIGURES.values()]

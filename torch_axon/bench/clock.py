@@ -1,4 +1,4 @@
-"""How long a batch of calls takes: by the host's clock, or by events on the GPU's stream; or what enqueuing it takes.
+"""Times a batch of calls by the host's clock, by events on the GPU's stream, or only on the host while enqueuing.
 
 Events time what the GPU does between them. The batches of a block follow each other without the host waiting in
 between; one that is not timed goes before, in which the ranks meet: after it they run in step, so that the slowest
@@ -17,18 +17,18 @@ import torch
 class Clock(Protocol):
     @property
     def sample_ns(self) -> int:
-        """How long a batch should take at least."""
+        """The least duration of a batch."""
 
     @property
     def smallest_batch(self) -> int:
-        """Calls of a batch, however long they take."""
+        """The number of calls in a batch, independent of its duration."""
 
     @property
     def most_calls(self) -> int:
-        """Calls of a side and line at most, unless so many are asked for."""
+        """The most calls per side and line, unless the user asks for more."""
 
     def time(self, run: Callable[[], None], num_samples: int) -> list[float]:
-        """Nanoseconds of each of `num_samples` runs, after one that is not timed."""
+        """Returns the nanoseconds of each of `num_samples` runs, after one that is not timed."""
 
 
 class HostClock:
@@ -48,7 +48,7 @@ class HostClock:
 
 @dataclass(frozen=True)
 class StreamClock:
-    """Events are some 0.5 µs exact, and a graph takes microseconds to launch: batches are to be long beside that."""
+    """Events resolve 0.5 µs and a graph takes microseconds to launch, so batches must be much longer."""
 
     sample_ns: int
     smallest_batch: int
@@ -89,7 +89,7 @@ class EnqueueClock:
 
 
 def capture(calls: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """A graph of what `calls` puts on the current stream."""
+    """Captures what `calls` enqueues on the current stream."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         calls()

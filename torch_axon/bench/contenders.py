@@ -1,4 +1,4 @@
-"""The groups that take turns, all over the same ranks of one process each, and a group of our own to agree through."""
+"""The groups that are measured in turn, over the same ranks, and a separate group for agreement between the ranks."""
 
 import importlib
 import os
@@ -13,16 +13,16 @@ from torch_axon.bench import symmetric
 from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import Operation
 
-# torch's backend that does nothing at all: what remains is the cost of the Python call.
+# torch's backend that does nothing, which measures the cost of the Python call.
 FLOOR = "fake"
-# No backend: what any call on a GPU cannot do without, one launch of a kernel that does nothing.
+# Not a backend: one launch of an empty kernel, the least cost of any call on a GPU.
 LAUNCH = "launch"
 FLOORS = (FLOOR, LAUNCH)
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A backend with a group of all ranks."""
+    """A backend and its group of all ranks."""
 
     backend: str
     group: dist.ProcessGroup
@@ -32,7 +32,7 @@ class Contender:
         return self.backend not in FLOORS
 
     def own_exercise(self, operation: Operation, setting: Setting) -> Exercise | None:
-        """For sides that need buffers of their own kind; the others work on the same ones. A collective call."""
+        """Makes the buffers of sides that need their own kind; the other sides share buffers. A collective call."""
         if self.backend in symmetric.KERNELS:
             return symmetric.prepare(self.backend, self.group, operation, setting)
         if self.backend == LAUNCH:
@@ -41,7 +41,7 @@ class Contender:
 
 
 class Control:
-    """Collective decisions and figures over a Gloo group that no measurement uses."""
+    """Makes collective decisions over a Gloo group that no measurement uses."""
 
     def __init__(self, group: dist.ProcessGroup):
         self._group = group
@@ -56,7 +56,7 @@ class Control:
         return round(self._reduce([value], dist.ReduceOp.SUM)[0])
 
     def first_reason(self, reason: str | None) -> str | None:
-        """The reason of the lowest rank that has one."""
+        """Returns the reason of the lowest rank that has one."""
         reasons: list[str | None] = [None] * dist.get_world_size()
         dist.all_gather_object(reasons, reason, group=self._group)
         return next((each for each in reasons if each), None)
@@ -68,28 +68,28 @@ class Control:
 
 
 def is_backend(name: str) -> bool:
-    """Whether groups can be opened on it; other contenders go past c10d."""
+    """Returns whether this names a c10d backend; other contenders bypass c10d."""
     return name != LAUNCH and name not in symmetric.KERNELS
 
 
 def register(backend: str) -> None:
-    """Makes torch know `backend` where an import does that; importing this package does it for axon."""
+    """Registers `backend` with torch if importing a module does so; importing this package registers axon."""
     if backend == FLOOR:
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
     known = sorted({*dist.Backend.backend_list, FLOOR} - {"undefined"})
     if backend not in known:
-        raise ValueError(f"{backend!r} is no backend of this process; there are {', '.join(known)}")
+        raise ValueError(f"{backend!r} is not a backend of this process; available: {', '.join(known)}")
 
 
 def choose_gpu() -> torch.device:
-    """The GPU of this rank of its host; ranks share them where there are fewer GPUs."""
+    """Returns this rank's GPU. Ranks share GPUs if the host has fewer GPUs than ranks."""
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(gpu)
     return gpu
 
 
 def open_contenders(backend: str, rivals: Sequence[str], timeout: timedelta) -> tuple[list[Contender], Control]:
-    """Opens the default group on `backend`, then one on each of `rivals`; the first contender is the one judged."""
+    """Opens the default group on `backend`, then one on each of `rivals`; the first contender is the one under test."""
     dist.init_process_group(backend, timeout=timeout)
     contenders = [Contender(backend, dist.distributed_c10d._get_default_group())]
     for name in rivals:

@@ -1,4 +1,4 @@
-"""What a group costs: milliseconds to open it and to make its first call, kibibytes of resident memory."""
+"""Measures the cost of a group: ms to open it and for its first call, and KiB of resident memory."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from torch_axon.bench.peers import peer_kib
 
 @dataclass(frozen=True)
 class GroupCost:
-    """Figures of the slowest and of the largest rank; `further_*` are the mean of `num_further` groups."""
+    """Figures of the slowest and the largest rank; `further_*` are means over `num_further` groups."""
 
     backend: str
     init_ms: float
@@ -26,9 +26,9 @@ class GroupCost:
     num_further: int
     further_ms: float
     further_kib: float
-    gpu_kib: float  # taken of the GPU, its context not counted; 0 on CPUs
+    gpu_kib: float  # GPU memory without the context; 0 on CPUs
     further_gpu_kib: float
-    peer_kib: float = 0.0  # as in `peers`; 0 where it is not measured
+    peer_kib: float = 0.0  # see `peers`; 0: not measured
 
 
 def default_groups(backends: Sequence[str], timeout: timedelta) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -105,7 +105,7 @@ def _milliseconds(action: Callable[[], object]) -> float:
 
 
 def _memory() -> torch.Tensor:
-    """KiB resident in this process, and taken of its GPU by whomever."""
+    """Returns the KiB resident in this process, and the KiB used on its GPU by all processes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     free, total = torch.cuda.mem_get_info() if torch.get_default_device().type == "cuda" else (0, 0)
     return torch.tensor([pages * os.sysconf("SC_PAGE_SIZE"), total - free], dtype=torch.float64) / 1024

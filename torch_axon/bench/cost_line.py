@@ -1,4 +1,4 @@
-"""A line of a result file about what groups cost, open or idle."""
+"""A record of a result file for the cost of groups, open or idle."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""A call with its buffers: what to put into them before, what they must hold after."""
+"""A call with its buffers, their inputs and their expected results."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from torch_axon.bench import patterns
 
 
 class Pending(Protocol):
-    """What an asynchronous call returns: torch's Work, or several calls as one."""
+    """What an asynchronous call returns: torch's Work, or several of them."""
 
     def wait(self) -> object: ...
 
@@ -23,7 +23,7 @@ Launch = Callable[[dist.ProcessGroup, bool], Pending | None]
 
 @dataclass(frozen=True)
 class Works:
-    """Several works as one."""
+    """Several works that are waited for together."""
 
     works: list[dist.Work]
 
@@ -38,7 +38,7 @@ class Works:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the buffers of one line depend on; `count` as nccl-tests counts it."""
+    """The parameters of the buffers of one line; `count` is defined as in nccl-tests."""
 
     count: int
     dtype: torch.dtype
@@ -59,7 +59,7 @@ class Setting:
         return torch.zeros(count, dtype=self.dtype)
 
     def shares(self) -> list[Tensor]:
-        """One buffer of `count` elements for every rank."""
+        """Returns one buffer of `count` elements per rank."""
         return [self.empty(self.count) for _ in range(self.num_ranks)]
 
     def moved(self, seed: int, count: int | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the links between GPUs allow: the least microseconds that a line can take."""
+"""The least time in µs that a line can take, given the links between the GPUs."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch_axon.bench.record import Line
 
 @dataclass(frozen=True)
 class Link:
-    """A GPU's links to the others of its host: one way and the other at once, each at `gbs`."""
+    """The links of a GPU to the others of its host, in both directions at once, each at `gbs` GB/s."""
 
     latency_us: float
     gbs: float

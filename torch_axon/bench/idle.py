@@ -1,4 +1,4 @@
-"""What a process with a group costs while nothing happens, and how soon it is awake again."""
+"""Measures what an idle process with a group costs, and how fast it wakes up."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -13,13 +13,13 @@ import torch.distributed as dist
 from torch_axon.bench.cost import default_groups
 from torch_axon.bench.wakes import measure_wakes
 
-_QUIET_S = 5.0  # before anything is measured
+_QUIET_S = 5.0  # pause before the measurement
 _NUM_PAIRS = 100
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """How long to measure what a core does, and how long, and often, to let a receiver sleep."""
+    """How long to measure the use of a core, and how long and how often to let a receiver sleep."""
 
     seconds: float
     nap_s: float
@@ -44,7 +44,7 @@ class IdleCost:
 
 
 def measure_idle(backends: Sequence[str], quiet: Quiet, timeout: timedelta) -> list[IdleCost]:
-    """With the default group on each backend in turn."""
+    """Measures each backend in turn as the default group."""
     return [_measure(backend, open_default, quiet) for backend, open_default in default_groups(backends, timeout)]
 
 
@@ -66,7 +66,7 @@ def _measure(backend: str, open_default: Callable[[], None], quiet: Quiet) -> Id
 
 
 def _round_trip_us(tensor: torch.Tensor) -> float:
-    """From rank 0 to rank 1 and back; 0 elsewhere."""
+    """Measures a message from rank 0 to rank 1 and back; returns 0 on other ranks."""
     rank = dist.get_rank()
     if rank == 1:
         dist.recv(tensor, 0)

@@ -1,4 +1,4 @@
-"""Which kernels a call launches and how large they are, read off the trace of torch's profiler."""
+"""Finds the kernels of a call and their sizes in a trace of torch's profiler."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -11,32 +11,32 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-_CALLS = 3  # in a trace: the profiler may miss what comes first
+_CALLS = 3  # per trace: the profiler may miss the first ones
 
 
 @dataclass(frozen=True)
 class Kernel:
     name: str
     blocks: int
-    threads: int  # of a block
+    threads: int  # per block
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """What a call puts on the GPU: each kernel once, in order, and how many copies."""
+    """The work that a call enqueues on the GPU: each kernel once, in order, and the number of copies."""
 
     kernels: tuple[Kernel, ...]
     copies: int
 
     @property
     def multiprocessors(self) -> int:
-        """A GPU spreads blocks over its multiprocessors before any gets a second one."""
+        """A GPU gives every multiprocessor one block before any gets a second one."""
         available = torch.cuda.get_device_properties().multi_processor_count
         return min(available, max((kernel.blocks for kernel in self.kernels), default=0))
 
 
 def footprint_of(call: Callable[[], object]) -> Footprint:
-    """Makes the call a few times. The profiler leaves traces of its own in what is timed after it."""
+    """Traces a few calls. Run this last, because the profiler affects later timings."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for _ in range(_CALLS):
@@ -49,7 +49,7 @@ def footprint_of(call: Callable[[], object]) -> Footprint:
 
 
 def read_trace(trace: Mapping[str, Any], num_calls: int) -> Footprint:
-    """Of a trace in Chrome's format that holds `num_calls` calls."""
+    """Reads the kernels from a trace in Chrome's format with `num_calls` calls."""
     events = [event for event in trace["traceEvents"] if event.get("cat") in ("kernel", "gpu_memcpy")]
     kernels = [
         Kernel(_short(event["name"]), prod(event["args"]["grid"]), prod(event["args"]["block"]))
@@ -61,6 +61,6 @@ def read_trace(trace: Mapping[str, Any], num_calls: int) -> Footprint:
 
 
 def _short(name: str) -> str:
-    """Without return type, arguments and what templates are made for."""
+    """Returns the name of a kernel without return type, arguments and template arguments."""
     name = name.replace("(anonymous namespace)::", "").removeprefix("void ")
     return name.partition("(")[0].partition("<")[0]

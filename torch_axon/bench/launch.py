@@ -1,4 +1,4 @@
-"""Starts the benchmark's ranks by itself: torchrun for one number of ranks after the other."""
+"""Starts the benchmark's ranks: runs torchrun for each number of ranks in turn."""
 
 import argparse
 import subprocess
@@ -9,7 +9,7 @@ MOST_RANKS = 64
 
 
 def ranks_wanted(command_line: Sequence[str]) -> "tuple[tuple[int, ...], list[str]]":
-    """What --ranks says (nothing where it is not given), and the other arguments, for each of the runs."""
+    """Returns the numbers of ranks from --ranks (empty if it is not given) and the other arguments."""
     parser = argparse.ArgumentParser(prog="python -m torch_axon.bench", add_help=False, allow_abbrev=False)
     parser.add_argument("--ranks", type=_numbers, default=())
     given, others = parser.parse_known_args(command_line)
@@ -19,7 +19,7 @@ def ranks_wanted(command_line: Sequence[str]) -> "tuple[tuple[int, ...], list[st
 
 
 def run_each(ranks: Sequence[int], arguments: Sequence[str]) -> int:
-    """Goes on after a run that fails; 1 if any of them did."""
+    """Runs all of them, also after a failure. Returns 1 if any of them failed."""
     status = False
     for number in ranks:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
@@ -31,5 +31,5 @@ def run_each(ranks: Sequence[int], arguments: Sequence[str]) -> int:
 def _numbers(text: str) -> "tuple[int, ...]":
     numbers = text.split(",")
     if not all(each.isdigit() and 1 <= int(each) <= MOST_RANKS for each in numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers from 1 to {MOST_RANKS}, such as 2,3,4,8")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers from 1 to {MOST_RANKS}, such as 2,3,4,8")
     return tuple(dict.fromkeys(map(int, numbers)))

@@ -1,4 +1,4 @@
-"""Two kinds of work that go on and on, with marks on their streams: a matrix product, and calls of an operation."""
+"""Two kinds of continuous work with marks on their streams: matrix products, and calls of an operation."""
 
 import math
 from bisect import bisect_right
@@ -18,13 +18,13 @@ def mark(stream: torch.cuda.Stream | None = None) -> torch.cuda.Event:
 
 
 def times_us(origin: torch.cuda.Event, marks: Sequence[torch.cuda.Event]) -> list[float]:
-    """When the GPU came past each of the marks; waits until it has."""
+    """Waits for the GPU and returns when it reached each mark."""
     torch.cuda.synchronize()
     return [origin.elapsed_time(each) * 1e3 for each in marks]
 
 
 def period(times: Sequence[float], begin: float, end: float) -> float:
-    """Time from mark to mark between two instants, parts of it counted as such; infinite where there is no between."""
+    """Returns the time per mark between two instants, counting fractions; infinite if the interval is empty."""
     begin, end = max(begin, times[0]), min(end, times[-1])
     if begin >= end:
         return math.inf
@@ -32,7 +32,7 @@ def period(times: Sequence[float], begin: float, end: float) -> float:
 
 
 def _position(times: Sequence[float], instant: float) -> float:
-    """Marks passed by then, from times[0] to times[-1]."""
+    """Returns how many marks were passed by an instant between times[0] and times[-1]."""
     if instant >= times[-1]:
         return len(times) - 1
     index = bisect_right(times, instant)
@@ -40,14 +40,14 @@ def _position(times: Sequence[float], instant: float) -> float:
 
 
 class Product:
-    """bfloat16 matrices of random values (zeros take less power, and so less time) and their product."""
+    """bfloat16 matrices and their product. Values are random, because zeros take less power and hence less time."""
 
     def __init__(self, size: int):
         self._left, self._right = (torch.randn(size, size, dtype=torch.bfloat16) for _ in range(2))
         self._result = torch.empty_like(self._left)
 
     def enqueue(self, num_products: int) -> list[torch.cuda.Event]:
-        """Products on the current stream with a mark after each, behind one that only starts them."""
+        """Enqueues products on the current stream with a mark after each, and one mark before the first."""
         self._multiply()
         marks = [mark()]
         for _ in range(num_products):
@@ -56,7 +56,7 @@ class Product:
         return marks
 
     def heat(self, seconds: float) -> None:
-        """A GPU's clock depends on how hot it is."""
+        """Warms the GPU up, because its clock depends on its temperature."""
         end = perf_counter() + seconds
         while perf_counter() < end:
             self.enqueue(8)
@@ -68,7 +68,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Streams:
-    """Where calls come from and where they are seen to end, so that they wait neither for the product nor for marks."""
+    """Streams for starting and timing calls, so that calls wait neither for the product nor for marks."""
 
     feeder: torch.cuda.Stream
     observer: torch.cuda.Stream
@@ -80,7 +80,7 @@ class Streams:
 
 @dataclass
 class Calls:
-    """Asynchronous calls of a contender, on its own stream or, where it has none, on the feeder."""
+    """Asynchronous calls of a contender, on its own stream or, if it has none, on the feeder."""
 
     trial: Trial
     streams: Streams

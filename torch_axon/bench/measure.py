@@ -1,4 +1,4 @@
-"""Times the contenders in turn, so that whatever else the machine does falls on all of them alike.
+"""Times the contenders in turn, so that other load on the machine affects all of them alike.
 
 A sample is a batch of calls between two readings of a clock (`clock`): synchronous calls one after the other, a window
 of asynchronous calls that are launched together and then waited for, or a CUDA graph of calls. A block of samples of
@@ -26,11 +26,11 @@ from torch_axon.bench.record import Line, Machine, Side
 
 _LARGEST_BATCH = 64
 _SMALLEST_GRAPH = 20
-_BUFFERS_A_CALL = 4  # at most: two, and what is put into and expected of them
+_BUFFERS_PER_CALL = 4  # at most: two buffers, their inputs and their expected results
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of `values` lie, interpolated between neighbours."""
+    """Returns the quantile `share` (0 to 1) of `values`, interpolated linearly."""
     ordered = sorted(values)
     position = share * (len(ordered) - 1)
     low = math.floor(position)
@@ -40,12 +40,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Method:
-    """How calls are run and timed."""
+    """How calls are executed and timed."""
 
     clock: Clock
     graph: bool  # replayed from CUDA graphs
-    chained: bool  # each on what the one before has written: no host keeps the ranks in step
-    to_end: bool = True  # else only enqueuing is timed, which says nothing about bandwidth
+    chained: bool  # each call reads what the previous one wrote, which keeps the ranks in step
+    to_end: bool = True  # otherwise only enqueuing is timed, which gives no bandwidth
 
     @staticmethod
     def of(arguments: Arguments) -> "Method":
@@ -65,7 +65,7 @@ class Trial:
         self.failure: str | None = None
         self.wrong = 0
         self.batch = self._once = len(exercises)
-        self.nanoseconds: list[float] = []  # a call, one entry a sample
+        self.nanoseconds: list[float] = []  # per call, one entry per sample
         self._samples_per_block = 1
         self._exercises = exercises
         self._method = method
@@ -75,11 +75,11 @@ class Trial:
         self._run_batch = self._launch_batch
 
     def probe(self, control: Control) -> None:
-        """The first check; a backend that cannot do the operation is left out of the line."""
+        """Makes the first check. A backend that does not support the operation is left out of the line."""
         reason = None
         try:
             self._check()
-            if self._method.graph:  # after a call outside: what a first call sets up cannot be captured
+            if self._method.graph:  # after a call outside, because the set-up in a first call cannot be captured
                 self._run_check = capture(self._launch_all).replay
                 self._check()
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
@@ -93,7 +93,7 @@ class Trial:
         self.wrong = before + control.total(self.wrong)
 
     def plan(self, arguments: Arguments, control: Control) -> None:
-        """Settles batch and block sizes, the same on all ranks, from the time that the warm-up takes."""
+        """Chooses the sizes of batches and sample rounds, equal on all ranks, from the time of the warm-up."""
         clock = self._method.clock
         rounds = math.ceil(arguments.warmup / self._once)
         elapsed = sum(clock.time(self._run_batch, rounds)) / (rounds * self._once)
@@ -110,7 +110,7 @@ class Trial:
         self.nanoseconds += [sample / self.batch for sample in samples]
 
     def enqueue(self, num_calls: int) -> list[Pending]:
-        """Calls of which none waits for one before; the works of those that can be asynchronous."""
+        """Starts calls without waiting for earlier ones and returns the works of those that are asynchronous."""
         works = [launch(self.contender.group, True) for launch in islice(cycle(self._steps), num_calls)]
         return [work for work in works if work is not None]
 
@@ -142,7 +142,7 @@ class Trial:
             launch(group, False)
 
     def _launch_all(self) -> None:
-        """Every exercise's call once."""
+        """Makes each exercise's call once."""
         works = [exercise.launch(self.contender.group, self._is_async) for exercise in self._exercises]
         for work in works:
             if work is not None:
@@ -161,7 +161,7 @@ class Trial:
 def prepare_trials(
     contenders: Sequence[Contender], operation: Operation, setting: Setting, arguments: Arguments, window: int = 1
 ) -> list[Trial]:
-    """A trial for each contender, over the same buffers except where one needs its own."""
+    """Makes one trial per contender, over the same buffers unless a contender needs its own."""
     method = Method.of(arguments)
     with torch.device(arguments.device):
         shared = [operation.prepare(setting) for _ in range(window)]
@@ -173,7 +173,7 @@ def prepare_trials(
 
 
 def take_turns(turns: Sequence[Callable[[], None]], blocks: int, control: Control) -> None:
-    """All of them `blocks` times, every second time backwards, each when all ranks have come to it."""
+    """Runs all trials in `blocks` sample rounds, every second one in reverse order, each after a barrier."""
     gc.collect()
     gc.disable()
     try:
@@ -187,7 +187,7 @@ def take_turns(turns: Sequence[Callable[[], None]], blocks: int, control: Contro
 
 @dataclass(frozen=True)
 class Meter:
-    """Measures lines with the same contenders throughout; the first is the one judged."""
+    """Measures lines with the same contenders throughout; the first is the one under test."""
 
     contenders: Sequence[Contender]
     control: Control
@@ -215,11 +215,11 @@ class Meter:
         )
 
     def _window(self, size: int) -> int:
-        """Calls in flight, fewer where their buffers, a set a call, would fill half the memory; 1 is synchronous."""
+        """Returns the number of calls in flight: fewer if their buffers would fill half the memory; 1: synchronous."""
         if self.arguments.window is None:
             return 1
         least_free = -self.control.maximum([-free_bytes(self.arguments.device)])[0]
-        return max(1, min(self.arguments.window, int(least_free / 2) // (_BUFFERS_A_CALL * max(1, size))))
+        return max(1, min(self.arguments.window, int(least_free / 2) // (_BUFFERS_PER_CALL * max(1, size))))
 
     def _measure(self, trials: list[Trial]) -> list[Trial]:
         for trial in trials:

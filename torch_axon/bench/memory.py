@@ -1,4 +1,4 @@
-"""How much memory is left for buffers, and what the kernel's files say of it."""
+"""Determines from the kernel's files how much memory is available for buffers."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import torch
 
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
-# Where cgroups with these controllers are mounted, their limit and what counts against it: version 2 and 1.
+# Mount points of cgroups, versions 2 and 1, with the files of their limit and of their use.
 _LIMITS = {
     "": ("", "memory.max", "memory.current"),
     "memory": ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -17,7 +17,7 @@ _LIMITS = {
 
 
 def free_bytes(device: str) -> int:
-    """Of this rank's GPU, or its share of what its host and its cgroups have available."""
+    """Returns the bytes free on this rank's GPU, or its share of what host and cgroups have available."""
     if device == "cuda":
         cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
         return torch.cuda.mem_get_info()[0] + cached
@@ -26,12 +26,12 @@ def free_bytes(device: str) -> int:
 
 
 def numbers_of(path: Path) -> dict[str, int]:
-    """Of one of proc(5)'s or a cgroup's files with a name and a number on a line; other lines are left out."""
+    """Reads a file of proc(5) or of a cgroup with a name and a number per line; other lines are skipped."""
     return {name: int(number) for name, number in re.findall(r"(?m)^(\w+):?[ \t]+(\d+)", path.read_text("ascii"))}
 
 
 def _left_by_cgroups() -> Iterator[int]:
-    """Bytes, by each limit of this process and of what it is in. What files have cached can be dropped, and is free."""
+    """Yields the bytes available under each limit of this process and its cgroups. File caches count as free."""
     for line in _OWN_CGROUPS.read_text("ascii").splitlines() if _OWN_CGROUPS.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers not in _LIMITS:

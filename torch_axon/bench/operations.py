@@ -1,4 +1,4 @@
-"""The table of what can be measured: one row an operation of c10d, its bus factor and its buffers.
+"""The table of measurable operations: one row per operation of c10d, with its bus factor and its buffers.
 
 Sizes count as in nccl-tests: `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's input),
 `count` the elements of one rank's share of it; bus factors are those of nccl-tests' doc/PERFORMANCE.md. Uneven variants
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_axon.bench.exercise import Exercise, Launch, Pending, Setting, Works
 
-_COALESCED = 8  # tensors of a coalesced call, as far as there are elements
+_COALESCED = 8  # tensors in a coalesced call; fewer if there are fewer elements
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Operation:
     name: str
     bus_factor: Callable[[int], float]
     prepare: Callable[[Setting], Exercise]
-    shares: bool = False  # the size counts one share for every rank
+    shares: bool = False  # the size is that of all ranks' shards together
     reduces: bool = False
     rooted: bool = False
     sized: bool = True
-    hops: int = 1  # messages one after the other in a synchronous call; the time reported is that of one
+    hops: int = 1  # sequential messages in a synchronous call; the reported time is that of one
 
     def count(self, num_bytes: int, dtype: torch.dtype, num_ranks: int) -> int:
-        """Elements for a size in bytes, at least one, so that small sizes are rounded up."""
+        """Returns the number of elements for a size in bytes, at least one, so small sizes are rounded up."""
         if not self.sized:
             return 0
         return max(1, num_bytes // (dtype.itemsize * (num_ranks if self.shares else 1)))
@@ -50,7 +50,7 @@ def _all_reduce(s: Setting) -> Exercise:
 
 
 def _all_reduce_coalesced(s: Setting) -> Exercise:
-    """One call for several tensors, which together are of the size."""
+    """One call for several tensors that have the size in total."""
     num_tensors = min(_COALESCED, s.count)
     contributions, sums = (each.tensor_split(num_tensors) for each in (s.contribution(s.count), s.reduced(s.count)))
     tensors = [s.empty(len(each)) for each in contributions]
@@ -103,7 +103,7 @@ def _all_gather(s: Setting) -> Exercise:
         return lambda group, is_async: dist.all_gather_into_tensor(target, source, group=group, async_op=is_async)
 
     def chain() -> list[Launch]:
-        """Each gathers what the one before has brought from the next rank."""
+        """Each call gathers what the previous one received from the next rank."""
         other, following = torch.zeros_like(target), (s.rank + 1) % s.num_ranks
         shares = [each.chunk(s.num_ranks)[following] for each in (target, other)]
         return [between(shares[0], other), between(shares[1], target)]
@@ -126,7 +126,7 @@ def _all_gather_list(s: Setting) -> Exercise:
 
 
 def _all_gather_uneven(s: Setting) -> Exercise:
-    """Odd ranks bring half as much again as even ones."""
+    """Odd ranks contribute 1.5 times as much as even ones."""
     counts = [s.count + rank % 2 * -(-s.count // 2) for rank in range(s.num_ranks)]
     source, targets = s.empty(counts[s.rank]), [s.empty(count) for count in counts]
     expected = [s.moved(rank, count) for rank, count in enumerate(counts)]
@@ -147,7 +147,7 @@ def _reduce_scatter(s: Setting) -> Exercise:
         )
 
     def chain() -> list[Launch]:
-        """Each writes its result among the input of the next."""
+        """Each call writes its result into the input of the next."""
         other, following = torch.zeros_like(source), (s.rank + 1) % s.num_ranks
         shares = [each.chunk(s.num_ranks)[following] for each in (source, other)]
         return [between(source, shares[1]), between(other, shares[0])]
@@ -183,12 +183,12 @@ def _all_to_all(s: Setting) -> Exercise:
 
 
 def _all_to_all_uneven(s: Setting) -> Exercise:
-    """Every other share is half as large again."""
+    """Every second shard is 1.5 times as large."""
     return _all_to_all_with_counts(s, lambda sender, receiver: s.count + (sender + receiver) % 2 * -(-s.count // 2))
 
 
 def _all_to_all_with_counts(s: Setting, share: Callable[[int, int], int]) -> Exercise:
-    """`share(sender, receiver)` elements go from one to the other."""
+    """Sends `share(sender, receiver)` elements from each sender to each receiver."""
     sent = [share(s.rank, peer) for peer in range(s.num_ranks)]
     received = [share(peer, s.rank) for peer in range(s.num_ranks)]
     source, target = s.empty(sum(sent)), s.empty(sum(received))
@@ -214,7 +214,7 @@ def _barrier(_: Setting) -> Exercise:
 
 
 def _sendrecv(s: Setting) -> Exercise:
-    """Ping-pong of ranks 0 and 1, 2 and 3 and so on; an odd last rank looks on.
+    """Ping-pong of ranks 0 and 1, 2 and 3 and so on; an odd last rank does nothing.
 
     Asynchronous ones are a message each way at once. The lower rank sends first: over NCCL a pair's calls wait for each
     other.
@@ -246,7 +246,7 @@ def _sendrecv(s: Setting) -> Exercise:
 
 
 def _ring(s: Setting) -> Exercise:
-    """Every rank sends to the next and receives from the one before, in one batch."""
+    """Every rank sends to the next and receives from the previous one, in one batch."""
     source, target = s.empty(s.count), s.empty(s.count)
     following, preceding = (s.rank + 1) % s.num_ranks, (s.rank - 1) % s.num_ranks
 

@@ -22,7 +22,7 @@ DTYPES: dict[str, torch.dtype] = {
 
 @dataclass(frozen=True)
 class Reduction:
-    """One ``--redop``: c10d's name for it and the same on two tensors."""
+    """One ``--redop``: its c10d operation, and a function of two tensors that computes it."""
 
     op: dist.ReduceOp.RedOpType
     combine: Callable[[Tensor, Tensor], Tensor]
@@ -40,28 +40,28 @@ REDUCTIONS: dict[str, Reduction] = {
     "bxor": Reduction(dist.ReduceOp.BXOR, torch.bitwise_xor, integers_only=True),
 }
 
-# What outputs hold before a checked run: patterns start at 1, so an element that nobody wrote counts as wrong.
+# Outputs hold this before a checked run. Patterns start at 1, so an element that was not written counts as wrong.
 POISON = 0
 _LONGEST_PERIOD = 8191
 
 
 def largest_exact(dtype: torch.dtype) -> int:
-    """The largest n such that every integer from 0 to n is a value of `dtype`."""
+    """Returns the largest n such that `dtype` represents every integer from 0 to n."""
     if dtype.is_floating_point:
         return int(2 / torch.finfo(dtype).eps)
     return torch.iinfo(dtype).max
 
 
 def moved(seed: int, count: int, dtype: torch.dtype) -> Tensor:
-    """`count` elements that are moved, not reduced; another `seed` gives other values at the same places."""
+    """Returns `count` elements for operations that move data; another `seed` gives other values."""
     return _periodic(seed, count, dtype, largest_exact(dtype))
 
 
 def contribution(redop: str, rank: int, num_ranks: int, count: int, dtype: torch.dtype) -> Tensor:
-    """What `rank` puts into a reduction over `num_ranks`; no partial result is rounded or overflows."""
+    """Returns the input of `rank` for a reduction over `num_ranks`; no partial result is rounded or overflows."""
     limit = largest_exact(dtype)
     if redop == "prod":
-        # One rank an element brings a factor, the others 1.
+        # For each element, one rank contributes a factor and the others 1.
         factors = _periodic(0, count, dtype, limit)
         owner = torch.arange(count) % num_ranks == rank
         return torch.where(owner, factors, torch.ones_like(factors))
@@ -71,14 +71,14 @@ def contribution(redop: str, rank: int, num_ranks: int, count: int, dtype: torch
 
 
 def reduced(redop: str, num_ranks: int, count: int, dtype: torch.dtype) -> Tensor:
-    """The reduction of all ranks' `contribution`."""
+    """Returns the reduction of the inputs of all ranks."""
     parts = (contribution(redop, rank, num_ranks, count, dtype) for rank in range(num_ranks))
     total = reduce(REDUCTIONS[redop].combine, parts)
     return (total / num_ranks).to(dtype) if redop == "avg" else total
 
 
 def _periodic(seed: int, count: int, dtype: torch.dtype, limit: int) -> Tensor:
-    # An odd period, so that data shifted by any power of two (a chunk, a slot) shows.
+    # The period is odd, so data shifted by any power of two (a chunk, a slot) is detected.
     period = max(1, min(limit, _LONGEST_PERIOD))
     period -= 1 - period % 2
     values = (torch.arange(period) + 7 * seed) % period + 1

@@ -1,4 +1,4 @@
-"""What each further peer costs a process: what a group of all ranks takes above a further one of two.
+"""Measures what each further peer costs a process: the memory of a group of all ranks above that of one of two.
 
 Each rank starts a fresh process for it (this module as a program), since one that has had a group knows its peers
 already. Counted is memory that is the process's own or shared with others (RssAnon, RssShmem of proc(5)): shared memory
@@ -23,12 +23,12 @@ from torch_axon.bench.memory import numbers_of
 
 # Of two, one after the other: with its fourth group a process of Gloo grew by 770 KiB, whatever its size, then by 220.
 _NUM_PAIRS = 5
-_ROUNDS = 300  # of a message to each peer: memory that they go round in has been used once
-_NUM_ELEMENTS = 16  # 64 bytes a message
+_ROUNDS = 300  # of one message to each peer, so that all ring memory has been used once
+_NUM_ELEMENTS = 16  # 64 bytes per message
 
 
 def peer_kib(backend: str, timeout: timedelta) -> float:
-    """Of this rank; 0 where there is no third one, and of an odd last rank. A collective call."""
+    """Returns the KiB per peer of this rank; 0 without a third rank and on an odd last rank. A collective call."""
     num_ranks = int(os.environ["WORLD_SIZE"])
     if num_ranks < 3:
         return 0.0
@@ -40,7 +40,7 @@ def peer_kib(backend: str, timeout: timedelta) -> float:
 
 
 def main(backend: str) -> int:
-    """Prints how many KiB this rank's further peers take."""
+    """Prints how many KiB this rank's further peers use."""
     register(backend)
     store, rank, num_ranks = next(iter(rendezvous("env://")))
     dist.init_process_group("gloo", store=PrefixStore(f"peers/{backend}", store), rank=rank, world_size=num_ranks)
@@ -51,7 +51,7 @@ def main(backend: str) -> int:
 
 
 def _further_peers_kib(backend: str, rank: int, num_ranks: int) -> int:
-    """Of all but the first; 0 of an odd last rank. A collective call."""
+    """Returns the KiB of all peers but the first; 0 on an odd last rank. A collective call."""
     pairs = [[first, first + 1] for first in range(0, num_ranks - 1, 2)]
     group = [_growth_kib(backend, pairs) for _ in range(_NUM_PAIRS)][-1]
     group_and_peers = _growth_kib(backend, [list(range(num_ranks))])
@@ -59,7 +59,7 @@ def _further_peers_kib(backend: str, rank: int, num_ranks: int) -> int:
 
 
 def _growth_kib(backend: str, teams: Sequence[list[int]]) -> int:
-    """By new groups of those ranks, and talking in the one with this rank. A collective call."""
+    """Returns the growth by new groups of those ranks and by messages in this rank's group. A collective call."""
     before = _own_kib()
     for group in [dist.new_group(team, backend=backend) for team in teams]:
         if dist.get_rank(group) >= 0:

@@ -1,4 +1,4 @@
-"""Time and bus bandwidth over size, a row of panels an operation, a curve a backend."""
+"""Plots time and bus bandwidth over size: one row of panels per operation, one curve per backend."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Lines of a result file: one JSON object an operation and size, complete in itself (`benchmarks/README.md`)."""
+"""Records of a result file: one self-contained JSON object per operation and size (`benchmarks/README.md`)."""
 
 import json
 import os
@@ -22,7 +22,7 @@ L = TypeVar("L")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where, with what and how a line was measured."""
+    """The machine, the software and the time of a measurement."""
 
     cpu: str
     cores: int
@@ -32,12 +32,12 @@ class Machine:
     commit: str | None
     date: str
     command: str
-    gpu: str | None = None  # of CUDA tensors
+    gpu: str | None = None  # for CUDA tensors
 
 
 @dataclass(frozen=True)
 class Side:
-    """One backend's figures on a line; times are of the slowest rank, `wrong` counts elements over all ranks."""
+    """The figures of one backend. Times are those of the slowest rank; `wrong` counts elements of all ranks."""
 
     backend: str
     p50_us: float = 0.0
@@ -56,7 +56,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the table: an operation at a size, on all sides; the first side is the one judged."""
+    """A record: one operation at one size, for all sides. The first side is the one under test."""
 
     op: str
     size: int
@@ -65,19 +65,19 @@ class Line:
     redop: str
     root: int
     ranks: int
-    window: int  # calls in flight; 1 is synchronous
+    window: int  # number of calls in flight; 1: synchronous
     sides: tuple[Side, ...]
     machine: Machine = field(repr=False)
     device: str = "cpu"
     graph: bool = False  # calls replayed from CUDA graphs
-    host: bool = False  # times are those of the host alone, to enqueue a call
+    host: bool = False  # times are those of the host to enqueue a call
 
     @property
     def judged(self) -> Side:
         return self.sides[0]
 
     def ratio(self, side: Side) -> float | None:
-        """How many times as long as the judged side `side` takes: above 1 the judged side is ahead."""
+        """Returns the time of `side` divided by that of the side under test: above 1, the latter is faster."""
         if side is self.judged or not (side.measured and self.judged.measured and self.judged.p50_us):
             return None
         return side.p50_us / self.judged.p50_us
@@ -105,18 +105,22 @@ def append_lines(path: Path, lines: "Iterable[DataclassInstance]") -> None:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """Raises ValueError naming file and line where a line is none of ours."""
+    """Reads a result file.
+
+    Raises:
+        ValueError: a line is not a record of this benchmark; the text names file and line
+    """
     lines = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
             lines.append(parse_line(text, Line, Side))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path}:{number} is no line of torch_axon.bench: {error}") from error
+            raise ValueError(f"{path}:{number} is not a record of torch_axon.bench: {error}") from error
     return lines
 
 
 def parse_line(text: str, line: Callable[..., L], side: Callable[..., object]) -> L:
-    """A line of a benchmark with sides of its own, on a machine."""
+    """A record of a benchmark that has its own kind of sides."""
     fields = json.loads(text)
     fields["sides"] = tuple(side(**each) for each in fields["sides"])
     fields["machine"] = Machine(**fields["machine"])

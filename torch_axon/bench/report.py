@@ -20,7 +20,7 @@ _ABSENT = "–"
 
 @dataclass(frozen=True)
 class Column:
-    """A heading and what stands under it on a line."""
+    """A heading and the function that gives its cell for a line."""
 
     title: str
     cell: Callable[[Line], str]
@@ -28,7 +28,7 @@ class Column:
 
 
 def columns(lines: Sequence[Line]) -> list[Column]:
-    """The columns that `lines`, all with the same sides, need."""
+    """Returns the columns for `lines`, which all have the same sides."""
     found = [
         Column("op", lambda line: line.op),
         Column("size", lambda line: format_size(line.size)),
@@ -47,7 +47,7 @@ def columns(lines: Sequence[Line]) -> list[Column]:
 
 
 def ahead_failures(lines: Sequence[Line], factor: float) -> list[str]:
-    """Where another backend that moves data takes less than `factor` times as long as the judged one."""
+    """Yields the lines where another backend takes less than `factor` times the time of the one under test."""
     failures = []
     for line in lines:
         for side in line.sides[1:]:
@@ -63,7 +63,7 @@ def ahead_failures(lines: Sequence[Line], factor: float) -> list[str]:
 
 
 def wrong_results(lines: Sequence[Line] | Sequence[BesideLine]) -> list[str]:
-    """Where the judged backend failed or any backend gave wrong elements."""
+    """Yields the lines where the backend under test failed or any backend gave wrong elements."""
     problems = []
     for line in lines:
         for side in line.sides:
@@ -76,7 +76,7 @@ def wrong_results(lines: Sequence[Line] | Sequence[BesideLine]) -> list[str]:
 
 
 def markdown(lines: Sequence[Line]) -> str:
-    """The short table, under a sentence on machine and date."""
+    """Returns the short table after a sentence about machine and date."""
     machine = lines[0].machine
     shown = [column for column in columns(lines) if column.in_short]
     rows = [[column.title for column in shown], [":--", *["--:"] * (len(shown) - 1)]]
@@ -104,7 +104,7 @@ def main(command_line: Sequence[str]) -> int:
 
 
 def _over_floors(line: Line) -> str:
-    """What a call costs beyond the Python call and one launch."""
+    """Returns the time of a call beyond the Python call and one launch."""
     floors = [side for side in line.sides if side.backend in FLOORS]
     if not all(side.measured for side in (line.judged, *floors)):
         return _ABSENT
@@ -134,7 +134,7 @@ def _side_columns(index: int, backend: str, example: Line) -> list[Column]:
 
 
 def _with_same_sides(lines: Sequence[Line]) -> list[list[Line]]:
-    """`lines` by their run, so that every table has one set of columns and one head."""
+    """Groups `lines` by run, so that every table has one set of columns and one heading."""
     groups: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         key = (line.machine.date, line.machine.command, *(side.backend for side in line.sides))

@@ -1,4 +1,4 @@
-"""PyTorch's symmetric memory as sides: its one-shot and two-shot all_reduce kernels, over buffers of its own kind."""
+"""PyTorch's symmetric memory as sides: its one-shot and two-shot all_reduce kernels, over symmetric buffers."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_axon.bench.exercise import Exercise, Launch, Setting
 from torch_axon.bench.operations import Operation
 
-NAME = "symm_mem"  # of both in --vs
+NAME = "symm_mem"  # of both sides, in --vs
 
 
 def _one_shot(buffers: list[Tensor], name: str) -> list[Launch]:
@@ -33,7 +33,7 @@ def _launcher(call: Callable[[], object]) -> Launch:
     return launch
 
 
-# By the name of the side: buffers it needs, and its chain of calls over them.
+# For each side: the number of buffers, and its chain of calls over them.
 KERNELS: dict[str, tuple[int, Callable[[list[Tensor], str], list[Launch]]]] = {
     "symm_one_shot": (2, _one_shot),
     "symm_two_shot": (1, _two_shot),
@@ -41,9 +41,9 @@ KERNELS: dict[str, tuple[int, Callable[[list[Tensor], str], list[Launch]]]] = {
 
 
 def prepare(side: str, group: dist.ProcessGroup, operation: Operation, setting: Setting) -> Exercise:
-    """A collective call: the ranks map each other's buffers. What they cannot do is refused when it is launched."""
+    """Maps the buffers of all ranks; a collective call. Unsupported operations raise when they are launched."""
     if operation.name != "all_reduce" or setting.redop != "sum":
-        return _refusal("symmetric memory has kernels for all_reduce with sum alone")
+        return _refusal("symmetric memory has kernels only for all_reduce with sum")
     num_buffers, make_chain = KERNELS[side]
     try:
         buffers = [_allocate(group, setting) for _ in range(num_buffers)]

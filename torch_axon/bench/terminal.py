@@ -1,4 +1,4 @@
-"""What a person sees during a run: a table an operation, fewer columns on a narrow terminal, and a progress bar."""
+"""Terminal output: one table per operation, with fewer columns on a narrow terminal, and a progress bar."""
 
 import shutil
 import sys
@@ -21,7 +21,7 @@ _SECONDS_BEFORE_PROGRESS = 2.0
 
 
 class Terminal:
-    """Prints on rank 0 and is silent elsewhere."""
+    """Prints on rank 0 only."""
 
     def __init__(self, rank: int):
         self._speaks = rank == 0

@@ -1,8 +1,8 @@
-"""How soon a process is awake again: one way, from just before rank 0's call to the return of rank 1's.
+"""Measures how fast a process wakes up: from just before rank 0's call to the return of rank 1's call.
 
-Both read one host's CLOCK_MONOTONIC, and nothing is subtracted. What is to be measured is the receiver: rank 0 makes
-its own core, Python and backend hot before it calls. The floor beside it is a byte through a pipe, written by the same
-rank to the other asleep in epoll for as long: a core takes its time to wake up, too.
+Both ranks read CLOCK_MONOTONIC of one host, and nothing is subtracted. The receiver is what is measured, so rank 0
+warms up its own core, Python and backend before it calls. For comparison, the same rank writes a byte into a pipe while
+the other one sleeps in epoll for the same time, since a core needs time to wake up, too.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from torch_axon.bench.contenders import FLOOR, register
 
-_HEAT_NS = 5_000_000  # some hundred calls
-_LATEST_S = 60.0  # that rank 0's byte may come after its nap, on a machine however busy
+_HEAT_NS = 5_000_000  # a few hundred calls
+_LATEST_S = 60.0  # how late rank 0's byte may arrive on a busy machine
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Wakes:
 
 
 def measure_wakes(backend: str, nap_s: float, rounds: int) -> Wakes:
-    """Of messages from rank 0 to rank 1, which has waited for each for `nap_s`; the other ranks look on."""
+    """Measures messages from rank 0 to rank 1, which sleeps for `nap_s` before each; the other ranks do nothing."""
     tensor = torch.zeros(2)
     heater = _Heater(backend)
     rank = dist.get_rank()
@@ -56,7 +56,7 @@ def measure_wakes(backend: str, nap_s: float, rounds: int) -> Wakes:
 
 
 class _Heater:
-    """Calls of rank 0 that reach nobody else. A collective call."""
+    """Calls of rank 0 that involve no other rank. Creating it is a collective call."""
 
     def __init__(self, backend: str):
         register(FLOOR)
@@ -75,7 +75,7 @@ class _Heater:
                 dist.all_reduce(self._sent, group=self._alone)
 
     def _can_send_to_itself(self) -> bool:
-        """Gloo has no way from a rank to itself."""
+        """Returns whether the backend sends to itself; Gloo does not."""
         try:
             self._send_to_itself()
         except RuntimeError:
@@ -92,7 +92,7 @@ class _Heater:
 
 @contextlib.contextmanager
 def _open_pipe() -> Iterator[int]:
-    """One that ranks 0 and 1 of a host both have open, to read and to write. A collective call."""
+    """Opens a pipe that ranks 0 and 1 of a host can both read and write. A collective call."""
     rank = dist.get_rank()
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / "pipe"]
@@ -100,7 +100,7 @@ def _open_pipe() -> Iterator[int]:
             os.mkfifo(paths[0])
         dist.broadcast_object_list(paths, 1)
         pipe = os.open(paths[0], os.O_RDWR) if rank < 2 else -1
-        dist.barrier()  # before rank 1 takes the name away
+        dist.barrier()  # before rank 1 removes the name
     try:
         yield pipe
     finally:
@@ -109,7 +109,7 @@ def _open_pipe() -> Iterator[int]:
 
 
 def _send_both(pipe: int, tensor: torch.Tensor, heater: _Heater, nap_s: float) -> tuple[int, int, int]:
-    """When the byte was written, and when the message's call began and returned."""
+    """Returns when the byte was written, and when the message's call began and returned."""
     time.sleep(nap_s)
     heater.heat()
     written = perf_counter_ns()
@@ -127,7 +127,7 @@ def _receive_both(pipe: int, tensor: torch.Tensor, timeout_s: float) -> tuple[in
         events = sleep.poll(timeout_s)
         woken = perf_counter_ns()
     if not events:
-        raise TimeoutError(f"rank 0 has written no byte into the pipe for {timeout_s:g} s")
+        raise TimeoutError(f"rank 0 wrote no byte into the pipe within {timeout_s:g} s")
     os.read(pipe, 1)
     dist.recv(tensor, 0)
     if tensor.is_cuda:
@@ -136,7 +136,7 @@ def _receive_both(pipe: int, tensor: torch.Tensor, timeout_s: float) -> tuple[in
 
 
 def _stamps_of(source: int, stamps: Sequence[tuple[int, int, int]], rounds: int) -> torch.Tensor:
-    """[rounds, 3] of that rank, on all. A collective call."""
+    """Returns the stamps `[rounds, 3]` of one rank on all ranks. A collective call."""
     table = torch.tensor(stamps) if dist.get_rank() == source else torch.zeros(rounds, 3, dtype=torch.int64)
     dist.broadcast(table, source)
     return table

@@ -1,4 +1,4 @@
-"""Runs the doctor: as a rank where a launcher says so, else as the launcher of a few ranks on this machine."""
+"""Runs the doctor: as a rank if started by a launcher, otherwise as the launcher of a few ranks on this machine."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from torch_axon.doctor.facts import Facts, collect
 from torch_axon.doctor.probe import Probe, probe
 from torch_axon.doctor.report import Report, judge
 
-# Others find out what this rank has found out when the group's timeout is over, and then have to say so.
+# Other ranks may notice a failure only when the group's timeout has passed, and then need time to report it.
 _REPORTING = timedelta(seconds=5)
 
 
 def main(command_line: Sequence[str]) -> int:
+    """Runs the doctor and returns the exit status: 0 healthy, 1 jobs will fail, 2 wrong usage."""
     arguments = _parse(command_line)
     if not arguments.json and find_spec("rich") is None:
         print("axon: tables need rich: pip install rich, or ask for --json", file=sys.stderr)
@@ -49,37 +50,46 @@ def main(command_line: Sequence[str]) -> int:
 
 def _parse(command_line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m torch_axon.doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="all of the report, for programs")
-    parser.add_argument("--ranks", type=int, help="without a launcher: how many (2, or one a GPU)")
-    parser.add_argument("--timeout", type=float, default=60, help="seconds that a rank may take to answer (60)")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+    parser.add_argument("--ranks", type=int, help="number of ranks, without a launcher (default: 2, or one per GPU)")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds a rank may take to answer (default: 60)")
     return parser.parse_args(command_line)
 
 
-def examine(patience: timedelta) -> Report | None:
-    """All ranks call it; rank 0 gets the report. They meet in a store of torch's, which needs nothing of ours."""
+def examine(timeout: timedelta) -> Report | None:
+    """Examines the job. This is a collective: all ranks call it.
+
+    The ranks exchange their results through a store of torch's, which works even if torch_axon does not.
+
+    Args:
+        timeout: how long to wait for the other ranks
+
+    Returns:
+        The report on rank 0, None on the other ranks.
+    """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     facts = collect(rank, int(os.environ.get("LOCAL_RANK", rank)))
     try:
-        store, _, _ = next(rendezvous("env://", timeout=patience))
+        store, _, _ = next(rendezvous("env://", timeout=timeout))
     except DistError as error:
-        place = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        return judge(size, [facts], [Probe(rank, failure=f"the ranks do not all meet at {place}: {error}")])
+        address = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        return judge(size, [facts], [Probe(rank, failure=f"not all ranks reached the store at {address}: {error}")])
     store = PrefixStore("doctor", store)
     store.set(f"facts/{rank}", pickle.dumps(facts).hex())
     found = Probe(rank)
     if facts.failure is None:
-        found = probe(PrefixStore("group", store), rank, size, facts.gpu, patience)
+        found = probe(PrefixStore("group", store), rank, size, facts.gpu, timeout)
     store.set(f"probe/{rank}", pickle.dumps(found).hex())
     if rank != 0:
         return None
-    all_facts: list[Facts] = _read_all(store, "facts", size, patience)
-    probes: list[Probe] = _read_all(store, "probe", size, patience + _REPORTING)
+    all_facts: list[Facts] = _read_all(store, "facts", size, timeout)
+    probes: list[Probe] = _read_all(store, "probe", size, timeout + _REPORTING)
     return judge(size, all_facts, probes)
 
 
-def _read_all(store: Store, what: str, size: int, patience: timedelta) -> list[Any]:
-    """Of the ranks that have reported in time."""
-    deadline = time.monotonic() + patience.total_seconds()
+def _read_all(store: Store, what: str, size: int, timeout: timedelta) -> list[Any]:
+    """Returns the results of all ranks that report in time."""
+    deadline = time.monotonic() + timeout.total_seconds()
     found = []
     for rank in range(size):
         with contextlib.suppress(DistStoreError):

@@ -1,4 +1,4 @@
-"""What one rank knows of itself without speaking to another: versions, where they were found, limits."""
+"""Facts that one rank collects without communication: versions, paths of libraries, limits."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Limits:
-    """None: there is no such limit here."""
+    """Limits of this process; None means that there is no such limit."""
 
-    cpus: int  # that this process may run on
+    cpus: int  # on which this process may run
     shm_mib: int | None  # size of /dev/shm
     shm_free_mib: int | None
     open_files: int
@@ -33,23 +33,31 @@ class Limits:
 
 @dataclass(frozen=True)
 class Facts:
+    """What one rank found out about itself."""
+
     rank: int
     hostname: str
     pid: int
-    boot: str  # the kernel's boot id: equal in the containers of a host
+    boot: str  # the kernel's boot id, equal in all containers of a host
     namespaces: dict[str, int]
     versions: dict[str, str]
-    places: dict[str, str]
-    settings: dict[str, str]  # AXON_* and UCX_* of the environment
+    places: dict[str, str]  # paths of the libraries
+    settings: dict[str, str]  # AXON_* and UCX_* in the environment
     unknown_settings: list[str]
     limits: Limits
     gpus: list[str]
-    gpu: int | None = None  # this rank's
+    gpu: int | None = None  # index of this rank's GPU
     rdma: list[str] = field(default_factory=list)  # network adapters that UCX with verbs could use
     failure: str | None = None  # why the extension cannot be loaded
 
 
 def collect(rank: int, local_rank: int) -> Facts:
+    """Collects the facts about this process.
+
+    Args:
+        rank: its rank in the job
+        local_rank: its rank on the host, which selects its GPU
+    """
     failure, known = _load()
     environment = {name: value for name, value in sorted(os.environ.items()) if name.startswith(("AXON_", "UCX_"))}
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
@@ -76,7 +84,7 @@ def collect(rank: int, local_rank: int) -> Facts:
 
 
 def _load() -> tuple[str | None, set[str]]:
-    """Why the extension cannot be loaded, if so; the settings that it knows."""
+    """Returns why the extension cannot be loaded, or None, and the names of its settings."""
     try:
         return None, {row["name"] for row in _native.load().settings()}
     except (ImportError, OSError) as error:
@@ -107,7 +115,7 @@ def _places() -> dict[str, str]:
 
 
 def _ucx_version() -> str | None:
-    """Of the library that is loaded."""
+    """Returns the version of the UCX that is loaded, or None."""
     try:
         library = ctypes.CDLL("libucp.so.0", mode=os.RTLD_NOLOAD)
     except OSError:
@@ -144,7 +152,7 @@ def _limits() -> Limits:
 
 
 def _text(path: str) -> str:
-    """Empty where there is no such file."""
+    """Returns the text of a file, or an empty text if it cannot be read."""
     try:
         return Path(path).read_text(encoding="utf-8").strip()
     except OSError:

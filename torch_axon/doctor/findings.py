@@ -1,4 +1,4 @@
-"""What is wrong, or could be better, in what the ranks have found out; and what to do."""
+"""Derives problems and notes, each with a remedy, from the results of the ranks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from torch_axon.doctor.facts import Facts
 from torch_axon.doctor.paths import Pair, takes_rings
 from torch_axon.doctor.probe import Probe
 
-# An engine has 16 descriptors and one a peer of its host; what a job opens itself, workers of DataLoaders above all,
-# comes on top.
+# An engine has 16 descriptors and one per peer on its host. The job itself needs more, above all for the workers of
+# DataLoaders.
 _SPARE_FILES = 128
-# What UCX 1.22 takes of /dev/shm for each rank where it carries the messages within a host. Rings take none of it.
-_SHM_MIB_A_RANK = 5
+# UCX 1.22 uses this much of /dev/shm per rank if it carries the messages within a host. Rings do not use /dev/shm.
+_SHM_MIB_PER_RANK = 5
 
 
 @dataclass(frozen=True)
 class Finding:
-    is_problem: bool  # jobs will fail; else they may be slow
+    """A problem or a note, and what to do about it."""
+
+    is_problem: bool  # jobs will fail; otherwise they may be slow
     text: str
     remedy: str
 
 
 def findings(size: int, facts: Sequence[Facts], probes: Sequence[Probe], pairs: Sequence[Pair]) -> list[Finding]:
-    """Problems first."""
+    """Returns all findings, problems first."""
     found = [
         *_missing(size, facts, probes),
         *_broken(facts, probes),
@@ -40,10 +42,10 @@ def findings(size: int, facts: Sequence[Facts], probes: Sequence[Probe], pairs: 
 def _missing(size: int, facts: Sequence[Facts], probes: Sequence[Probe]) -> Iterator[Finding]:
     for rank in range(size):
         if rank not in {each.rank for each in facts}:
-            yield Finding(True, f"rank {rank} has not come", "look at its output: it did not start, or has died")
+            yield Finding(True, f"rank {rank} did not report", "look at its output: it did not start, or it died")
         elif rank not in {each.rank for each in probes}:
             yield Finding(
-                True, f"rank {rank} has not come back from its tests", "look at its output: it has died, or hangs"
+                True, f"rank {rank} did not finish its tests", "look at its output: it died, or it does not respond"
             )
 
 
@@ -55,8 +57,8 @@ def _broken(facts: Sequence[Facts], probes: Sequence[Probe]) -> Iterator[Finding
     for probe in probes:
         for view in probe.views:
             if view.wrong:
-                text = f"rank {probe.rank} has not got back from rank {view.peer} what it sent"
-                yield Finding(True, text, "data is damaged on its way: report it with this report")
+                text = f"rank {probe.rank} sent data to rank {view.peer} and received different data back"
+                yield Finding(True, text, "data was corrupted in transit: file a bug with this report")
 
 
 def _differing(facts: Sequence[Facts]) -> Iterator[Finding]:
@@ -64,7 +66,7 @@ def _differing(facts: Sequence[Facts]) -> Iterator[Finding]:
         versions = _ranks_by({each.rank: each.versions[name] for each in facts})
         if len(versions) > 1:
             text = "; ".join(f"{ranks}: {name} {version}" for version, ranks in versions.items())
-            yield Finding(name in ("torch_axon", "torch"), text, "install the same on all ranks")
+            yield Finding(name in ("torch_axon", "torch"), text, "install the same version on all ranks")
     for names, ranks in _ranks_by({each.rank: ", ".join(each.unknown_settings) for each in facts}).items():
         yield Finding(False, f"{ranks}: nothing reads {names}", "see docs/environment.md for the names")
     for each in facts:
@@ -77,8 +79,8 @@ def _differing(facts: Sequence[Facts]) -> Iterator[Finding]:
 def _untried(probes: Sequence[Probe]) -> Iterator[Finding]:
     num_pairs = sum(probe.num_untried for probe in probes) // 2
     if num_pairs > 0:
-        text = f"{num_pairs} pairs of ranks were not tried: a minute was over"
-        yield Finding(False, text, "ask a smaller job about them")
+        text = f"{num_pairs} pairs of ranks were not tried within a minute"
+        yield Finding(False, text, "run the doctor in a smaller job")
 
 
 def _limits(facts: Sequence[Facts]) -> Iterator[Finding]:
@@ -91,18 +93,18 @@ def _limits(facts: Sequence[Facts]) -> Iterator[Finding]:
             yield Finding(True, text, "ulimit -n 65536 (docker run --ulimit nofile=65536)")
     for host, ranks in by_host.items():
         limits = ranks[0].limits
-        needed = _SHM_MIB_A_RANK * sum(not takes_rings(each) for each in ranks)
+        needed = _SHM_MIB_PER_RANK * sum(not takes_rings(each) for each in ranks)
         if needed > (limits.shm_free_mib or 0):
             free = "no /dev/shm" if limits.shm_free_mib is None else f"{limits.shm_free_mib} MiB free in /dev/shm"
-            text = f"{host} has {free}, and its ranks without rings want {needed} MiB: messages between them take TCP"
-            yield Finding(False, text, "name rings in AXON_TRANSPORTS; or docker run --shm-size=1g")
+            text = f"{host} has {free}, and its ranks without rings need {needed} MiB: they use TCP"
+            yield Finding(False, text, "add rings to AXON_TRANSPORTS, or use docker run --shm-size=1g")
         if limits.cpus < len(ranks):
-            text = f"{host}: {len(ranks)} ranks share {limits.cpus} CPUs, so that they wait asleep, which is slower"
-            yield Finding(False, text, "fewer ranks, or more CPUs for the job (cgroups, taskset)")
+            text = f"{host}: {len(ranks)} ranks share {limits.cpus} CPUs, so they sleep while waiting, which is slower"
+            yield Finding(False, text, "start fewer ranks, or give the job more CPUs (cgroups, taskset)")
 
 
 def _slow(pairs: Sequence[Pair]) -> Iterator[Finding]:
-    """One finding a reason, naming its pairs."""
+    """Yields one finding per reason, which names its pairs of ranks."""
     by_reason: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs:
         for tensors, obstacle in (
@@ -118,7 +120,7 @@ def _slow(pairs: Sequence[Pair]) -> Iterator[Finding]:
 
 
 def _ranks_by(texts: dict[int, str | None]) -> dict[str, str]:
-    """For each text that is not empty: "rank 3", "ranks 0, 2"."""
+    """Maps each non-empty text to its ranks, such as "rank 3" or "ranks 0, 2"."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for rank, text in texts.items():
         if text:

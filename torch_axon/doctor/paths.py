@@ -1,4 +1,4 @@
-"""The path between two ranks: its name, its speed, and why it is not a faster one."""
+"""Describes the path between two ranks: its name, its speed, and why the ranks use no faster one."""
 
 from __future__ import annotations
 
@@ -16,34 +16,38 @@ _PTRACE = (
     "process_vm_readv and pidfd_getfd); sysctl kernel.yama.ptrace_scope of 0 or 1"
 )
 _NAMESPACES = "give the containers of a host the same namespaces: docker run --ipc=host --pid=host --network=host"
-# What to do about what the engine says of a GPU, by what its words contain; the first that fits.
+# Remedies for the engine's reasons about a GPU, by a part of the reason; the first match counts.
 _GPU_REMEDIES = {
     "AXON_TRANSPORTS": "unset AXON_TRANSPORTS",
     "pidfd_getfd": _PTRACE,
     "process_vm_readv": _PTRACE,
     "another host": "nothing: between hosts tensors go through host memory",
     "2 to 16 ranks": "nothing: larger groups go through host memory",
-    "peer access": "nothing, if these GPUs have no link; else look at nvidia-smi topo -p2p r, and at IOMMU and ACS",
-    "arena": "make AXON_ARENA_MB larger, or free memory on the GPU",
+    "peer access": "nothing, if these GPUs have no link; otherwise check nvidia-smi topo -p2p r, IOMMU and ACS",
+    "arena": "increase AXON_ARENA_MB, or free memory on the GPU",
 }
 
 
 @dataclass(frozen=True)
 class Obstacle:
+    """Why a faster path is not available, and what to do about it."""
+
     reason: str
     remedy: str
 
 
 @dataclass(frozen=True)
 class Path:
+    """A path between two ranks."""
+
     name: str
     speed: Speed | None
-    obstacle: Obstacle | None  # to a faster one
+    obstacle: Obstacle | None  # why the ranks use no faster path; None: there is none
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two ranks, with what both know of the ways between them."""
+    """Two ranks and the paths between them."""
 
     ranks: tuple[int, int]
     host: Path
@@ -51,7 +55,7 @@ class Pair:
 
 
 def pairs_of(facts: Sequence[Facts], probes: Sequence[Probe]) -> list[Pair]:
-    """All pairs that both ranks have tried."""
+    """Returns all pairs for which both ranks have results."""
     by_rank = {each.rank: each for each in facts}
     views = {(view.rank, view.peer): view for probe in probes for view in probe.views}
     return [
@@ -62,6 +66,7 @@ def pairs_of(facts: Sequence[Facts], probes: Sequence[Probe]) -> list[Pair]:
 
 
 def takes_rings(facts: Facts) -> bool:
+    """Returns whether the settings of a rank allow rings."""
     return "rings" in facts.settings.get("AXON_TRANSPORTS", "rings").split(",")
 
 
@@ -76,7 +81,7 @@ def _lanes(view: View) -> set[str]:
 
 
 def _host_name(view: View) -> str:
-    """ "rings + CMA", "shared memory + CMA", "TCP (eth0)"."""
+    """Returns a name such as "rings + CMA", "shared memory + CMA" or "TCP (eth0)"."""
     copies = [title for name, title in _SINGLE_COPY.items() if name in _lanes(view)]
     if "ring" in _lanes(view):
         return " + ".join(["rings", *copies])
@@ -97,10 +102,10 @@ def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obst
     if facts[0].boot == facts[1].boot:
         different = [name for name, number in facts[0].namespaces.items() if number != facts[1].namespaces[name]]
         if different:
-            return Obstacle(f"they share a host, but not its {' and '.join(different)} namespaces", _NAMESPACES)
+            return Obstacle(f"the ranks share a host, but not the {' and '.join(different)} namespaces", _NAMESPACES)
     if lanes <= {"tcp"} and all(each.rdma for each in facts):
         reason = f"this UCX has no transport for {', '.join(facts[0].rdma)}"
-        return Obstacle(reason, "build torch_axon against a UCX with verbs: AXON_UCX_ROOT")
+        return Obstacle(reason, "build torch_axon with a UCX that has verbs (AXON_UCX_ROOT)")
     return None
 
 
@@ -125,22 +130,22 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
     if chosen:
         return Obstacle(f"UCX was not given {missing}: {chosen[0]}", f"unset {chosen[0].partition('=')[0]}")
     if missing == "shared memory" and all(takes_rings(each) for each in facts):
-        reason = "a rank takes no ring from the other: see its log at AXON_LOG=info"
-        return Obstacle(reason, "run the ranks of a host as one user, who may read /proc/PID/fd, and leave them memory")
+        reason = "a rank does not accept rings of the other: see its log at AXON_LOG=info"
+        return Obstacle(reason, "run the ranks of a host as one user, who may read /proc/PID/fd, with enough memory")
     if missing == "shared memory":
-        return Obstacle("UCX finds no shared memory", "look at the size of /dev/shm, and who may write to it")
+        return Obstacle("UCX finds no shared memory", "check the size and the permissions of /dev/shm")
     return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], _PTRACE)
 
 
 def _gpu_name(view: View) -> str:
     if not view.kernels:
         return "through host memory"
-    return "kernels, direct" if view.direct else "kernels, over the arena"
+    return "kernels, zero-copy" if view.direct else "kernels, over the arena"
 
 
 def _gpu_obstacle(views: tuple[View, View]) -> Obstacle | None:
     if not views[0].kernels:
-        reason = next((view.obstacle for view in views if view.obstacle), "the GPUs do not reach each other")
+        reason = next((view.obstacle for view in views if view.obstacle), "the GPUs cannot access each other")
         remedy = next((remedy for part, remedy in _GPU_REMEDIES.items() if part in reason), "see docs/cuda.md")
         return Obstacle(reason, remedy)
     if views[0].direct:

@@ -1,4 +1,4 @@
-"""Forms a group of all ranks and tries the path of each pair: what it is, and how fast."""
+"""Forms a group of all ranks and measures the path of each pair."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
     from torch_axon._C import AxonBackend
 
-_MOST_SECONDS = 30.0  # of measuring; the least that a pair takes may be more
+_MOST_SECONDS = 30.0  # for measuring; the minimum per pair may add up to more
 _MOST_SECONDS_IN_ALL = 60.0
-_MOST_UNDISTURBED = 8
+_MOST_ONE_BY_ONE = 8  # up to this number of ranks, pairs are measured one after the other
 _SMALL = 8
 _LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
 _WARM_UP_ROUNDS = 10  # the first ones connect, map and load kernels
-_NUM_BLOCKS = 8
-# Large tensors on GPUs are mapped by a thread of the peer's within milliseconds of their first use.
+_NUM_SAMPLES = 8
+# A thread of the peer maps large tensors on GPUs within milliseconds of their first use.
 _MAPPING_S = 0.02
-_WITNESS = b"axon"  # in every rank's memory, for the others to read
+_WITNESS = b"axon"  # in the memory of every rank; the others try to read it
 
 
 @dataclass(frozen=True)
 class Speed:
-    """One way, medians."""
+    """Medians of one direction: latency in µs, bandwidth in GB/s."""
 
     latency_us: float
     bandwidth_gbs: float
@@ -45,49 +45,62 @@ class Speed:
 
 @dataclass
 class View:
-    """A pair's path as one of the two sees it; speeds are measured by the lower rank."""
+    """The path of a pair as one of its ranks sees it. The lower rank measures the speeds."""
 
     rank: int
     peer: int
     same_host: bool = False
     lanes: list[tuple[str, str]] = field(default_factory=list)
-    memory: str = ""  # why this process may not read the peer's memory; empty where it may, or is elsewhere
+    memory: str = ""  # why this process may not read the peer's memory; empty if it may, or on another host
     host: Speed | None = None
-    kernels: bool | None = None  # between the GPUs; None: no GPU
+    kernels: bool | None = None  # whether kernels connect the GPUs; None: no GPU
     obstacle: str = ""
-    direct: bool = False  # large tensors on GPUs are read and written where they are
+    direct: bool = False  # whether large tensors on GPUs take the zero-copy path
     gpu: Speed | None = None
-    wrong: bool = False  # what came back is not what was sent
+    wrong: bool = False  # whether the data that came back differs from the data sent
 
 
 @dataclass
 class Probe:
-    """All that a rank has found out, and why no more."""
+    """All results of a rank, and why it has no more."""
 
     rank: int
     views: list[View] = field(default_factory=list)
     failure: str | None = None
-    num_untried: int = 0  # peers for which there was no time
+    num_untried: int = 0  # number of peers for which there was no time
 
 
-def probe(store: Store, rank: int, size: int, gpu: int | None, patience: timedelta) -> Probe:
-    """A collective call. A second a pair where there is time for that, and little more than a minute in all."""
+def probe(store: Store, rank: int, size: int, gpu: int | None, timeout: timedelta) -> Probe:
+    """Measures all pairs of ranks. This is a collective: all ranks call it.
+
+    It takes one second per pair if time allows, and little more than a minute in total.
+
+    Args:
+        store: where the ranks form their group
+        rank: this process's rank
+        size: the number of ranks
+        gpu: index of this rank's GPU, or None
+        timeout: the timeout of the group
+
+    Returns:
+        The results; exceptions are reported there as `failure`.
+    """
     found = Probe(rank)
     try:
-        with _group(store, rank, size, patience):
+        with _group(store, rank, size, timeout):
             _probe_pairs(found, size, gpu if _build.CUDA else None)
-    except Exception as error:  # whatever it is, it is what the user will meet
+    except Exception as error:  # any exception here is one that the user's job would meet
         found.failure = f"{type(error).__name__}: {error}"
     return found
 
 
 @contextmanager
-def _group(store: Store, rank: int, size: int, patience: timedelta) -> Iterator[None]:
-    dist.init_process_group("axon", store=store, rank=rank, world_size=size, timeout=patience)
+def _group(store: Store, rank: int, size: int, timeout: timedelta) -> Iterator[None]:
+    dist.init_process_group("axon", store=store, rank=rank, world_size=size, timeout=timeout)
     try:
         yield
     except Exception:
-        dist.distributed_c10d._get_default_group().abort()  # or the others would wait for this rank
+        dist.distributed_c10d._get_default_group().abort()  # otherwise the others would wait for this rank
         raise
     finally:
         dist.destroy_process_group()
@@ -105,12 +118,12 @@ def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
     started = time.monotonic()
     for number, peers in enumerate(rounds):
         late = torch.tensor([time.monotonic() - started > _MOST_SECONDS_IN_ALL])
-        dist.all_reduce(late, dist.ReduceOp.MAX)  # all agree, and begin together
+        dist.all_reduce(late, dist.ReduceOp.MAX)  # all ranks agree and begin together
         if late:
             found.num_untried = sum(found.rank in left_out for left_out in rounds[number:])
             break
         if (peer := peers.get(found.rank)) is None:
-            continue  # sleeps meanwhile
+            continue  # this rank pauses in this round
         view = View(found.rank, peer)
         _probe_host(view, seconds)
         if view.same_host:
@@ -118,17 +131,22 @@ def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
             view.memory = _obstacle_to_reading(pid, address)
         if with_gpus:
             _probe_gpu(view, seconds)
-        found.views.append(view)  # whole: half of one would be judged
+        found.views.append(view)  # only when it is complete
     dist.barrier()
 
 
 def rounds_of(size: int) -> list[dict[int, int]]:
-    """Everybody's peer, round by round, so that all pairs meet once. Few ranks: a pair a round, which nobody disturbs.
+    """Returns the peer of each rank, round by round, so that each pair is measured once.
 
-    More: a tournament by the circle method, in which all play at once, and of an odd number one pauses."""
-    if size <= _MOST_UNDISTURBED:
+    With few ranks there is one pair per round, which is undisturbed. With more, all ranks take part in each round of a
+    round-robin tournament by the circle method; if their number is odd, one pauses.
+
+    Args:
+        size: the number of ranks
+    """
+    if size <= _MOST_ONE_BY_ONE:
         return [{rank: peer, peer: rank} for rank, peer in combinations(range(size), 2)]
-    last = size - 1 + size % 2  # stays; of an odd number nobody, whose opponent pauses
+    last = size - 1 + size % 2  # fixed place of the circle; a virtual rank if the number is odd, whose peer pauses
     rounds = []
     for turn in range(last):
         circle = [last, *((turn + place) % last for place in range(last))]
@@ -170,16 +188,16 @@ def _speed(view: View, device: str, seconds: float) -> Speed | None:
 
 
 def _time_one_way(view: View, data: torch.Tensor, seconds: float) -> float | None:
-    """Seconds, on the lower rank. Both ranks play as many rounds as the lower one says."""
+    """Returns seconds per message on the lower rank, which also chooses the number of rounds for both."""
     sent = data.clone()
     _warm_up(view, data)
     started = time.perf_counter()
     _play(view, data, 1)
     _synchronize(data)
-    rounds = torch.tensor([max(1, int(seconds / _NUM_BLOCKS / (time.perf_counter() - started)))])
+    rounds = torch.tensor([max(1, int(seconds / _NUM_SAMPLES / (time.perf_counter() - started)))])
     dist.send(rounds, view.peer) if view.rank < view.peer else dist.recv(rounds, view.peer)
     times = []
-    for _ in range(_NUM_BLOCKS):
+    for _ in range(_NUM_SAMPLES):
         started = time.perf_counter()
         _play(view, data, int(rounds))
         _synchronize(data)
@@ -197,7 +215,7 @@ def _warm_up(view: View, data: torch.Tensor) -> None:
 
 
 def _play(view: View, data: torch.Tensor, rounds: int) -> None:
-    """The lower rank sends and gets back; the upper one returns what has come."""
+    """Plays ping-pong: the lower rank sends and receives, the upper rank sends back what it receives."""
     for _ in range(rounds):
         if view.rank < view.peer:
             dist.send(data, view.peer)
@@ -217,7 +235,10 @@ class _Range(ctypes.Structure):
 
 
 def _obstacle_to_reading(pid: int, address: int) -> str:
-    """Why this process may not read another one's memory, as UCX's CMA and our kernels' set-up do; empty if it may."""
+    """Returns why this process may not read the memory of another one, or an empty text if it may.
+
+    UCX's CMA and the set-up of our kernels read memory in this way.
+    """
     size = len(_WITNESS)
     here = ctypes.create_string_buffer(size)
     local, remote = _Range(ctypes.addressof(here), size), _Range(address, size)

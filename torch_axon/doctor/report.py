@@ -1,4 +1,4 @@
-"""What all ranks have found out, put together."""
+"""Combines the results of all ranks into a report."""
 
 from __future__ import annotations
 
@@ -14,19 +14,29 @@ from torch_axon.doctor.probe import Probe
 
 @dataclass(frozen=True)
 class Report:
+    """The results of all ranks, and what follows from them."""
+
     ranks: list[Facts]
     pairs: list[Pair]
     findings: list[Finding]
 
     @property
     def is_healthy(self) -> bool:
-        """Jobs can run; perhaps slowly."""
+        """Whether jobs can run, perhaps slowly."""
         return not any(finding.is_problem for finding in self.findings)
 
     def as_dict(self) -> dict[str, Any]:
+        """Returns the report as plain values, for JSON."""
         return {"healthy": self.is_healthy, **asdict(self)}
 
 
 def judge(size: int, facts: Sequence[Facts], probes: Sequence[Probe]) -> Report:
+    """Makes the report.
+
+    Args:
+        size: the number of ranks in the job
+        facts: the facts of all ranks that reported them
+        probes: the measurements of all ranks that reported them
+    """
     pairs = pairs_of(facts, probes)
     return Report(list(facts), pairs, findings(size, facts, probes, pairs))

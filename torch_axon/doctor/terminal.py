@@ -1,4 +1,4 @@
-"""The report for a person."""
+"""Prints the report on a terminal."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from torch_axon.doctor.paths import Pair, Path
 from torch_axon.doctor.report import Report
 
 _WIDEST_TABLE = 160
-_MOST_PAIRS = 36  # of eight ranks all are shown, and eight more
+_MOST_PAIRS = 36  # all 28 pairs of eight ranks, and eight more
 
 
 def show(report: Report) -> None:
+    """Prints the tables and the findings."""
     console = Console(width=_WIDEST_TABLE, highlight=False)
     for title, table in _tables(report):
         console.print(f"\n[bold]{title}[/bold]")
@@ -26,7 +27,7 @@ def show(report: Report) -> None:
         console.print(f"{kind}: ", end="")
         console.print(f"{finding.text}\n    → {finding.remedy}", markup=False, soft_wrap=True)
     if not report.findings:
-        console.print("Nothing stands in the way.")
+        console.print("No problems found.")
 
 
 def _tables(report: Report) -> list[tuple[str, Table]]:

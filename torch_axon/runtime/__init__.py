@@ -1,4 +1,4 @@
-"""Active messages: register functions, invoke them with tensors at other processes, await their answers.
+"""Active messages: register functions, invoke them in other processes with tensors, and await the answers.
 
     from torch_axon.runtime import Runtime
 
@@ -7,7 +7,7 @@
         def scale(tensor, factor):
             return tensor * factor
 
-        address = runtime.address                         # bytes, which allow to connect: hand them to another process
+        address = runtime.address                         # bytes; a process that has them can connect
         ...
 
     with Runtime("client") as runtime:                    # another one

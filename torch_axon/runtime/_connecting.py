@@ -1,4 +1,4 @@
-"""How a runtime connects: to what, for how long, and without blocking a loop."""
+"""Connecting a runtime: targets, repeated attempts, and attempts that do not block an event loop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch_axon.runtime._errors import RuntimeClosedError, VersionMismatchError,
 if TYPE_CHECKING:
     from torch_axon.runtime._peer import Peer
 
-HostPort = tuple[str, int]
+SocketAddress = tuple[str, int]
 Target = bytes | bytearray | memoryview | str | tuple[str, int | str] | list[str | int]
 
-# Between attempts: longer and longer.
+# The interval between attempts, which doubles.
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.01, 0.5
-# For an attempt that others will follow.
+# The timeout of the first attempt if others will follow. It doubles, too.
 _FIRST_LIMIT_S = 1.0
-# What no further attempt changes.
+# Failures that no further attempt would change.
 _FINAL = (WrongSecretError, VersionMismatchError, RuntimeClosedError)
 
 
-def target_of(to: object) -> bytes | HostPort:
-    """An address, or host and port.
+def target_of(to: object) -> bytes | SocketAddress:
+    """Returns the target of `connect` as an address, or as host and port.
 
     Raises:
         TypeError, ValueError: it is neither; the text says what is allowed
@@ -36,18 +36,22 @@ def target_of(to: object) -> bytes | HostPort:
         host, colon, port = to.rpartition(":")
         if not colon:
             raise ValueError(f"connect: to is {to!r}, without a port; allowed: 'host:port', '[::1]:port'")
-        return _host_port(host.removeprefix("[").removesuffix("]"), port, "connect")
+        return _socket_address(host.removeprefix("[").removesuffix("]"), port, "connect")
     if isinstance(to, tuple | list) and len(to) == 2:
-        return _host_port(to[0], to[1], "connect")
+        return _socket_address(to[0], to[1], "connect")
     raise TypeError(f"connect: to is {to!r}; allowed: the address of a runtime (bytes), (host, port) or 'host:port'")
 
 
-def host_port_to_listen_at(host: object, port: object) -> HostPort:
-    """Port 0: any that is free."""
-    return _host_port(host, port, "listen", 0)
+def listening_address(host: object, port: object) -> SocketAddress:
+    """Returns host and port for `listen`, which accepts port 0 for any free port.
+
+    Raises:
+        TypeError, ValueError: one of them is not allowed
+    """
+    return _socket_address(host, port, "listen", 0)
 
 
-def _host_port(host: object, port: object, function: str, least_port: int = 1) -> HostPort:
+def _socket_address(host: object, port: object, function: str, least_port: int = 1) -> SocketAddress:
     if not isinstance(host, str) or not host:
         raise TypeError(f"{function}: host is {host!r}; allowed: a name or an address, as text")
     allowed = f"{least_port} to 65535"
@@ -63,10 +67,14 @@ def _host_port(host: object, port: object, function: str, least_port: int = 1) -
 def keep_trying(
     attempt: Callable[[float], Peer], timeout: float, wait: float, pause: Callable[[float], object] = time.sleep
 ) -> Peer:
-    """The first peer that an attempt connects to, each of which is told how long it may take.
+    """Repeats attempts to connect for `wait` seconds and returns the peer of the first one that succeeds.
 
-    Those that begin within `wait` seconds are short at first: what is led to a place where nobody answers, as by a
-    network that is being set up, gets another chance soon.
+    Each attempt is called with its own timeout. Early attempts have short timeouts, because one that meets a network
+    which is still being set up gets no answer, while the next one may succeed at once.
+
+    Raises:
+        ConnectionError, TimeoutError: what the last attempt raised
+        ValueError: `wait` is negative
     """
     if not wait >= 0:
         raise ValueError(f"connect: wait is {wait!r} s; allowed: 0 or more")
@@ -88,9 +96,9 @@ def keep_trying(
 
 
 async def in_thread(connect: Callable[[Callable[[float], object]], Peer], name: str) -> Peer:
-    """What `connect` returns, which is called on a thread of its own with a function that pauses.
+    """Calls `connect` on a new thread, with a function that pauses, and returns its peer.
 
-    If the task is cancelled the thread ends with its current attempt, and a peer that this connects to is closed.
+    If the task is cancelled, the thread ends after its current attempt and closes the peer that this attempt returns.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Peer] = loop.create_future()
@@ -98,7 +106,7 @@ async def in_thread(connect: Callable[[Callable[[float], object]], Peer], name: 
 
     def pause(interval: float) -> None:
         if is_given_up.wait(interval):
-            raise RuntimeClosedError("nobody waits for this connection any more")
+            raise RuntimeClosedError("the task that waited for this connection was cancelled")
 
     def tell(peer: Peer | None, error: BaseException | None) -> None:
         if outcome.done():

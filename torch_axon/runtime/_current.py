@@ -1,4 +1,4 @@
-"""Which call a function is running for."""
+"""Tells a function which call it is running for."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from torch_axon.runtime._peer import Peer
     from torch_axon.runtime._runtime import Runtime
 
-# Of coroutines, generators and functions in executors. Plain functions on the runtime's thread are known to the
-# extension, which spares them a variable that few of them read.
+# Set for coroutines, generators and functions in executors. The extension itself knows the call of a plain function on
+# the runtime's thread, which saves setting a variable that few functions read.
 invocation_here: ContextVar[RuntimeInvocation | None] = ContextVar("torch_axon.invocation", default=None)
 
 
 class CurrentCall:
-    """The call that a function is running for. For any thread, and for as long as it is kept."""
+    """The call that a function is running for. It may be used on any thread and kept for any time."""
 
     __slots__ = ("_invocation",)
 
@@ -31,41 +31,45 @@ class CurrentCall:
 
     @property
     def peer(self) -> Peer:
-        """The caller. It can be called back, under the rules for functions that call others.
+        """The caller. The function can call it back, under the rules for functions that call others.
 
         Raises:
-            RuntimeClosedError: the runtime that the function is registered at is gone
+            RuntimeClosedError: the runtime at which the function is registered no longer exists
         """
         runtime: Runtime | None = self._invocation.runtime
         if runtime is None:
-            raise RuntimeClosedError(f"the runtime that '{self._invocation.caller}' has called is gone")
+            raise RuntimeClosedError(f"the runtime that '{self._invocation.caller}' called no longer exists")
         return runtime._peer_of(self._invocation.connection)
 
     @property
     def wants_answer(self) -> bool:
-        """Whether the caller waits for an answer: `invoke` and `iterate`, but not `tell` and `publish`."""
+        """Whether the caller waits for an answer: true for `invoke` and `iterate`, false for `tell` and `publish`."""
         return self._invocation.wants_answer
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there is a reason to go on.
+        """Whether there is a reason to continue.
 
-        False once the call has been answered, its caller has cancelled it, its deadline has passed or its caller is
-        gone. What was only told is wanted until it has been done.
+        It becomes false when the call is answered, its caller cancels it, its deadline passes or its caller's process
+        ends. A one-way call (`tell`, `publish`) stays wanted until it has run.
         """
         return not self._invocation.is_cancelled
 
     @property
     def caller_is_gone(self) -> bool:
-        """Whether the caller's process has ended, or the connection to it."""
+        """Whether the caller's process or the connection to it has ended."""
         return self._invocation.connection.failure() is not None
 
 
 def current_call() -> CurrentCall | None:
-    """The call that this code runs for; None where it does not run for one.
+    """Returns the call that this code runs for, or None if it does not run for a call.
 
-    Known to functions of all kinds, to the coroutines and tasks that they await or make, and to what they hand to
-    `asyncio.to_thread`. A thread or an executor of the function's own starts without it: hand it the object.
+    Functions of all kinds have it. So do the coroutines that they await, the tasks that they create and the functions
+    that they pass to `asyncio.to_thread`. A thread or an executor that the function itself uses does not have it: pass
+    the object to it.
+
+    Returns:
+        The call, or None.
     """
     invocation = invocation_here.get()
     if invocation is None:

@@ -1,6 +1,6 @@
-"""What is sent of a function's exception: its class's name, text and traceback, and all else as plain values.
+"""Describes a function's exception for sending: class name, text and traceback, and all else as plain values.
 
-`_exceptions` makes the exception anew of that. Nothing is pickled.
+`_exceptions` reconstructs the exception from this. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import torch
 
 T = TypeVar("T")
 
-# Bounds on what is sent of one exception, which may refer to anything.
+# Bounds on what is sent for one exception, which may refer to arbitrary objects.
 _MOST_TEXT = 1 << 20  # characters of a message or a traceback, bytes of a tensor
-_MOST_REPR = 4096  # characters of what stands for a value that cannot be sent
-_MOST_SENT = 4 << 20  # characters and bytes of all arguments and attributes, and as many values
+_MOST_REPR = 4096  # characters of the text that replaces a value which cannot be sent
+_MOST_SENT = 4 << 20  # characters and bytes of all arguments and attributes, and the same number of values
 _DEEPEST = 8
-_MOST_NAME_BYTES = 255  # of a class, as of a function
+_MOST_NAME_BYTES = 255  # for the name of a class; the bound of function names
 
-# Fields of built-in exceptions that are not sent: what an attribute was missing of, and what arguments have already.
+# Fields of built-in exceptions that are not sent: the object that lacked an attribute, and copies of the arguments.
 _LEFT_OUT = ("obj", "exceptions")
-# Keys of dicts that stand for what plain values do not have.
+# Keys of dicts that encode types which plain values lack.
 TUPLE, EXCEPTION, NOT_SENT, SURROGATES = "axon.tuple", "axon.exception", "axon.not_sent", "axon.surrogates"
 
 
 def describe(exception: BaseException) -> tuple[str, str, str, list[object], dict[str, object]]:
-    """Of a function's exception: its class's name, message, traceback, arguments and attributes, all of them plain.
+    """Returns an exception's class name, message, traceback, arguments and attributes, all as plain values.
 
-    Called by the extension for every exception of a function. Raises nothing, whatever the exception's own code does.
+    The extension calls this for every exception of a function. It raises nothing, whatever the exception's own code
+    does.
     """
     exception = _as_raised(exception)
     arguments, attributes = _Encoder().details(exception, 0)
@@ -39,12 +40,12 @@ def describe(exception: BaseException) -> tuple[str, str, str, list[object], dic
 
 
 def clean(text: str) -> str:
-    """Text that can be sent: without surrogates, such as those in names of files, and of a length that is bounded."""
+    """Returns text that can be sent: of bounded length and without surrogates, which file names may contain."""
     return _shortened(str.__str__(text)).encode("utf-8", "backslashreplace").decode()
 
 
 def fields_of(cls: type[BaseException]) -> list[str]:
-    """Attributes outside its `__dict__`: of built-in classes, such as `OSError.filename`, and of `__slots__`."""
+    """Returns the attributes outside `__dict__`: those of built-in classes, such as `OSError.filename`, and slots."""
     return [
         name
         for each in cls.__mro__
@@ -61,7 +62,10 @@ def _name_of(cls: type[BaseException]) -> str:
 
 
 def _as_raised(exception: BaseException) -> BaseException:
-    """Without what the interpreter puts in the place of a StopIteration that leaves a coroutine or a generator."""
+    """Returns the StopIteration for which the interpreter substituted a RuntimeError, or else the exception itself.
+
+    The interpreter does so when a StopIteration leaves a coroutine or a generator.
+    """
     cause = exception.__cause__
     if type(exception) is RuntimeError and isinstance(cause, StopIteration | StopAsyncIteration):
         texts = [f"{kind} raised {type(cause).__name__}" for kind in ("coroutine", "generator", "async generator")]
@@ -71,7 +75,7 @@ def _as_raised(exception: BaseException) -> BaseException:
 
 
 def _or_else(make: Callable[[], T], otherwise: T) -> T:
-    """For the code of users' classes, which may raise anything."""
+    """Calls code of users' classes and returns `otherwise` if it raises."""
     try:
         return make()
     except Exception:
@@ -79,7 +83,7 @@ def _or_else(make: Callable[[], T], otherwise: T) -> T:
 
 
 def _shortened(text: str) -> str:
-    """Of no more than _MOST_TEXT characters: shortening it again changes nothing."""
+    """Returns at most _MOST_TEXT characters of a text. Shortening the result again does not change it."""
     if len(text) <= _MOST_TEXT:
         return text
     half = (_MOST_TEXT - 100) // 2
@@ -90,14 +94,14 @@ def _message(exception: BaseException) -> str:
     try:
         return clean(str(exception))
     except Exception as error:
-        return f"its text cannot be had: __str__ has raised {type(error).__name__}"
+        return f"no text: __str__ raised {type(error).__name__}"
 
 
 def _traceback(exception: BaseException) -> str:
     try:
         lines = traceback.format_exception(type(exception), exception, exception.__traceback__)
     except Exception as error:
-        lines = [*traceback.format_tb(exception.__traceback__), f"(the rest cannot be had: {type(error).__name__})"]
+        lines = [*traceback.format_tb(exception.__traceback__), f"(no further text: {type(error).__name__})"]
     return clean("".join(lines))
 
 
@@ -111,7 +115,7 @@ def _attributes(exception: BaseException) -> dict[str, object]:
 
 
 class _Encoder:
-    """Makes plain values of an exception's arguments and attributes, for as long as there is room."""
+    """Converts an exception's arguments and attributes to plain values, within the bounds on their size."""
 
     def __init__(self) -> None:
         self._room = _MOST_SENT
@@ -129,10 +133,10 @@ class _Encoder:
         )
 
     def _encode(self, value: object, depth: int) -> object:
-        """What `_exceptions` makes the same of, or at least something that reads like it."""
+        """Returns what `_exceptions` decodes to the same value, or else to an object with the same text."""
         try:
             encoded, size = self._plain(value) if depth > _DEEPEST else self._plain_or_nested(value, depth + 1)
-        except Exception:  # of the value's own code, or since nothing plain is like it
+        except Exception:  # raised by the value's own code, or because it has no plain form
             encoded, size = _not_sent(value)
         self._room -= 1 + size
         return encoded
@@ -165,11 +169,11 @@ class _Encoder:
             and value.nbytes <= _MOST_TEXT
         ):
             return self._fitting(value, value.nbytes)
-        raise TypeError("nothing plain is like it")
+        raise TypeError("the value has no plain form")
 
     def _fitting(self, encoded: object, size: int) -> tuple[object, int]:
         if size > self._room:
-            raise ValueError("there is no room for it")
+            raise ValueError("the value exceeds the bounds")
         return encoded, size
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with calls."""
+"""Exceptions that calls raise."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ class PeerLostError(ConnectionError):
 
 
 class RuntimeClosedError(ConnectionError):
-    """This process's own end is closed: its runtime, or what it had of this peer."""
+    """This process has closed its runtime, or its connection to this peer."""
 
 
 class UnknownHostError(ConnectionError):
-    """No address is known for the host that was to be connected to."""
+    """The name of a host cannot be resolved to an address."""
 
 
 class WrongSecretError(ConnectionError):
-    """The peer does not know the secret that this runtime has, or the address is of a listener that is gone."""
+    """The peer has another secret than this runtime, or the address belongs to a listener that is closed."""
 
 
 class VersionMismatchError(ConnectionError):
-    """The peer runs a version of torch_axon that this one does not understand."""
+    """The peer runs a version of torch_axon with another wire format."""
 
 
 class RemoteError(RuntimeError):
-    """A function has failed with an exception of a class that this process does not have, or cannot make anew.
+    """A function of a peer failed with an exception whose class this process has not imported or cannot construct.
 
-    class_name: that class's name, with its module
-    message: what the exception has said
+    Args:
+        class_name: the name of that class, with its module
+        message: the text of the exception
+
+    Attributes:
+        class_name: the name of that class, with its module
+        message: the text of the exception
     """
 
     def __init__(self, class_name: str, message: str) -> None:
@@ -39,11 +44,11 @@ class RemoteError(RuntimeError):
         self.message = message
 
     def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
-        return type(self), (self.class_name, self.message)  # for callers that hand it on by pickle
+        return type(self), (self.class_name, self.message)  # so that callers can pickle it
 
 
 class RemoteTraceback(Exception):  # noqa: N818
-    """The cause of an exception that a function has raised: where that was."""
+    """The cause of an exception that a peer's function raised; its text is the traceback there."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -67,5 +72,9 @@ _CLASSES: dict[str, type[BaseException]] = {
 
 
 def raise_failure(code: str, message: str) -> NoReturn:
-    """Raises what a failure of the engine's is for Python."""
+    """Raises the Python exception for a failure of the engine.
+
+    Raises:
+        Exception: always; the class depends on `code`
+    """
     raise _CLASSES.get(code, ConnectionError)(message)

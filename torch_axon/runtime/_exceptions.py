@@ -1,7 +1,7 @@
-"""How a function's exception is made anew at its caller, of what `_descriptions` has sent.
+"""Reconstructs a function's exception at its caller from the description that `_descriptions` sent.
 
-No constructor written in Python runs: the object is made by its class's `__new__` and given the attributes that it had.
-It is used only if it then reads as it did at the function.
+No constructor written in Python runs: the class's `__new__` makes the object, which is then given its attributes. The
+object is used only if its text is then the same as at the function.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, NoReturn
 from torch_axon.runtime._descriptions import EXCEPTION, NOT_SENT, SURROGATES, TUPLE, clean, fields_of
 from torch_axon.runtime._errors import RemoteError, RemoteTraceback
 
-# What a function raises must not end those who have called it as if it had come to them.
+# A remote exception of these classes must not end its caller as if the caller itself had been interrupted.
 _NOT_OURS = (SystemExit, KeyboardInterrupt, GeneratorExit, StopIteration, StopAsyncIteration, CancelledError)
 
 
 class NotSent:
-    """Stands at the caller for a part of an exception that could not be sent, and reads as that did."""
+    """Replaces a value of an exception that could not be sent. It has the value's `str` and `repr`."""
 
     def __init__(self, class_name: str, text: str, representation: str) -> None:
         self.class_name = class_name
@@ -35,20 +35,25 @@ class NotSent:
 
 
 def raise_remote_failure(class_name: str, described: object) -> NoReturn:
-    """Raises what a function has raised elsewhere, as the same class where this process has it loaded.
+    """Raises what a peer's function raised, as the same class if this process has imported it.
 
-    described: [message, traceback], and for functions of Python arguments and attributes as well
+    Args:
+        class_name: the name of the class, with its module
+        described: [message, traceback]; from functions in Python, arguments and attributes follow
+
+    Raises:
+        Exception: always: the reconstructed exception, or a RemoteError
     """
     if not isinstance(described, list) or len(described) < 2:
         described = [str(described), ""]
     message, text, *details = described
     try:
         details = [_decode(detail) for detail in details]
-    except Exception:  # what the peer has sent is not what _descriptions makes
+    except Exception:  # the peer sent something that _descriptions does not produce
         details = [[], {}]
     exception = _rebuild(class_name, str(message), details)
     if text:
-        BaseException.__setattr__(exception, "__cause__", RemoteTraceback(str(text)))  # whatever its class forbids
+        BaseException.__setattr__(exception, "__cause__", RemoteTraceback(str(text)))  # even if its class forbids it
     raise exception
 
 
@@ -71,10 +76,10 @@ def _decode(value: object) -> object:
 
 
 def _rebuild(class_name: str, message: str, details: list[Any]) -> Exception:
-    """details: arguments and attributes, decoded; or nothing."""
+    """Reconstructs an exception. `details` is empty, or holds the decoded arguments and attributes."""
     cls = _find(class_name)
     arguments, attributes = details if len(details) == 2 else ([message], {})
-    if not isinstance(attributes, dict):  # only a peer that is not this library sends such
+    if not isinstance(attributes, dict):  # only a peer that is not this library sends this
         attributes = {}
     for given in (arguments, [message]):
         try:
@@ -83,7 +88,7 @@ def _rebuild(class_name: str, message: str, details: list[Any]) -> Exception:
             exception = _make(cls, given, attributes)
             if not details or clean(str(exception)) == message:
                 return exception
-        except Exception:  # a class that cannot be made so, or that cannot do with what could be sent
+        except Exception:  # the class cannot be made this way, or not from the values that could be sent
             continue
     return _make_known(RemoteError(class_name, message), {"__notes__": attributes.get("__notes__")})
 
@@ -93,24 +98,24 @@ def _make(cls: type[Exception], arguments: list[Any], attributes: dict[str, Any]
 
 
 def _make_known(exception: Exception, attributes: dict[str, Any]) -> Exception:
-    """Gives it the attributes that it had at its function, without running its class's code."""
+    """Gives an exception the attributes that it had at the function, without running code of its class."""
     fields = fields_of(type(exception))
     for name, value in attributes.items():
         if name in fields:
-            with suppress(AttributeError, TypeError):  # which cannot be written, or not to this
+            with suppress(AttributeError, TypeError):  # a field that is read-only or refuses this value
                 BaseException.__setattr__(exception, name, value)
         elif not name.startswith("__"):
             vars(exception)[name] = value
     notes = attributes.get("__notes__")
     if isinstance(notes, list) and all(isinstance(note, str) for note in notes):
         vars(exception)["__notes__"] = notes
-    getattr(exception, "__notes__", None)  # as whatever prints it does: a class may have a __getattr__ that fails
+    getattr(exception, "__notes__", None)  # fails here, not in printing, if the class has a bad __getattr__
     return exception
 
 
 def _find(class_name: str) -> type[Exception] | None:
-    """Among the built-in exceptions and those of modules that are imported already: nothing is imported for a peer."""
-    if class_name == "BaseExceptionGroup":  # of what _NOT_OURS has made exceptions of
+    """Finds a class among the built-in exceptions and in imported modules. Nothing is imported for a peer."""
+    if class_name == "BaseExceptionGroup":  # since members of _NOT_OURS were replaced by exceptions
         class_name = "ExceptionGroup"
     found: object = vars(builtins).get(class_name)
     names = class_name.split(".")

@@ -1,4 +1,4 @@
-"""How functions run that do not run on the runtime's own thread: coroutines on a loop, others in an executor."""
+"""Runs functions outside the runtime's own thread: coroutines on an event loop, others in an executor."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 Arguments = tuple[Any, ...]
 
-_cancelled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # each by its loop's thread alone
+_cancelled: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()  # each task is added by its loop's thread only
 
-# How long a coroutine may take to end that has been cancelled because its runtime closes, and that has to be once more.
+# How long a coroutine may take to end after its runtime has cancelled it, for the first and for the second time.
 _LONGEST_CANCELLATION_S = 1.0
 _LONGEST_SECOND_CANCELLATION_S = 0.5
 
 
 def _cancel_once(task: asyncio.Task[Any]) -> None:
-    """A second time would interrupt what it does about the first."""
+    """Cancels a task, unless that was done before: a second time would interrupt its handling of the first."""
     if task not in _cancelled:
         _cancelled.add(task)
         task.cancel()
 
 
 class InExecutor:
-    """Called by the runtime's thread with an invocation; answers it from a thread of the executor."""
+    """Runs a function in an executor. The runtime's thread calls this, and a thread of the executor answers."""
 
     def __init__(self, function: Callable[..., Any], executor: Executor) -> None:
         self._function = function
@@ -47,8 +47,8 @@ class InExecutor:
     def __call__(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
         try:
             submitted = self._executor.submit(self._run, invocation, args, kwargs)
-        except RuntimeError as error:  # it has been shut down, or its threads cannot start
-            raise RuntimeError(f"the executor of '{invocation.name}' does not take it: {error}") from error
+        except RuntimeError as error:  # the executor is shut down or cannot start threads
+            raise RuntimeError(f"the executor of '{invocation.name}' refused the call: {error}") from error
         submitted.add_done_callback(partial(_fail_unless_run, invocation))
 
     def _run(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
@@ -60,7 +60,7 @@ class InExecutor:
         except BaseException as exception:
             invocation.fail(exception)
         else:
-            if isinstance(result, CoroutineType):  # of a decorated `async def`
+            if isinstance(result, CoroutineType):  # from a decorated `async def`
                 invocation.runtime._run_coroutine(invocation, result)
             else:
                 invocation.reply(result)
@@ -69,17 +69,21 @@ class InExecutor:
 
 
 def _fail_unless_run(invocation: RuntimeInvocation, submitted: Future[None]) -> None:
-    """What has run has answered, so that this says nothing."""
+    """Fails an invocation that the executor did not run. If it ran, it has answered, and this has no effect."""
     if submitted.cancelled():
-        invocation.fail(RuntimeError(f"the executor of '{invocation.name}' was shut down before it ran"))
+        invocation.fail(RuntimeError(f"the executor of '{invocation.name}' was shut down before the call ran"))
         return
     error = submitted.exception()
     if error is not None:
-        invocation.fail(RuntimeError(f"the executor of '{invocation.name}' cannot run it: {error!r}"))
+        invocation.fail(RuntimeError(f"the executor of '{invocation.name}' cannot run the call: {error!r}"))
 
 
 def check_executor(name: str, executor: Executor) -> None:
-    """Refuses what would run the function elsewhere, where neither its arguments nor its caller can be reached."""
+    """Refuses executors that run functions in other processes, where arguments and caller cannot be reached.
+
+    Raises:
+        TypeError: the executor does so, or is no executor
+    """
     for module, cls in (
         ("concurrent.futures.process", "ProcessPoolExecutor"),
         ("concurrent.futures.interpreter", "InterpreterPoolExecutor"),
@@ -87,7 +91,7 @@ def check_executor(name: str, executor: Executor) -> None:
         if module in sys.modules and isinstance(executor, getattr(sys.modules[module], cls)):
             raise TypeError(
                 f"register: the executor of '{name}' is a {cls}; allowed: executors that run functions in threads of "
-                "this process, such as ThreadPoolExecutor. For other processes, have the function submit to it"
+                "this process, such as ThreadPoolExecutor. For other processes, submit from within the function"
             )
     if not callable(getattr(executor, "submit", None)):
         raise TypeError(f"register: the executor of '{name}' is {executor!r}; allowed: a concurrent.futures.Executor")
@@ -97,23 +101,23 @@ Step = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class OnLoop:
-    """Starts coroutines on a loop, one wake-up for all that have come, and cancels those that nobody waits for.
+    """Starts coroutines on a loop and cancels those whose callers have given up.
 
-    A loop that has stopped may run again, so calls wait for it, until their deadlines. Those of a loop that is closed
-    fail at once, whether they have begun or not.
+    One wake-up of the loop starts all coroutines that are queued. A stopped loop may run again, so its calls wait until
+    their deadlines. The calls of a closed loop fail at once, whether they have begun or not.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._coming: deque[tuple[Step, RuntimeInvocation, Arguments, dict[str, Any]]] = deque()
+        self._queued: deque[tuple[Step, RuntimeInvocation, Arguments, dict[str, Any]]] = deque()
         self._woken = False
         self._running: dict[int, tuple[asyncio.Task[None], RuntimeInvocation]] = {}  # by the invocation's serial
-        if asyncio._get_running_loop() is loop:  # else it is the runtime's own, which ends its coroutines itself
+        if asyncio._get_running_loop() is loop:  # the runtime's own loop ends its coroutines itself
             _loops.watch(loop, self)
 
     def function(self, function: Step) -> Callable[[RuntimeInvocation, Arguments, dict[str, Any]], None]:
         def start(invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
-            self._coming.append((function, invocation, args, kwargs))
+            self._queued.append((function, invocation, args, kwargs))
             if not self._woken:
                 self._wake()
 
@@ -125,15 +129,15 @@ class OnLoop:
             self.loop_closed()
 
     def loop_closed(self) -> None:
-        self._woken = False  # before the look: what comes after it finds the loop closed by itself
+        self._woken = False  # before the check: a call that is queued after it finds the loop closed by itself
         for invocation in self._take_all():
             invocation.fail(RuntimeError(f"the loop on which '{invocation.name}' runs is closed"))
 
     def _take_all(self) -> Iterator[RuntimeInvocation]:
-        """Those of a loop that runs nothing any more. Several threads may find that out at a time."""
+        """Removes and yields all invocations of a closed loop. Several threads may do so at the same time."""
         with suppress(IndexError):
             while True:
-                yield self._coming.popleft()[1]
+                yield self._queued.popleft()[1]
         with suppress(KeyError):
             while True:
                 yield self._running.popitem()[1][1]
@@ -146,9 +150,9 @@ class OnLoop:
             _cancel_once(self._running[serial][0])
 
     def _start_all(self) -> None:
-        self._woken = False  # before the look: what comes after it wakes again
-        while self._coming:
-            function, invocation, args, kwargs = self._coming.popleft()
+        self._woken = False  # before the check: a call that is queued after it wakes the loop again
+        while self._queued:
+            function, invocation, args, kwargs = self._queued.popleft()
             if invocation.is_cancelled:
                 _fail_as_cancelled(invocation)
                 continue
@@ -171,20 +175,23 @@ class OnLoop:
             self._running.pop(serial, None)
 
     def _end(self, serial: int, _: asyncio.Task[None]) -> None:
-        """A task that is cancelled before its first step, as `asyncio.run` does at its end, never runs `_run`."""
+        """Fails the invocation of a task that never ran `_run`.
+
+        `asyncio.run` does that at its end: it cancels tasks before their first step.
+        """
         ended = self._running.pop(serial, None)
         if ended is not None:
             _fail_as_cancelled(ended[1])
 
 
 def _fail_as_cancelled(invocation: RuntimeInvocation, cancelled: asyncio.CancelledError | None = None) -> None:
-    """Unless it has been answered. Functions that raise it by themselves say why."""
+    """Fails an invocation as cancelled, unless it is answered. A function that raises CancelledError may say why."""
     why = f": {cancelled}" if cancelled is not None and cancelled.args else ""
     invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled{why}"))
 
 
 class LoopThread:
-    """A loop of the runtime's own, for coroutines that were registered where no loop was running."""
+    """The runtime's own loop, for coroutine functions that were registered without a running loop."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -203,14 +210,14 @@ class LoopThread:
         for task in tasks:
             _cancel_once(task)
         tasks = self._await_ends(tasks, _LONGEST_CANCELLATION_S)
-        for task in tasks:  # which has gone on in spite of the first
+        for task in tasks:  # one that continued after the first cancellation
             task.cancel()
         self._await_ends(tasks, _LONGEST_SECOND_CANCELLATION_S)
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 
     def _await_ends(self, tasks: set[asyncio.Task[Any]], timeout: float) -> set[asyncio.Task[Any]]:
-        """So that each answers that it has been cancelled. Returns those that have not ended."""
+        """Waits until the tasks end, so that each answers that it was cancelled. Returns those that have not ended."""
         return self.loop.run_until_complete(asyncio.wait(tasks, timeout=timeout))[1] if tasks else tasks
 
     def stop(self, timeout: float) -> None:

@@ -1,4 +1,4 @@
-"""The answer to a call, now or later."""
+"""The future of a call's answer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
 
 _FOREVER_S = 365 * 24 * 3600.0
 _UNSET: Any = object()
-_watching = threading.RLock()  # guards who watches any future; what is collected within it may close a runtime
-# How soon a thread hears that another one has unpacked an answer, and how long that may take.
+# Guards the callbacks of all futures. It is reentrant, since garbage collection under it may close a runtime.
+_watching = threading.RLock()
+# How often a thread checks whether another thread has unpacked an answer, and how long that may take.
 _TAKING_INTERVAL_S, _LONGEST_TAKING_S = 0.0005, 60.0
 _log = logging.getLogger("torch_axon.runtime")
 
 
 class Future:
-    """What `Peer.invoke` returns: to be awaited, or waited for, from any thread and with or without a loop.
+    """The answer of a call, as `Peer.invoke` returns it. Any thread may wait for it, and any event loop may await it.
 
-    Waiting drives the engine, and so does a loop while it awaits answers that come soon; else the engine's thread does,
-    and one wake-up of the loop serves all calls that have been answered by then.
+    A thread that waits drives the engine. An event loop drives it while answers arrive soon. Otherwise the engine's own
+    thread does, and one wake-up of the loop serves all calls that have been answered by then.
     """
 
     __slots__ = (
@@ -55,33 +56,58 @@ class Future:
         self._value = _UNSET
         self._exception: BaseException | None = None
         self._taker: int | None = None  # the thread that unpacks the answer
-        self._callbacks: list[Callable[[], object]] | None = None  # None: nobody watches
+        self._callbacks: list[Callable[[], object]] | None = None  # None: no callbacks yet
         self._is_told = False
-        self._loop_wakeups: _wakeups.Wakeups | None = None  # that hear of it
-        self._is_served = False  # by the runtime's thread, which outlives any loop
+        self._loop_wakeups: _wakeups.Wakeups | None = None  # those of the loop that awaits it
+        self._is_served = False  # whether the runtime's thread, which outlives any loop, runs the callbacks
 
     def done(self) -> bool:
-        """Whether there is an answer, or an error in its place."""
+        """Returns whether the answer, or an error in its place, has arrived."""
         return self._call.finished
 
     def wait(self, timeout: float | None = None) -> Any:
-        """The answer; raises what the function has raised, or TimeoutError after `timeout` seconds of waiting.
+        """Waits for the answer and returns it. `result` is the same method.
 
-        The call itself goes on then, until its own deadline.
+        Args:
+            timeout: seconds to wait; None: until the call's own deadline. The call continues after a timeout here.
+
+        Returns:
+            What the function returned; None for a one-way call.
+
+        Raises:
+            Exception: what the function raised, as the same class if this process has imported it
+            RemoteError: the function raised an exception of a class that this process cannot construct
+            LookupError: the peer has no function or mailbox of this name
+            TimeoutError: no answer within `timeout`, or the call's own deadline passed
+            CancelledError: the call was cancelled
+            PeerLostError: the peer's process or the connection ended
+            RuntimeClosedError: this process closed the runtime or the connection
+            BufferError: a limit was reached, such as `max_waiting_calls`; the text names it
+            RuntimeError: the runtime's own thread waits, but is needed to place the answer's tensors
         """
         if self._policy.where is not None and not self._call.finished and self._peer._runtime._is_own_thread():
             raise RuntimeError(
-                f"'{self._peer.name}' is waited for on the runtime's thread, which has to say where its answer goes: "
-                "give the function that waits an executor, or make it asynchronous"
+                f"the runtime's thread waits for an answer of '{self._peer.name}', but must itself choose the memory "
+                "for that answer: register the waiting function with an executor, or make it asynchronous"
             )
         if not self._call.finished and not self._call.wait(_FOREVER_S if timeout is None else timeout):
-            raise TimeoutError(f"no answer from '{self._peer.name}' within the {timeout} s that were waited")
+            raise TimeoutError(f"no answer from '{self._peer.name}' within {timeout} s of waiting")
         return self._outcome()
 
     result = wait
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the function has raised, or what went wrong on the way; None for an answer."""
+        """Waits for the answer and returns the exception in its place.
+
+        Args:
+            timeout: seconds to wait; None: until the call's own deadline
+
+        Returns:
+            What the function raised or what failed on the way; None if the call succeeded.
+
+        Raises:
+            TimeoutError: no answer within `timeout`
+        """
         try:
             self.wait(timeout)
         except BaseException:
@@ -90,22 +116,34 @@ class Future:
         return self._exception
 
     def cancel(self) -> bool:
-        """Ends the call with CancelledError, unless it has ended; the function is told. Returns whether it did."""
+        """Cancels the call, unless it has ended, and notifies the peer's function.
+
+        Returns:
+            Whether the call ended with CancelledError by this.
+        """
         if self._call.finished:
             return False
         self._call.cancel()
         return self._call.wait(_FOREVER_S) and self._call.cancelled
 
     def cancelled(self) -> bool:
+        """Returns whether the call ended with CancelledError."""
         return self._call.finished and isinstance(self.exception(), CancelledError)
 
     def add_done_callback(self, callback: Callable[[Future], object]) -> None:
-        """Calls it with this future once it is done: on the runtime's thread, or at once."""
+        """Calls a function with this future when it is done.
+
+        The callback runs on the runtime's thread, or at once on this thread if the future is already done. Exceptions
+        that it raises on the runtime's thread are logged.
+
+        Args:
+            callback: a function that takes the future; it must not block
+        """
         if not self._when_done(partial(callback, self), None):
             callback(self)
 
     def torch_future(self) -> torch.futures.Future[Any]:
-        """The same as a future of torch's."""
+        """Returns a `torch.futures.Future` that completes with the same value or exception."""
         future: torch.futures.Future[Any] = torch.futures.Future()
 
         def copy(done: Future) -> None:
@@ -133,7 +171,7 @@ class Future:
         return self._outcome()
 
     def _when_done(self, callback: Callable[[], object], queue: _wakeups.Wakeups | None) -> bool:
-        """False: it is done already, and this callback is not called."""
+        """Adds a callback. Returns False, and does not call it, if the future is already done."""
         with _watching:
             if self._is_told:
                 return False
@@ -145,7 +183,7 @@ class Future:
                 if watched:
                     self._loop_wakeups = queue
                     queue.expect(self._peer._runtime._drives)
-            elif first or not self._is_served:  # whoever comes first may be a loop that ends before the call
+            elif first or not self._is_served:  # the first watcher may be a loop that closes before the call ends
                 self._is_served = True
                 watched = (first or self._leave_loop()) and self._call.watch_served(self._peer._runtime._core, self)
             else:
@@ -170,8 +208,8 @@ class Future:
                 continue
             try:
                 callback()
-            except Exception:  # the others are to hear all the same
-                _log.exception("a callback of a call to '%s' has raised", self._peer.name)
+            except Exception:  # the other callbacks must still run
+                _log.exception("a callback of a call to '%s' raised an exception", self._peer.name)
 
     def _outcome(self) -> Any:
         if self._value is _UNSET and self._exception is None:
@@ -181,14 +219,17 @@ class Future:
         return self._value
 
     def _take_once(self) -> None:
-        """By the first thread, without a lock: what is unpacked may run any code of Python's, by finalizers say."""
+        """Unpacks the answer on the first thread that asks for it.
+
+        No lock is held, because unpacking may run arbitrary Python code, such as finalizers.
+        """
         if self._call.claim_answer():
             self._taker = threading.get_ident()
             return self._take()
         until = monotonic() + _LONGEST_TAKING_S
         while self._value is _UNSET and self._exception is None:
             if self._taker == threading.get_ident() or monotonic() > until:
-                raise RuntimeError(f"the answer of '{self._peer.name}' has not been unpacked: that was interrupted")
+                raise RuntimeError(f"the answer of '{self._peer.name}' was lost: unpacking it was interrupted")
             sleep(_TAKING_INTERVAL_S)
 
     def _take(self) -> None:
@@ -196,6 +237,6 @@ class Future:
             self._value = self._call.take_answer(self._policy.device)
         except Exception as exception:
             self._exception = exception.with_traceback(None)
-        except BaseException as exception:  # of a signal handler; the answer is gone with it
-            self._exception = RuntimeError(f"the unpacking of an answer was interrupted by {exception!r}")
+        except BaseException as exception:  # from a signal handler; the answer is lost
+            self._exception = RuntimeError(f"unpacking an answer was interrupted by {exception!r}")
             raise

@@ -1,7 +1,7 @@
-"""Functions that answer more than once: generators, whose values callers ask for a few ahead of their use.
+"""Generator functions: a caller requests their values a few at a time, ahead of their use.
 
-A caller opens a generator under a number of its own, and keeps some calls for its next values under way: no more values
-are made than that, so a caller that is slow holds the generator back.
+A caller opens a generator under a number that the caller chooses, and keeps a few requests for its next values in
+flight. The generator produces no more values than were requested, so a slow caller holds it back.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MOST_STOPPED = 1024
 
 
 class _Open:
-    """A generator that has been called and not stopped. Answers `[count, value]`, and None once it is through."""
+    """An open generator. It answers each request with `[count, value]`, and with None after the last value."""
 
     def __init__(self, values: Iterator[Any] | AsyncIterator[Any]) -> None:
         self.values: Iterator[Any] | AsyncIterator[Any] | None = values
-        self.elsewhere: Step | None = None  # how it goes on where that is not the runtime's thread
+        self.elsewhere: Step | None = None  # how it continues, unless on the runtime's thread
         self._count = 0
-        self._turn = threading.Lock()  # executors and free threads may ask twice at a time
+        self._turn = threading.Lock()  # several threads of an executor may request values at once
         self._async_turn: asyncio.Lock | None = None
 
     def next(self) -> list[Any] | None:
@@ -69,7 +69,7 @@ class _Open:
                 raise
 
     def close(self) -> None:
-        """It goes, and so is closed, as soon as nobody is within it."""
+        """Drops the generator, which Python closes as soon as no thread is executing it."""
         self.values = None
 
     def _counted(self, value: Any) -> list[Any]:
@@ -91,26 +91,27 @@ class _Open:
 
 
 class Generators:
-    """Those of a runtime that are open, by caller and its number. The runtime's thread alone."""
+    """The open generators of a runtime, by caller and number. Only the runtime's thread uses this."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[RuntimeConnection, int], _Open] = {}
-        # A stop may overtake the opening, whose arguments are larger.
+        # A stop may arrive before the opening, whose arguments take longer to transfer.
         self._stopped: dict[RuntimeConnection, deque[int]] = {}
 
     def opener(self, function: Callable[..., Any], executor: Executor | None, loop: OnLoop | None) -> Step:
-        """What is called with an invocation of a generator function: answers with the number it was opened under."""
+        """Returns what the runtime calls to open a generator. It answers with the number of the generator."""
 
         def open_generator(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             try:
                 number = kwargs.pop(NUMBER, None)
                 if not isinstance(number, int):
-                    raise TypeError(f"'{invocation.name}' is a generator function: allowed: to iterate over it")
+                    raise TypeError(f"'{invocation.name}' is a generator function; call it with Peer.iterate")
                 opened = _Open(_checked(function(*args, **kwargs), invocation.name))
                 if isinstance(opened.values, AsyncIterator):
                     if loop is None:
                         raise TypeError(
-                            f"'{invocation.name}' has made an asynchronous generator, but hides that it does"
+                            f"'{invocation.name}' returned an asynchronous generator, but its decorator hides that; "
+                            "use functools.wraps"
                         )
                     opened.elsewhere = loop.function(opened.anext)
                 elif executor is not None:
@@ -126,7 +127,7 @@ class Generators:
     def answer_next(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         opened = self._open.get((invocation.connection, args[0]))
         if opened is None:
-            invocation.fail(LookupError(f"there is no open generator {args[0]!r}"))
+            invocation.fail(LookupError(f"no generator {args[0]!r} is open"))
         else:
             opened.answer(invocation)
 
@@ -139,13 +140,13 @@ class Generators:
         invocation.reply(None)
 
     def drop(self, connection: RuntimeConnection) -> None:
-        """Its caller is gone."""
+        """Closes the generators of a caller whose connection ended."""
         self._stopped.pop(connection, None)
         for key in [key for key in self._open if key[0] is connection]:
             self._open.pop(key).close()
 
     def close(self) -> None:
-        for key in list(self._open):  # a generator that ends meanwhile takes itself out
+        for key in list(self._open):  # a generator that ends meanwhile removes itself
             opened = self._open.pop(key, None)
             if opened is not None:
                 opened.close()
@@ -156,23 +157,23 @@ class Generators:
             self._stopped[connection].remove(number)
             return
         if (connection, number) in self._open:
-            raise ValueError(f"there is an open generator {number} already")
+            raise ValueError(f"generator {number} is already open")
         if len(self._open) >= _MOST_OPEN:
-            raise BufferError(f"{_MOST_OPEN} generators are open already, as many as may")
+            raise BufferError(f"{_MOST_OPEN} generators are open, which is the limit; close some of them first")
         self._open[connection, number] = opened
 
 
 def _checked(made: object, name: str) -> Iterator[Any] | AsyncIterator[Any]:
     if isinstance(made, Iterator | AsyncIterator):
         return made
-    raise TypeError(f"'{name}' has returned a {type(made).__qualname__}; allowed: a generator, to iterate over it")
+    raise TypeError(f"iterate: '{name}' returned a {type(made).__qualname__}; allowed: a generator")
 
 
 class Answers:
-    """The values of a generator function at a peer, in order: an iterator, and an asynchronous one.
+    """The values of a peer's generator function, in order, as `Peer.iterate` returns them.
 
-    Ends by itself with the generator, and with the first error; `close()`, or leaving its `with` block, asynchronous or
-    not, ends it before.
+    This is an iterator and an asynchronous iterator. It ends with the generator, or with the first exception, which it
+    raises. `close()`, or leaving a `with` or `async with` block, ends it earlier. Use it from one thread at a time.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class Answers:
         self._policy = BY_DEFAULT if memory is None else policy_of(memory, read_step)
         self._begun = False
         self._asked: deque[Future] = deque()
-        self._here: dict[int, Any] = {}  # what has come before its turn
+        self._here: dict[int, Any] = {}  # values that arrived out of order
         self._count = 0
         self._ended = False
 
@@ -209,6 +210,12 @@ class Answers:
         return self
 
     def __next__(self) -> Any:
+        """Returns the next value.
+
+        Raises:
+            StopIteration: there are no more values
+            Exception: what the generator raised, or what `Future.wait` raises
+        """
         try:
             if not self._begun:
                 self._begin(None if self._ended else self._opening.result())
@@ -222,6 +229,12 @@ class Answers:
         return self._hand_out()
 
     async def __anext__(self) -> Any:
+        """Awaits and returns the next value.
+
+        Raises:
+            StopAsyncIteration: there are no more values
+            Exception: what the generator raised, or what `Future.wait` raises
+        """
         try:
             if not self._begun:
                 self._begin(None if self._ended else await self._opening)
@@ -235,7 +248,7 @@ class Answers:
         return self._hand_out()
 
     def close(self) -> None:
-        """The generator makes no more values, and these end."""
+        """Stops the peer's generator and ends the iteration. Closing again does nothing."""
         if not self._ended and self._may_be_open():
             self._peer.tell(STOP, self._number)
         self._ended = True
@@ -251,7 +264,7 @@ class Answers:
         return failure is None or isinstance(failure, TimeoutError | CancelledError)
 
     def _break_off(self) -> None:
-        """A value is missing from here on."""
+        """Ends the iteration after an exception, since a value is missing from here on."""
         self.close()
         self._here.clear()
 
@@ -260,7 +273,7 @@ class Answers:
         if self._ended:
             return
         if number != self._number:
-            raise TypeError(f"iterate: the function of '{self._peer.name}' is not a generator function")
+            raise TypeError(f"iterate: the function at '{self._peer.name}' is not a generator function; use invoke")
         for _ in range(self._ahead):
             self._ask()
 
@@ -268,7 +281,7 @@ class Answers:
         self._asked.append(self._peer._start(NEXT, (self._number,), {}, self._timeout, self._policy))
 
     def _take(self, answer: list[Any] | None) -> None:
-        if answer is None:  # what was made before it may still be on its way
+        if answer is None:  # values before the last one may still be in flight
             if not self._ended:
                 self._peer.tell(STOP, self._number)
             self._ended = True

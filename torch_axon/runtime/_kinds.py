@@ -1,4 +1,4 @@
-"""What kind of function is registered, whatever decorates it."""
+"""Determines the kind of a registered function, also through decorators."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# Parameters of `Peer.invoke`, `tell` and `iterate` that hide a function's own of the same names.
+# Parameters of `Peer.invoke`, `tell` and `iterate` that hide parameters of the same names in a function.
 _CALL_OPTIONS = ("timeout", "memory")
 
 
 class Kind(NamedTuple):
-    """What calling a function makes. A decorator may hide what it decorates, and may do with that what it likes."""
+    """What a call of a function returns. A decorator may hide the wrapped function or change what it returns."""
 
-    is_coroutine: bool  # a coroutine, for sure
-    is_generator: bool  # a generator, asynchronous or not, for sure
-    is_async: bool  # one of these that runs on a loop, for sure
+    is_coroutine: bool  # certainly a coroutine
+    is_generator: bool  # certainly a generator, asynchronous or not
+    is_async: bool  # certainly something that runs on a loop
     may_iterate: bool  # perhaps a generator
     may_be_async: bool  # perhaps something that runs on a loop
 
 
 def kind_of(function: Callable[..., Any]) -> Kind:
-    """Looks through `functools.partial`, objects that are called, and what `functools.wraps` leaves.
+    """Returns the kind of a function, looking through `functools.partial`, callable objects and `functools.wraps`.
 
     Raises:
-        TypeError: it cannot be called
+        TypeError: the object is not callable
     """
     if not callable(function):
         raise TypeError(f"register: {function!r} cannot be called; allowed: a function")
@@ -44,31 +44,31 @@ def kind_of(function: Callable[..., Any]) -> Kind:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a function is registered as where no name is given.
+    """Returns the name under which a function is registered if none is given.
 
     Raises:
-        TypeError: it has no name of its own
+        TypeError: the function has no name
     """
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", None)
     if isinstance(name, str):
         return name
-    raise TypeError(f"register: {function!r} has no name; allowed: to give it one, register('name')(…)")
+    raise TypeError(f"register: {function!r} has no name; give it one by register('name')(…)")
 
 
 def hidden_parameters(function: Callable[..., Any], is_generator: bool) -> list[str]:
-    """Its parameters that callers cannot pass by name but through `Peer.options`."""
+    """Returns the parameters that callers can pass by name only through `Peer.options`."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of functions that are not Python's
+    except (TypeError, ValueError):  # a function that is not written in Python
         return []
     options = [*_CALL_OPTIONS, "ahead"] if is_generator else _CALL_OPTIONS
     return [name for name in options if name in parameters]
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs when it is called."""
+    """Returns the function that runs when an object is called."""
     while isinstance(function, functools.partial):
         function = function.func
     is_function = inspect.isroutine(function) or inspect.isclass(function)
@@ -76,7 +76,7 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
-    for _ in range(100):  # a chain may lead back to itself
+    for _ in range(100):  # bounded, because a chain of wrappers may be a cycle
         if isinstance(function, functools.partial):
             function = function.func
         elif hasattr(function, "__wrapped__"):

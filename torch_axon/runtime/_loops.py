@@ -1,7 +1,7 @@
-"""Event loops, seen from other threads: a callback that may come too late, and the end of a loop.
+"""Callbacks on event loops from other threads, and notification when a loop is closed.
 
-asyncio tells nobody that a loop is closed. A loop drops its timers then, so a timer that is never due tells us: its
-callback is destroyed within `loop.close()`.
+asyncio has no event for the end of a loop. However, a closed loop drops its timers, so we schedule a timer that is
+never due. Its callback is destroyed within `loop.close()`, and its finalizer notifies us.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Listener(Protocol):
 
 
 class _Sentinel:
-    """The callback of a loop's timer that is never due."""
+    """The callback of the timer that is never due."""
 
     def __init__(self) -> None:
         self.listeners: weakref.WeakSet[Listener] = weakref.WeakSet()
 
     def __call__(self) -> None:
-        """Never, in practice."""
+        """Does nothing; the timer is due in ten years."""
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_finalizing():
@@ -39,7 +39,10 @@ _sentinels: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Se
 
 
 def watch(loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
-    """Calls `listener.loop_closed()` when the loop is closed, if the listener still exists. On the loop's thread."""
+    """Calls `listener.loop_closed()` when the loop is closed, if the listener still exists.
+
+    This must be called on the loop's thread.
+    """
     reference = _sentinels.get(loop)
     sentinel = None if reference is None else reference()
     if sentinel is None:
@@ -50,7 +53,7 @@ def watch(loop: asyncio.AbstractEventLoop, listener: Listener) -> None:
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: object) -> bool:
-    """Returns whether the loop has taken the callback: a closed loop takes none. From any thread."""
+    """Schedules a callback on a loop, from any thread. Returns False if the loop is closed."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Where the tensors of a message go: `memory=` of calls, functions, iterations and mailboxes."""
+"""The `memory=` option of calls, functions, iterations and mailboxes: where the tensors of a message arrive."""
 
 from __future__ import annotations
 
@@ -14,25 +14,33 @@ from torch_axon.runtime._names import NUMBER
 
 
 class Incoming(NamedTuple):
-    """A tensor that is announced."""
+    """The description of a tensor that is about to be received.
+
+    Attributes:
+        dtype: its type
+        shape: its shape
+        is_cuda: whether it is on CUDA at its sender
+    """
 
     dtype: torch.dtype
     shape: torch.Size
-    is_cuda: bool  # at its sender
+    is_cuda: bool
 
 
 def incoming(dtype: torch.dtype, shape: tuple[int, ...], is_cuda: bool) -> Incoming:
-    """Called by the extension."""
+    """Makes a description for the extension, which calls this."""
     return Incoming(dtype, torch.Size(shape), is_cuda)
 
 
 class Coming(list[Incoming]):
-    """The tensors of a message that is announced, in order, and its plain values, which are there already.
+    """The tensors of a message that is about to be received, in order, and its plain values, which have arrived.
 
-    args, kwargs: of a function's arguments (`register`): what it will be called with
-    value: of an answer, of a value that is iterated over, of a message to a mailbox: what it will be
+    In the values, an `Incoming` takes the place of each tensor.
 
-    An `Incoming` stands in them for each tensor.
+    Attributes:
+        args: for a call (`Runtime.register`): the positional arguments of the function
+        kwargs: for a call: the named arguments of the function
+        value: for an answer, a value of an iteration, or a message to a mailbox: that value
     """
 
     args: list[Any]
@@ -44,7 +52,7 @@ class Coming(list[Incoming]):
         self.args, self.kwargs, self.value = [], {}, None
 
 
-# Gives what is coming its values, as they travel.
+# Fills a Coming with the plain values of a message, given in their wire form.
 Reader = Callable[[Coming, Any], None]
 
 
@@ -58,12 +66,12 @@ def read_answer(coming: Coming, values: Any) -> None:
 
 
 def read_step(coming: Coming, values: Any) -> None:
-    """Of an iteration: [count, value]."""
+    """Reads a value of an iteration, which is sent as [count, value]."""
     coming.value = values[1]
 
 
 def read_message(coming: Coming, values: Any) -> None:
-    """To a mailbox: the last argument."""
+    """Reads a message to a mailbox, which is the last argument of the call."""
     coming.value = values[0][-1]
 
 
@@ -75,13 +83,18 @@ HandOut = (
 
 @dataclass(frozen=True)
 class Memory:
-    """Where tensors go, and what happens where that is not to be had.
+    """Where received tensors are placed, and what happens if no memory is available there.
 
-    where: a device; or a function that is handed descriptions of all tensors of a message and its plain values, as a
-        `Coming`, and hands out a tensor for each of them, of the same type and shape, on the CPU or on CUDA. What comes
-        is received into it, and it is the one that comes out. None in its place: there is none for that one. A `Pool`
-        is such a function.
-    strict: whether the call fails then; else fresh memory of the host takes the tensor
+    Args:
+        where: a device, a `Pool`, or a function. The function takes a `Coming` and returns one tensor per described
+            tensor, contiguous, of the same type and shape, on the CPU or on CUDA. The data is received into it, and the
+            receiver gets this same tensor. It returns None for a tensor for which it has no memory.
+        strict: whether the call fails with BufferError if there is no memory; otherwise the tensor is placed in newly
+            allocated host memory
+
+    Attributes:
+        where: the device, pool or function
+        strict: whether the call fails if there is no memory
     """
 
     where: str | torch.device | HandOut
@@ -92,9 +105,9 @@ AnyMemory = str | torch.device | HandOut | Memory | None
 
 
 class Policy(NamedTuple):
-    """What the extension is told of a `memory=`."""
+    """A `memory=` option in the form that the extension takes."""
 
-    device: torch.device | None  # where tensors are put that have no place of their own; None: as at their sender
+    device: torch.device | None  # for tensors for which `where` gives no memory; None: the kind of device at the sender
     where: Where | None
 
 
@@ -125,7 +138,7 @@ def _asking(hand_out: HandOut, strict: bool, read: Reader) -> Where:
         tensors = list(hand_out(coming))
         if len(tensors) != len(announced):
             raise ValueError(
-                f"memory: {len(tensors)} tensors have been handed out; allowed: {len(announced)}, one each"
+                f"memory: the function returned {len(tensors)} tensors; allowed: {len(announced)}, one per description"
             )
         for number, (tensor, each) in enumerate(zip(tensors, announced, strict=True)):
             _check(tensor, each, number, strict)
@@ -136,29 +149,37 @@ def _asking(hand_out: HandOut, strict: bool, read: Reader) -> Where:
 
 
 def _check(tensor: object, incoming: Incoming, number: int, strict: bool) -> None:
-    """Of what is handed out for the tensor of this number."""
+    """Checks what a function returned for the described tensor of this number.
+
+    Raises:
+        BufferError: there is no memory, and that is an error
+        TypeError: it is not a tensor
+        ValueError: the tensor does not fit the description
+    """
 
     def refuse(what: object, allowed: object) -> ValueError:
-        return ValueError(f"memory: tensor {number} is handed out {what}; allowed: {allowed}")
+        return ValueError(f"memory: the function's tensor {number} {what}; allowed: {allowed}")
 
     if tensor is None:
         if strict:
-            raise BufferError(f"memory: there is none for tensor {number}, {incoming.dtype} of {list(incoming.shape)}")
+            raise BufferError(f"memory: no memory for tensor {number}, {incoming.dtype} of {list(incoming.shape)}")
         return
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"memory: a {type(tensor).__name__} is handed out for tensor {number}; allowed: a tensor, None")
+        raise TypeError(
+            f"memory: the function returned a {type(tensor).__name__} for tensor {number}; allowed: a tensor, None"
+        )
     if reason := _native.load().lack_of_memory(tensor):
-        raise refuse(f"as one that {reason}", "strided, with memory of its own, on the CPU or on CUDA")
+        raise refuse(reason, "strided, with memory of its own, on the CPU or on CUDA")
     if tensor.dtype != incoming.dtype:
-        raise refuse(f"as {tensor.dtype}", f"{incoming.dtype}, as it comes")
+        raise refuse(f"is of {tensor.dtype}", f"{incoming.dtype}, the type that was sent")
     if tensor.shape != incoming.shape:
-        raise refuse(f"with shape {list(tensor.shape)}", f"{list(incoming.shape)}, as it comes")
+        raise refuse(f"has shape {list(tensor.shape)}", f"{list(incoming.shape)}, the shape that was sent")
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        raise refuse("as a view that is not contiguous", "contiguous, so that it can be received into")
+        raise refuse("is not contiguous", "contiguous tensors, which data can be received into")
 
 
 def _check_apart(tensors: list[torch.Tensor]) -> None:
     ranges = sorted((str(t.device), t.data_ptr(), t.data_ptr() + t.nbytes) for t in tensors if t.nbytes)
     for (device, _, end), (next_device, begin, _) in pairwise(ranges):
         if device == next_device and begin < end:
-            raise ValueError("memory: tensors that overlap are handed out; allowed: memory of its own for each")
+            raise ValueError("memory: the function returned tensors that overlap; allowed: separate memory for each")

@@ -1,8 +1,8 @@
-"""Names that runtimes use among themselves."""
+"""Names of the functions that runtimes call among themselves."""
 
-# What names begin with of functions that runtimes call by themselves.
+# The prefix of these names.
 OWN = "axon."
 NEXT = "axon.next"
 STOP = "axon.stop"
-EXPOSE = "axon.lend"
-NUMBER = "axon.number"  # the argument that says that the caller iterates; no function has one of that name
+LEND = "axon.lend"
+NUMBER = "axon.number"  # a named argument which says that the caller iterates; no Python parameter can have this name

@@ -18,18 +18,23 @@ if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
     from torch_axon.runtime._runtime import Runtime
 
-# How long the end itself may take, once it is due.
+# How long closing itself may take after the time for draining.
 _LONGEST_END_S = 1.0
-# How often a loop looks for it, of which nobody tells: more and more seldom.
+# How often a loop polls for the end of a connection, since no event reports it. The interval doubles.
 _LEAST_LOOK_INTERVAL_S, _MOST_LOOK_INTERVAL_S = 0.002, 0.05
 
-_numbers = itertools.count()  # of generators, of all peers of this process
+_numbers = itertools.count()  # of generators, unique in this process
 
 
-class Peer(Closable):
-    """A runtime of another process, or of this one. Made by `Runtime.connect`; for any thread.
+class Peer:
+    """A connected runtime of another process, or of this one, as `Runtime.connect` returns it.
 
-    A context manager, and an asynchronous one: leaving it closes the peer.
+    All methods may be called on any thread. A peer is a context manager, also an asynchronous one, that closes the
+    connection.
+
+    Attributes:
+        name: the name that the peer's runtime was given
+        incarnation: a number that identifies that runtime; a restarted runtime has another one
     """
 
     def __init__(self, runtime: Runtime, connection: RuntimeConnection) -> None:
@@ -51,14 +56,28 @@ class Peer(Closable):
         memory: AnyMemory = None,
         **kwargs: Any,
     ) -> Future:
-        """Calls a function of the peer's; the future is done after `timeout` seconds at the latest.
+        """Calls a function of the peer.
 
-        Arguments and answers: tensors, what speaks DLPack or the buffer protocol, None, bool, int, float, str, bytes,
-        and lists, tuples and dicts of such; tuples arrive as lists. Tensors are read until the future is done: what is
-        written into them before may be what arrives. `memory` says where tensors of the answer arrive, see `Memory`: by
-        default on the CPU, or on CUDA where they were there at the peer and there is any here.
+        Arguments and answers may be tensors, objects with DLPack or the buffer protocol, None, bool, int, float, str,
+        bytes, and lists, tuples and dicts of these. Tuples arrive as lists. Tensors are not copied when this returns:
+        do not write to them until the future is done.
 
-        `timeout` and `memory` are not handed to the function: see `options` for one with parameters of these names.
+        Args:
+            function: the name under which the peer registered the function
+            args: positional arguments of the function
+            timeout: seconds until the call fails; None: the runtime's timeout
+            memory: where tensors of the answer arrive, see `Memory`. By default they arrive on the CPU, or on CUDA if
+                they are on CUDA at the peer and this process has CUDA.
+            kwargs: named arguments of the function. It gets neither `timeout` nor `memory`; use `options` for functions
+                with parameters of these names.
+
+        Returns:
+            The future of the answer, which is done within `timeout`. Failures of the call are raised by the future.
+
+        Raises:
+            TypeError: an argument cannot be sent, or `function` or `timeout` has a wrong type
+            ValueError: an argument is nested deeper than 64 levels, or `timeout` is negative
+            OverflowError: an int needs more than 64 bits
         """
         if memory is not None:
             return self._start(function, args, kwargs, timeout, policy_of(memory, read_answer))
@@ -84,26 +103,43 @@ class Peer(Closable):
         return Future(self, call, policy)
 
     def options(self, *, timeout: float | None = None, memory: AnyMemory = None, ahead: int = 16) -> Options:
-        """This peer with options for calls, whose named arguments are then all the function's.
+        """Returns this peer with options for calls, so that all named arguments of a call go to the function.
 
             peer.options().invoke("wait_for", timeout=3)                # the function's own timeout
             patient = peer.options(timeout=600)
             patient.invoke("train", epochs=3)
 
         Args:
-            timeout: seconds that a call may take; None: as long as the runtime says
+            timeout: seconds until a call fails; None: the runtime's timeout
             memory: where tensors of answers and values arrive, see `Memory`
-            ahead: values of a generator that are asked for before they are used
+            ahead: how many values of a generator are requested before they are used; at least 1
 
         Returns:
-            What has `invoke`, `tell` and `iterate`, and can be given to `publish`.
+            An object with `invoke`, `tell` and `iterate` that `publish` accepts as well.
+
+        Raises:
+            TypeError: `memory` is neither a device nor a function nor a `Memory`
+            ValueError: `ahead` is less than 1
         """
         return Options(self, timeout, memory, ahead)
 
     def tell(self, function: str, /, *args: Any, timeout: float | None = None, **kwargs: Any) -> Future:
-        """Calls a function without waiting for what becomes of it: done, with None, once the message has left.
+        """Makes a one-way call: the function's result and its exceptions are dropped.
 
-        At most 1,023 messages of a connection are under way; others wait for those to be dealt with.
+        At most 1,023 calls of a connection are in flight; further ones are queued.
+
+        Args:
+            function: the name under which the peer registered the function
+            args: positional arguments of the function, as for `invoke`
+            timeout: seconds within which the message must be sent; None: the runtime's timeout
+            kwargs: named arguments of the function
+
+        Returns:
+            A future that is done, with None, when the message has been sent.
+
+        Raises:
+            TypeError: an argument cannot be sent, or `function` or `timeout` has a wrong type
+            ValueError: an argument is nested deeper than 64 levels, or `timeout` is negative
         """
         return self._tell(function, args, kwargs, timeout)
 
@@ -126,35 +162,72 @@ class Peer(Closable):
         memory: AnyMemory = None,
         **kwargs: Any,
     ) -> Answers:
-        """The values of a generator function of the peer's, `ahead` of which are asked for before they are used.
+        """Calls a generator function of the peer and returns an iterator over its values.
 
-        `timeout` is for each of them, and `memory` says where their tensors arrive. An error, of the generator or on
-        the way, ends the iteration.
+        Args:
+            function: the name under which the peer registered the generator function
+            args: positional arguments of the function, as for `invoke`
+            ahead: how many values are requested before they are used; at least 1
+            timeout: seconds until the request of one value fails; None: the runtime's timeout
+            memory: where tensors of the values arrive, see `Memory`
+            kwargs: named arguments of the function
+
+        Returns:
+            The values in order. The iteration ends with the first exception, of the generator or of the connection.
+
+        Raises:
+            TypeError, ValueError, OverflowError: an argument cannot be sent, as for `invoke`, or `ahead` is less than 1
         """
         return self.options(timeout=timeout, memory=memory, ahead=ahead).iterate(function, *args, **kwargs)
 
     def send(self, tag: str, value: Any, /, timeout: float | None = None) -> Future:
-        """Sends a message to a mailbox of the peer's, in order with the others to this tag.
+        """Sends a message to a mailbox of the peer, in order with the other messages of this peer to the same tag.
 
-        The future is done once the mailbox has accepted it. While it is full, messages wait here, and count as calls
-        that wait: beyond `max_waiting_calls` of these, BufferError ends the newest.
+        While the mailbox is full, messages are queued here and count toward `max_waiting_calls`.
+
+        Args:
+            tag: the tag of the mailbox
+            value: the message, of the same types as arguments of `invoke`
+            timeout: seconds within which the mailbox must accept the message; None: the runtime's timeout
+
+        Returns:
+            A future that is done, with None, when the mailbox has accepted the message. It raises BufferError if
+                `max_waiting_calls` calls and messages are already queued.
+
+        Raises:
+            TypeError, ValueError, OverflowError: the message cannot be sent, as for `invoke`
         """
         call = self._connection.send(tag, value, self._timeout if timeout is None else timeout)
         return Future(self, call, BY_DEFAULT)
 
     def close(self, drain: bool = True, timeout: float | None = None) -> bool:
-        """Takes no calls any more, in either direction, and waits for those under way, for `timeout` seconds at most.
+        """Refuses new calls in both directions, waits for calls in flight, and closes the connection.
 
-        What is left then, and without `drain` at once, ends with an error here and at the peer, which is told in any
-        case. Returns whether nothing was left. On the runtime's thread and where a loop is running it does not wait
-        for what is under way, and returns False: that goes on, for as long. Closing again does nothing.
+        The peer is notified. Calls that are still in flight after `timeout`, or without `drain` at once, fail here and
+        at the peer. On the runtime's thread and on a thread with a running event loop this does not wait: calls in
+        flight continue in the background for up to `timeout`. Closing again does nothing.
+
+        Args:
+            drain: whether to wait for calls in flight
+            timeout: seconds to wait for them; None: the runtime's timeout
+
+        Returns:
+            Whether no call was left in flight. False if this did not wait.
         """
         limit = self._begin_closing(drain, timeout)
         is_held_up = self._runtime._is_own_thread() or asyncio._get_running_loop() is not None
         return self._await_end(0.0 if is_held_up and limit > 0 else limit + _LONGEST_END_S)
 
     async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
-        """`close`, which is awaited."""
+        """Closes the connection as `close` does, and awaits the end.
+
+        Args:
+            drain: whether to wait for calls in flight
+            timeout: seconds to wait for them; None: the runtime's timeout
+
+        Returns:
+            Whether no call was left in flight.
+        """
         until = monotonic() + self._begin_closing(drain, timeout) + _LONGEST_END_S
         interval = _LEAST_LOOK_INTERVAL_S
         while not self._connection.await_end(0.0) and monotonic() < until:
@@ -174,13 +247,16 @@ class Peer(Closable):
 
     @property
     def failure(self) -> str | None:
-        """Why the peer cannot be called any more; None while it can."""
+        """Why the peer can no longer be called; None while it can."""
         failure = self._connection.failure()
         return None if failure is None else failure[1]
 
 
 class Options:
-    """A peer with options for its calls. Made by `Peer.options`; for any thread, and for any number of calls."""
+    """A peer with options for its calls, as `Peer.options` returns it.
+
+    It may be used on any thread and for any number of calls. All arguments of its methods go to the function.
+    """
 
     def __init__(self, peer: Peer, timeout: float | None, memory: AnyMemory, ahead: int) -> None:
         if not isinstance(ahead, int) or ahead < 1:
@@ -192,15 +268,51 @@ class Options:
         self._policy = BY_DEFAULT if memory is None else policy_of(memory, read_answer)
 
     def invoke(self, function: str, /, *args: Any, **kwargs: Any) -> Future:
-        """As `Peer.invoke`. All arguments are the function's."""
+        """Calls a function of the peer, as `Peer.invoke` does.
+
+        Args:
+            function: the name under which the peer registered the function
+            args: positional arguments of the function
+            kwargs: named arguments of the function, whatever their names
+
+        Returns:
+            The future of the answer.
+
+        Raises:
+            TypeError, ValueError, OverflowError: an argument cannot be sent, as for `Peer.invoke`
+        """
         return self._peer._start(function, args, kwargs, self._timeout, self._policy)
 
     def tell(self, function: str, /, *args: Any, **kwargs: Any) -> Future:
-        """As `Peer.tell`. All arguments are the function's."""
+        """Makes a one-way call, as `Peer.tell` does.
+
+        Args:
+            function: the name under which the peer registered the function
+            args: positional arguments of the function
+            kwargs: named arguments of the function, whatever their names
+
+        Returns:
+            A future that is done when the message has been sent.
+
+        Raises:
+            TypeError, ValueError, OverflowError: an argument cannot be sent, as for `Peer.invoke`
+        """
         return self._peer._tell(function, args, kwargs, self._timeout)
 
     def iterate(self, function: str, /, *args: Any, **kwargs: Any) -> Answers:
-        """As `Peer.iterate`. All arguments are the function's."""
+        """Calls a generator function of the peer, as `Peer.iterate` does.
+
+        Args:
+            function: the name under which the peer registered the generator function
+            args: positional arguments of the function
+            kwargs: named arguments of the function, whatever their names
+
+        Returns:
+            The values in order.
+
+        Raises:
+            TypeError, ValueError, OverflowError: an argument cannot be sent, as for `Peer.invoke`
+        """
         number = next(_numbers)
         kwargs[NUMBER] = number
         opening = self._peer._start(function, args, kwargs, self._timeout, BY_DEFAULT)
@@ -208,16 +320,31 @@ class Options:
 
 
 def _check(function: object, timeout: object) -> None:
-    """Raises what is wrong with these, where something is."""
+    """Checks two arguments of a call that the extension has refused.
+
+    Raises:
+        TypeError: one of them has a wrong type
+    """
     if not isinstance(function, str):
-        raise TypeError(f"invoke: function is {function!r}; allowed: the name of a function of the peer's")
+        raise TypeError(f"invoke: function is {function!r}; allowed: the name of a function of the peer")
     if not isinstance(timeout, int | float):
         raise TypeError(f"invoke: timeout is {timeout!r}; allowed: a number of seconds")
 
 
 def publish(peers: Iterable[Peer | Options], function: str, /, *args: Any, **kwargs: Any) -> list[Future]:
-    """Tells all of them, without waiting for any; the futures are in their order.
+    """Makes the same one-way call to several peers without waiting for any of them.
 
-    A `timeout` is for each of them, and is not handed to the function, unless they are `Options` of peers.
+    Args:
+        peers: the peers, or their `Options`
+        function: the name under which the peers registered the function
+        args: positional arguments of the function
+        kwargs: named arguments of the function. For a `Peer`, `timeout` is the option of `Peer.tell`; for `Options` of
+            a peer it goes to the function.
+
+    Returns:
+        One future per peer, in the order of `peers`.
+
+    Raises:
+        TypeError, ValueError, OverflowError: an argument cannot be sent, as for `Peer.invoke`
     """
     return [peer.tell(function, *args, **kwargs) for peer in peers]

@@ -1,9 +1,8 @@
-"""A process's end of calls with others."""
+"""The runtime: one process's end of calls to and from other processes."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import threading
 import warnings
@@ -11,15 +10,13 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from functools import cache
-from types import CoroutineType
+from types import CoroutineType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
 from torch_axon import _native
-from torch_axon.runtime import _connecting, _errors, _kinds
-from torch_axon.runtime._closable import Closable
+from torch_axon.runtime import _at_exit, _connecting, _errors, _kinds
 from torch_axon.runtime._connecting import Target
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
 from torch_axon.runtime._generators import Generators
@@ -34,26 +31,37 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
-# How long the runtime's thread looks for messages itself, after the last one, before it sleeps.
-_PATIENCE_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
-# How long threads of ours may take to end, of which one may be in a function.
+# How long the runtime's thread polls for messages after the last one before it sleeps.
+_SPIN_BUDGET_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
+# How long our threads may take to end, since one of them may be executing a user's function.
 _LONGEST_END_S = 2.0
 
-_open: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
+class Runtime:
+    """Registers functions for peers, listens for peers and connects to them.
 
-class Runtime(Closable):
-    """Registers functions, listens, connects. A context manager, also an asynchronous one; for any thread.
+    All methods may be called on any thread. A runtime is a context manager, also an asynchronous one, that closes it.
 
-    name: what peers know it by
-    timeout: seconds that a call may take, where it does not say otherwise
-    progress: how its thread waits for messages: "spin" without end, "block" at once in the kernel, or "adaptive": for
-        4 ms after the latest one, then in the kernel
-    max_message_bytes: of all tensors of a message that comes
-    max_waiting_calls: a connection; of ours, beyond the 1,023 that the peer has
-    max_running_calls: of peers, that have not been answered: functions and coroutines that run or wait for their turn
-    max_connections: in both directions
-    secret: what peers who connect to (host, port) must know as well, 16 bytes at least; by default AXON_SECRET
+    Args:
+        name: the name by which peers know this runtime, 1 to 255 bytes
+        timeout: seconds until a call fails, unless the call says otherwise; more than 0
+        progress: how the runtime's thread waits for messages: "spin" polls without end, "block" sleeps in the kernel,
+            "adaptive" polls for 4 ms after the last message and then sleeps
+        secret: the secret that peers need to connect to (host, port), of at least 16 bytes; by default AXON_SECRET
+        max_message_bytes: the most bytes of all tensors of one received message
+        max_waiting_calls: the most calls to one peer that are queued here beyond the 1,023 in flight
+        max_running_calls: the most calls of peers that have not been answered, whether they run or are queued
+        max_connections: the most connections in both directions
+
+    Attributes:
+        name: the name by which peers know this runtime
+        timeout: the default timeout of calls, in seconds
+
+    Raises:
+        ValueError: an argument is out of range
+        TypeError: `secret` is neither bytes nor text
+        ImportError: the extension was built for another version of torch
+        RuntimeError: the system cannot start another thread
     """
 
     def __init__(
@@ -68,16 +76,16 @@ class Runtime(Closable):
         max_running_calls: int = 65_536,
         max_connections: int = 1024,
     ) -> None:
-        if progress not in _PATIENCE_S:
-            raise ValueError(f"Runtime: progress is {progress!r}; allowed: {', '.join(_PATIENCE_S)}")
+        if progress not in _SPIN_BUDGET_S:
+            raise ValueError(f"Runtime: progress is {progress!r}; allowed: {', '.join(_SPIN_BUDGET_S)}")
         if not timeout > 0:
             raise ValueError(f"Runtime: timeout is {timeout!r} s; allowed: more than 0")
         if secret is not None and not isinstance(secret, bytes | str):
-            raise TypeError(f"Runtime: secret is of type {type(secret).__name__}; allowed: bytes, or text")
+            raise TypeError(f"Runtime: secret is of type {type(secret).__name__}; allowed: bytes or text")
         self.name = name
         self.timeout = timeout
         self._secret = secret
-        self._drives = _PATIENCE_S[progress] > 0  # where calls are awaited
+        self._drives = _SPIN_BUDGET_S[progress] > 0  # whether loops drive the engine while they await calls
         self._core = _native.load().RuntimeCore(
             name,
             weakref.ref(self),
@@ -99,16 +107,17 @@ class Runtime(Closable):
             (EXPOSE, _expose),
         ):
             self._core.register(own, function, True, None, None, None)
-        # One object for each connection, so that peers that are the same compare so.
+        # One Peer per connection, so that equal peers compare equal.
         self._peers: weakref.WeakValueDictionary[RuntimeConnection, Peer] = weakref.WeakValueDictionary()
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None
-        self._loops_by_name: dict[str, OnLoop] = {}  # of functions that may decorate coroutines
-        self._lock = threading.RLock()  # guards the loops, and who closes; finalizers and signal handlers may close
+        self._loops_by_name: dict[str, OnLoop] = {}  # the loop of each function that may return coroutines
+        # Guards the loops and _closed. It is reentrant, since finalizers and signal handlers may close the runtime.
+        self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
         thread = threading.Thread(
-            target=self._core.serve, args=(_PATIENCE_S[progress],), name=f"axon-runtime {name}", daemon=True
+            target=self._core.serve, args=(_SPIN_BUDGET_S[progress],), name=f"axon-runtime {name}", daemon=True
         )
         try:
             thread.start()
@@ -116,8 +125,7 @@ class Runtime(Closable):
             self._core.close()
             raise
         self._thread = thread
-        _open.add(self)
-        _close_all_at_exit()
+        _at_exit.close(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_thread"):
@@ -128,72 +136,96 @@ class Runtime(Closable):
 
     @property
     def incarnation(self) -> int:
-        """A number that no other runtime has, of this name or any."""
+        """A number that identifies this runtime; no other runtime has it, of this name or another."""
         incarnation: int = self._core.incarnation
         return incarnation
 
     @property
     def address(self) -> bytes:
-        """What `connect` takes at another process, and allows it to. Listens on this host, if it does not yet.
+        """The address with which other processes can connect. Listens on loopback if the runtime does not listen yet.
 
-        It holds a key for this listener alone, from which the runtime's secret cannot be found. It stays the same while
-        the secret, the host and the port do, over restarts as well; without a secret it ends with the runtime.
+        The address contains a key for this listener only, from which the runtime's secret cannot be derived. It stays
+        the same, also after a restart, as long as secret, host and port do. Without a secret it is valid until the
+        runtime is closed.
         """
         address: bytes = self._core.address()
         return address
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Lets peers connect who know the secret. Once a runtime.
+        """Lets peers that have the secret connect. A runtime can listen once.
 
         Args:
-            host: a name or address of this host, through which peers reach it; "0.0.0.0" and "::" are all of them
-            port: 0 for one that is free
+            host: a name or address of this host at which peers reach it; "0.0.0.0" and "::" listen on all addresses
+            port: the TCP port; 0 selects a free one
 
         Returns:
             The port.
 
         Raises:
-            UnknownHostError: the name of the host is not known
-            ValueError: the runtime has no secret, the port is taken, or it listens already
+            UnknownHostError: the name of the host cannot be resolved
+            ValueError: the runtime has no secret, the port is in use or out of range, or the runtime already listens
+            TypeError: `host` or `port` has a wrong type
         """
-        host, port = _connecting.host_port_to_listen_at(host, port)
+        host, port = _connecting.listening_address(host, port)
         listening: int = self._core.listen(host, port, self._known_secret())
         return listening
 
     def counts(self) -> dict[str, int]:
-        """How many peers the listener has met, and has dropped for which reason. Empty while it does not listen."""
+        """Returns how many peers have connected to the listener, and how many it refused for each reason.
+
+        Returns:
+            Counts by name: `met`, and the reasons such as `wrong_secret`. Empty if the runtime does not listen.
+        """
         counts: dict[str, int] = self._core.counts()
         return counts
 
     @property
     def num_connections(self) -> int:
-        """Of both directions, that have not ended."""
+        """The number of open connections in both directions."""
         num_connections: int = self._core.num_connections()
         return num_connections
 
     def connect(self, to: Target, *, timeout: float | None = None, wait: float = 0.0) -> Peer:
-        """Connects to a runtime, and blocks until that has answered: on a loop, use `aconnect`.
+        """Connects to a runtime and blocks until it answers. On an event loop, use `aconnect`.
 
         Args:
-            to: its address, or (host, port) or "host:port" of its `listen`, whose secret this runtime must have as well
-            timeout: seconds that an attempt may take; by default the runtime's
-            wait: seconds for which attempts begin while nobody answers there, as with a server that is about to start;
-                0: one attempt. The last one may take `timeout` seconds more
+            to: its address; or the (host, port) or "host:port" at which it listens, if both runtimes have one secret
+            timeout: seconds that one attempt may take; None: the runtime's timeout
+            wait: seconds during which failed attempts are repeated, for a server that is about to start. The last
+                attempt may take `timeout` seconds more. 0: one attempt.
+
+        Returns:
+            The peer.
 
         Raises:
-            UnknownHostError: the name of the host is not known
-            WrongSecretError: the secrets differ, or the address is of an earlier listener
-            VersionMismatchError: another version of torch_axon runs there
-            PeerLostError: the runtime there is closing
-            ConnectionError: nobody listens there, or something else does. The classes above are kinds of this
-            TimeoutError: it has not answered within `timeout`
-            TypeError, ValueError: `to` is neither an address nor a place, or this runtime has no secret
+            UnknownHostError: the name of the host cannot be resolved
+            WrongSecretError: the secrets differ, or the address belongs to an earlier listener
+            VersionMismatchError: the peer runs another version of torch_axon
+            PeerLostError: the peer's runtime is closing
+            RuntimeClosedError: this runtime is closed
+            ConnectionError: no runtime listens there. The classes above are derived from this one.
+            TimeoutError: no answer within `timeout`
+            BufferError: a limit was reached, such as `max_connections` or the file descriptors
+            TypeError: `to` is neither an address nor a host and port
+            ValueError: `to` has no valid port, `wait` is negative, or this runtime has no secret for (host, port)
         """
         limit = self.timeout if timeout is None else timeout
         return _connecting.keep_trying(self._attempt(to), limit, wait)
 
     async def aconnect(self, to: Target, *, timeout: float | None = None, wait: float = 0.0) -> Peer:
-        """`connect`, which is awaited: other tasks of the loop go on meanwhile. Cancelling it gives up."""
+        """Connects as `connect` does, without blocking the event loop. Cancelling the task stops the attempts.
+
+        Args:
+            to: as for `connect`
+            timeout: as for `connect`
+            wait: as for `connect`
+
+        Returns:
+            The peer.
+
+        Raises:
+            ConnectionError, TimeoutError, BufferError, TypeError, ValueError: as for `connect`
+        """
         attempt = self._attempt(to)
         limit = self.timeout if timeout is None else timeout
         name = f"axon-connect {self.name}"
@@ -212,14 +244,23 @@ class Runtime(Closable):
         return attempt
 
     def _peer_of(self, connection: RuntimeConnection) -> Peer:
-        """The one object for it."""
+        """Returns the one Peer of a connection."""
         found = self._peers.get(connection)
         return self._peers.setdefault(connection, Peer(self, connection)) if found is None else found
 
     def meet(self, group: dist.ProcessGroup | None = None) -> list[Peer]:
-        """The runtimes of a process group's ranks, in their order, this one among them. All ranks call it.
+        """Connects to the runtimes of all ranks of a process group. This is a collective: all ranks call it.
 
-        Their listeners must be reachable: on several hosts, `listen` comes before.
+        Ranks on several hosts must first call `listen` with an address that the others can reach.
+
+        Args:
+            group: the process group; by default the default group
+
+        Returns:
+            One peer per rank, in the order of the ranks, this process included.
+
+        Raises:
+            ConnectionError, TimeoutError, BufferError: a runtime cannot be reached, see `connect`
         """
         addresses: list[bytes] = [b""] * dist.get_world_size(group)
         dist.all_gather_object(addresses, self.address, group=group)
@@ -232,23 +273,24 @@ class Runtime(Closable):
         executor: Executor | None = None,
         memory: AnyMemory = None,
     ) -> Any:
-        """A decorator: lets peers invoke the function, by its own name unless given another.
+        """Registers a function that peers can invoke; a decorator.
 
-        Plain functions run on the runtime's thread, one after the other: the quickest way, for functions that are
-        quick. With an executor they run there. Asynchronous functions run on the loop that is running where they are
-        registered, or else on one of the runtime's own. Generator functions, of both kinds, answer `Peer.iterate`.
-        Decorated ones are what they decorate. `memory` says where tensors arrive, see `Memory`.
-
-        Within them `current_call()` tells for whom they run, and whether that is still wanted.
+        Plain functions run one after the other on the runtime's thread, which is the fastest way for short functions.
+        With an executor they run there. Coroutine functions run on the event loop that is running at registration, or
+        else on a loop of the runtime. Generator functions, asynchronous or not, answer `Peer.iterate`. A decorated
+        function counts as what it wraps. In the function, `current_call()` returns the call.
 
         Args:
-            name: what peers call it by; by default its own name
-            executor: one whose threads are this process's
-            memory: where tensors of its arguments arrive, see `Memory`
+            name: the name for peers, 1 to 255 bytes; by default the function's own name
+            executor: an executor that runs functions in threads of this process
+            memory: where tensors of the arguments arrive, see `Memory`
+
+        Returns:
+            The function itself, or a decorator that returns it.
 
         Raises:
-            TypeError: it is not a function, or the executor runs functions elsewhere
-            ValueError: the name is taken or not allowed, or a function that runs on a loop is given an executor
+            TypeError: the object is not callable or has no name, or the executor runs functions in other processes
+            ValueError: the name is taken or not allowed, or a coroutine function is given an executor
         """
 
         if name is not None and not isinstance(name, str) and not callable(name):
@@ -267,16 +309,16 @@ class Runtime(Closable):
     def _register(self, name: str, function: Callable[..., Any], executor: Executor | None, memory: AnyMemory) -> None:
         kind = _kinds.kind_of(function)
         if name.startswith(OWN):
-            raise ValueError(f"register: '{name}' begins with '{OWN}', as names of the runtime's own functions do")
+            raise ValueError(f"register: '{name}' begins with '{OWN}', which is reserved for the runtime")
         policy = policy_of(memory, read_arguments)
         if kind.is_async and executor is not None:
-            raise ValueError(f"register: '{name}' is asynchronous, and runs on a loop, not in an executor")
+            raise ValueError(f"register: '{name}' is asynchronous and runs on a loop; allowed: no executor")
         if executor is not None:
             check_executor(name, executor)
         for parameter in _kinds.hidden_parameters(function, kind.may_iterate):
             warnings.warn(
-                f"register: '{name}' has a parameter '{parameter}', which calls take for an option of their own; "
-                f"callers pass it by its position, or as peer.options().invoke('{name}', {parameter}=…)",
+                f"register: '{name}' has a parameter '{parameter}', which is also an option of calls; "
+                f"callers must pass it by position, or as peer.options().invoke('{name}', {parameter}=…)",
                 RuntimeWarning,
                 stacklevel=3,
             )
@@ -296,14 +338,24 @@ class Runtime(Closable):
             self._loops_by_name[name] = on_loop
 
     def _run_coroutine(self, invocation: RuntimeInvocation, coroutine: CoroutineType[Any, Any, Any]) -> None:
-        """What a function has returned that is not known to make coroutines. Called by the extension as well."""
+        """Runs a coroutine that a plain function returned. The extension calls this as well."""
         on_loop = self._loops_by_name.get(invocation.name) or self._on_loop()
         on_loop.function(lambda: coroutine)(invocation, (), {})
 
     def mailbox(self, tag: str, capacity: int = 64, *, memory: AnyMemory = None) -> Mailbox:
-        """Where messages arrive that peers send to this tag; once a tag. There before they send.
+        """Creates the mailbox for a tag. It must exist before peers send to the tag.
 
-        `memory` says where their tensors arrive, see `Memory`.
+        Args:
+            tag: the tag to which peers send, unique in this runtime
+            capacity: how many messages are accepted before they are taken; at least 1
+            memory: where tensors of the messages arrive, see `Memory`
+
+        Returns:
+            The mailbox.
+
+        Raises:
+            ValueError: the tag is taken or too long, or `capacity` is less than 1
+            TypeError: `memory` is neither a device nor a function nor a `Memory`
         """
         mailbox = Mailbox(capacity)
         self._core.register(PUT + tag, mailbox.arrive, True, *policy_of(memory, read_message), None)
@@ -336,19 +388,26 @@ class Runtime(Closable):
         secret = self._secret if self._secret is not None else self._core.known_secret()
         if not secret:
             raise ValueError(
-                f"the runtime '{self.name}' has no secret for peers at (host, port): give it one (secret=…) or set "
-                "AXON_SECRET; or hand out its address, which holds one of its own"
+                f"the runtime '{self.name}' has no secret for peers at (host, port): pass secret=… or set AXON_SECRET, "
+                "or connect by the runtime's address, which contains a key of its own"
             )
         return secret.encode() if isinstance(secret, str) else secret
 
     def close(self, drain: bool = True, timeout: float | None = None) -> bool:
-        """Takes no calls any more, and waits for those under way in both directions, for `timeout` seconds at most.
+        """Refuses new calls, waits for calls in flight in both directions, and closes the runtime.
 
-        What is left then, and without `drain` at once, ends with an error here and at the peers. Returns whether
-        nothing was left. Closing again does nothing. An exception of a signal handler, as Ctrl-C raises, ends the
-        waiting, and leaves the runtime closed.
+        Calls that are still in flight after `timeout`, or without `drain` at once, fail here and at the peers. Closing
+        again does nothing. An exception from a signal handler, such as KeyboardInterrupt, ends the wait and leaves the
+        runtime closed.
+
+        Args:
+            drain: whether to wait for calls in flight
+            timeout: seconds to wait for them; None: the runtime's timeout
+
+        Returns:
+            Whether no call was left in flight.
         """
-        if self._pid != os.getpid():  # a forked child: the lock may be held by a thread that it lacks
+        if self._pid != os.getpid():  # in a forked child, a thread that no longer exists may hold the lock
             return True
         with self._lock:
             if self._closed:
@@ -360,8 +419,8 @@ class Runtime(Closable):
             self._end()
 
     def _end(self) -> None:
-        """Again does nothing."""
-        with ExitStack() as steps:  # from the last one on, each of them though another one is interrupted
+        """Ends everything that belongs to the runtime. Ending again does nothing."""
+        with ExitStack() as steps:  # in reverse order; every step runs even if another one is interrupted
             steps.callback(self._await_threads)
             steps.callback(self._core.stop)
             steps.callback(self._generators.close)
@@ -375,11 +434,21 @@ class Runtime(Closable):
         finally:
             if not self._is_own_thread():
                 self._core.end()
-            if self._own_loop is not None:  # which a last call may have made
+            if self._own_loop is not None:  # a last call may have created it
                 self._own_loop.stop(_LONGEST_END_S)
 
     async def aclose(self, drain: bool = True, timeout: float | None = None) -> bool:
-        """`close`, which is awaited. On a loop whose coroutines calls wait for, `close` would wait for itself."""
+        """Closes the runtime as `close` does, without blocking the event loop.
+
+        Use this on a loop that runs coroutines of the runtime: there `close` would wait for its own loop.
+
+        Args:
+            drain: whether to wait for calls in flight
+            timeout: seconds to wait for them; None: the runtime's timeout
+
+        Returns:
+            Whether no call was left in flight.
+        """
         return await asyncio.to_thread(self.close, drain, timeout)
 
     def _check_open(self) -> None:
@@ -387,39 +456,20 @@ class Runtime(Closable):
             raise _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed")
 
 
-def _expose(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The peer reads what lies on these GPUs from now on: their UUIDs."""
+def _lend(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Notes that the peer can read tensors directly on these GPUs, given by their UUIDs."""
     (uuids,) = args
     invocation.connection.expose_on(uuids)
     invocation.reply(None)
 
 
 def _weakly(method: Callable[[T], None]) -> Callable[[T], None]:
-    """The extension keeps it, and must not keep its runtime."""
+    """Wraps a method for the extension, which keeps the function but must not keep the runtime alive."""
     reference = weakref.WeakMethod(method)
 
-    def call(news: T) -> None:
+    def call(argument: T) -> None:
         found = reference()
         if found is not None:
-            found(news)
+            found(argument)
 
     return call
-
-
-@cache
-def _close_all_at_exit() -> None:
-    """Once the extension is loaded, so that its own handler comes after ours."""
-    atexit.register(_close_all)
-
-
-def _close_all() -> None:
-    """Before the interpreter goes, whose lock their threads take. Whoever wants to drain does so before.
-
-    Daemon threads that wait for something of a runtime do not hear of its end: they would go on while the interpreter
-    is being taken down.
-    """
-    _native.load().note_end_of_runtimes()
-    for runtime in list(_open):
-        runtime._closed = True
-        if runtime._pid == os.getpid():
-            runtime._end()  # although a thread may be closing it, which stays where it waits

@@ -1,4 +1,4 @@
-"""What is sent of objects that are neither plain values nor tensors as torch makes them."""
+"""Converts objects that are neither plain values nor plain tensors into what can be sent."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from torch.nn.parameter import is_lazy
 from torch_axon import _native
 
 _ALLOWED = (
-    "None, bool, int, float, str, bytes, lists, tuples and dicts of such, tensors, NumPy arrays, and what speaks the "
+    "None, bool, int, float, str, bytes, lists, tuples and dicts of these, tensors, NumPy arrays, and objects with the "
     "buffer protocol or DLPack"
 )
 
 
 def as_sendable(value: object) -> Tensor | bool | int | float:
-    """A tensor over the memory of `value`, or the number that it is. Called by the extension.
+    """Returns a tensor over the memory of `value`, or its value as a number. The extension calls this.
 
-    Raises TypeError for what cannot be sent.
+    Raises:
+        TypeError: the value cannot be sent
     """
     if isinstance(value, Tensor):
         return _of_subclass(value)
@@ -33,7 +34,7 @@ def as_sendable(value: object) -> Tensor | bool | int | float:
     try:
         tensor: Tensor | None = _native.load().tensor_of_buffer(value)
     except (TypeError, ValueError, BufferError):
-        if not hasattr(value, "__dlpack__"):  # which can have types that buffers have not
+        if not hasattr(value, "__dlpack__"):  # DLPack has types that the buffer protocol lacks
             raise
         tensor = None
     if tensor is not None:
@@ -46,8 +47,8 @@ def as_sendable(value: object) -> Tensor | bool | int | float:
 def _of_subclass(tensor: Tensor) -> Tensor:
     if is_lazy(tensor):
         raise TypeError(
-            f"a value of type {type(tensor).__qualname__} cannot be sent before its module's first forward pass has "
-            "given it a shape"
+            f"a value of type {type(tensor).__qualname__} cannot be sent: it has no shape before its module's first "
+            "forward pass"
         )
     return tensor
 
@@ -56,7 +57,7 @@ def _of_array(array: Any) -> Tensor:
     masked: Any = sys.modules.get("numpy.ma")
     if masked is not None and isinstance(array, masked.MaskedArray):
         raise TypeError(
-            f"a {type(array).__qualname__} cannot be sent: its mask would be lost; allowed: its filled(), or its data "
+            f"a {type(array).__qualname__} cannot be sent: its mask would be lost; send its filled(), or its data "
             "and its mask (numpy.ma.getmaskarray)"
         )
     dtype = array.dtype
@@ -71,7 +72,7 @@ def _of_array(array: Any) -> Tensor:
 
 
 def _of_scalar(scalar: Any) -> bool | int | float:
-    number: object = scalar.item() if scalar.dtype.kind in "biuf" else None  # others' may be text, bytes or tuples
+    number: object = scalar.item() if scalar.dtype.kind in "biuf" else None  # others may be text, bytes or tuples
     if not isinstance(number, bool | int | float):
         raise TypeError(
             f"a NumPy scalar of type {type(scalar).__qualname__} cannot be sent; allowed: bool, integers and floats of "
@@ -81,7 +82,7 @@ def _of_scalar(scalar: Any) -> bool | int | float:
 
 
 class _CheckedProducer:
-    """Hands its array to torch after a look at what it exports."""
+    """Passes an array to torch after checking the capsule that it exports."""
 
     def __init__(self, array: Any) -> None:
         self._array = array

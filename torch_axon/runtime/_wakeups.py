@@ -1,7 +1,7 @@
-"""How event loops hear of calls that are finished.
+"""Notifies event loops of finished calls.
 
-While answers come soon a loop looks for them itself: at once where a single call is awaited, else each time around.
-Otherwise it sleeps, and one descriptor wakes it for all that have come.
+While answers arrive soon, a loop polls for them: immediately if a single call is awaited, otherwise once per iteration.
+If not, it sleeps, and one descriptor wakes it for all calls that have finished.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from torch_axon._C import RuntimeCall
     from torch_axon.runtime._future import Future
 
-_AT_ONCE_S = 10e-6  # less than a loop takes to go around and hear of an answer
-_LONGEST_STAY_NS = 200_000  # before whatever else the loop looks after has its turn
+_AT_ONCE_S = 10e-6  # shorter than one iteration of a loop with a wake-up
+_LONGEST_STAY_NS = 200_000  # before the loop runs its other tasks
 
 
 class Wakeups:
-    """A loop's queue of finished calls. The loop reads it for as long as it is not closed."""
+    """A loop's queue of finished calls, which the loop reads until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.completions = _native.load().CompletionQueue()
@@ -33,11 +33,11 @@ class Wakeups:
         self._loop = weakref.ref(loop)
         self._num_awaited = 0
         self._drives = False
-        self._comes_at_once = True  # the latest answer
+        self._comes_at_once = True  # whether the latest answer did
         self._stays_since = 0
 
     def has_come_at_once(self, call: RuntimeCall) -> bool:
-        """Waits for a call that is awaited alone, before the loop goes around. On the loop's thread."""
+        """Polls briefly for a call that is awaited alone, instead of returning to the loop. On the loop's thread."""
         if self._num_awaited > 0 or not self._comes_at_once:
             return False
         now = perf_counter_ns()
@@ -50,7 +50,7 @@ class Wakeups:
         return self._comes_at_once
 
     def expect(self, drives: bool) -> None:
-        """A call is awaited from here on. On the loop's thread."""
+        """Notes that a call is awaited on this loop. On the loop's thread."""
         self._num_awaited += 1
         if drives and not self._drives:
             self._drives = True
@@ -58,15 +58,15 @@ class Wakeups:
             self._drive_soon()
 
     def forget(self) -> None:
-        """A call is not awaited here any more. On any thread."""
+        """Notes that a call is no longer awaited on this loop. On any thread."""
         loop = self._loop()
         if loop is not None:
             _loops.call_soon(loop, self._forget)
 
     def loop_closed(self) -> None:
-        """Gives the descriptor back. Calls that finish from here on are dropped: nobody can hear of them here."""
+        """Closes the descriptor. Calls that finish later are dropped, because a closed loop cannot receive them."""
         for future in self.completions.close():
-            future._run_callbacks()  # which lets go of the loop
+            future._run_callbacks()  # this releases the loop
 
     def _forget(self) -> None:
         self._num_awaited -= 1
@@ -82,11 +82,11 @@ class Wakeups:
             futures: list[Future] | None = self.completions.drive()
             if futures:
                 self._comes_at_once = True
-                self._tell(futures)  # whose callbacks may await others
+                self._tell(futures)  # their callbacks may await other calls
             if futures is not None and self._num_awaited > 0 and not self._drives:
                 self._drives = True
                 self._drive_soon()
-        finally:  # Ctrl-C may come anywhere
+        finally:  # KeyboardInterrupt may be raised anywhere above
             if not self._drives:
                 self.completions.stop_driving()
 
@@ -100,10 +100,11 @@ class Wakeups:
 
 
 _of_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Wakeups] = weakref.WeakKeyDictionary()
-_latest: weakref.ref[Wakeups] | None = None  # a process with one loop always asks for the same
+_latest: weakref.ref[Wakeups] | None = None  # a process with one loop always needs the same object
 
 
 def of(loop: asyncio.AbstractEventLoop) -> Wakeups:
+    """Returns the queue of a loop, creating it if necessary. On the loop's thread."""
     global _latest
     wakeups = None if _latest is None else _latest()
     if wakeups is None or wakeups._loop() is not loop:
@@ -115,7 +116,7 @@ def of(loop: asyncio.AbstractEventLoop) -> Wakeups:
 
 
 def tell(loop: asyncio.AbstractEventLoop, arrived: asyncio.Future[None]) -> None:
-    """From wherever a call is found finished: of this loop, of another one, or of the runtime's thread."""
+    """Wakes the task that awaits a call, from its own loop, another loop or the runtime's thread."""
     if asyncio._get_running_loop() is loop:
         _set(arrived)
     else:
