@@ -151,7 +151,7 @@ BAD: list[tuple[Callable[[list[Incoming]], list[object]], type[Exception], str]]
         ValueError,
         r"the function's tensor 0 is of torch.float32; allowed: torch.int64",
     ),
-    (lambda coming: [torch.empty(21, dtype=torch.int64)] * 2, ValueError, r"with shape \[21\]; allowed: \[20\]"),
+    (lambda coming: [torch.empty(21, dtype=torch.int64)] * 2, ValueError, r"has shape \[21\]; allowed: \[20\]"),
     (lambda coming: [torch.empty(40, dtype=torch.int64)[::2]] * 2, ValueError, "tensor 0 is not contiguous"),
     (lambda coming: [torch.empty(20, dtype=torch.int64, device="meta")] * 2, ValueError, "tensor 0 is on meta"),
     (lambda coming: [bytearray(160)] * 2, TypeError, "returned a bytearray for tensor 0"),
@@ -280,7 +280,7 @@ def test_whoever_would_wait_for_itself_is_told() -> None:
         def waits() -> None:
             peer.invoke("echo", torch.arange(10), memory=keeper).result(DEADLINE_S)
 
-        with pytest.raises(RuntimeError, match="give the function that waits an executor, or make it asynchronous"):
+        with pytest.raises(RuntimeError, match="register the waiting function with an executor, or make it asynchronous"):
             back.invoke("waits").result(DEADLINE_S)
 
 
