@@ -65,7 +65,7 @@ def test_what_is_no_place_is_named(to: object, error: type[Exception], text: str
 
 
 def test_what_is_no_secret_is_named_but_not_printed() -> None:
-    with pytest.raises(TypeError, match="secret is of type list; allowed: bytes, or text"):
+    with pytest.raises(TypeError, match="secret is of type list; allowed: bytes or text"):
         Runtime("client", secret=[1, 2])  # type: ignore[arg-type]
 
 

@@ -203,7 +203,7 @@ def test_options_leave_all_named_arguments_to_the_function(server: Runtime, peer
         server.register("values")(values)
     assert [warning.filename for warning in warned] == [__file__] * 2
     for warning, name in zip(warned, ("timeout", "ahead"), strict=True):
-        assert f"'values' has a parameter '{name}', which calls take for an option" in str(warning.message)
+        assert f"'values' has a parameter '{name}', which is also an option of calls" in str(warning.message)
     named = {"timeout": 3, "memory": "cuda:7", "ahead": 0, "function": "f", "self": 1}
     assert peer.options().invoke("echo", **named).result(DEADLINE_S) == named
     assert list(peer.options(ahead=1).iterate("values", timeout=1.5, ahead=3)) == [1.5, 3]

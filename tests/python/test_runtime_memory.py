@@ -280,7 +280,7 @@ def test_whoever_would_wait_for_itself_is_told() -> None:
         def waits() -> None:
             peer.invoke("echo", torch.arange(10), memory=keeper).result(DEADLINE_S)
 
-        with pytest.raises(RuntimeError, match="register the waiting function with an executor, or make it asynchronous"):
+        with pytest.raises(RuntimeError, match="register the waiting function with an executor, or make it async"):
             back.invoke("waits").result(DEADLINE_S)
 
 
