@@ -1,4 +1,4 @@
-// Active messages for C++ programs: functions that other processes call, with tensors. The one header to include.
+// Active messages for C++ programs: other processes call functions with tensors. This is the only header to include.
 //
 //   // One process:
 //   axon::Runtime runtime = axon::Runtime::open({.name = "server"}).value();
@@ -7,9 +7,9 @@
 //     invocation.answer().real(2 * values.next().real);
 //     invocation.reply();
 //   });
-//   std::vector<std::byte> address = runtime.address().value();        // hand it to the other process
+//   std::vector<std::byte> address = runtime.address().value();        // pass it to the other process
 //
-//   // The other:
+//   // The other process:
 //   axon::Runtime runtime = axon::Runtime::open({.name = "client"}).value();
 //   axon::Peer server = runtime.connect(address, 10s).value();
 //   axon::Call call(server, "double");
@@ -18,8 +18,9 @@
 //   call.wait(1s);
 //   if (call.status().ok()) … call.reply().values().next().real …
 //
-// Errors are values (Status, Result); nothing here throws but for want of memory. Runtimes, peers, mailboxes, outboxes
-// and pools are for any thread, all else for one at a time. docs/runtime.md has the rules of ownership.
+// Errors are values (Status, Result). Functions throw only std::bad_alloc. Any thread may use runtimes, peers,
+// mailboxes, outboxes and pools; one thread at a time may use any other object. docs/runtime.md has the rules of
+// ownership.
 #pragma once
 
 #include "axon/announced.hpp"
@@ -35,8 +36,8 @@
 #include "axon/runtime.hpp"
 #include "axon/stream.hpp"
 
-// They stand in a namespace of their own beside what they are made of, which has the same names.
-namespace axon::library {
+// The classes have a namespace of their own, because internal classes have the same names.
+namespace axon {
 
 using library::Announced;
 using library::Ask;

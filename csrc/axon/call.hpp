@@ -1,5 +1,5 @@
-// One call of a function at a peer, or one message to a mailbox there, to be used again and again: from the second time
-// on it allocates nothing.
+// One call of a function of a peer, or one message to a mailbox of a peer. The object can be reused, and allocates
+// nothing from its second use on.
 //
 //   axon::Call call(server, "add");
 //   for (…) {
@@ -10,12 +10,12 @@
 //     call.open(server, "add");
 //   }
 //
-// Written, started and read by one thread at a time. It may be destroyed at any time: a call that is under way goes on
-// without it, and what it has borrowed has to stay, unless it has an Owner, as has what its callbacks refer to.
+// One thread at a time may use it. It may be destroyed at any time: a call in flight continues without it. Then the
+// memory that it borrows must stay valid, unless it has an Owner, and so must the objects to which its callbacks refer.
 //
-// Accessors are defined in every state. Before it is finished the status is a success and the reply empty. A call that
-// has been moved from is finished and released, with a status of kInvalidArgument, until it is opened or assigned to;
-// to write, start or tell it ends the process with a message.
+// Accessors are defined in every state. Before the call is finished, the status is a success and the reply is empty. A
+// call that has been moved from is finished and released, with the status kInvalidArgument, until it is opened or
+// assigned to. Writing, starting or telling it ends the process with a message.
 #pragma once
 
 #include <chrono>
@@ -31,71 +31,90 @@
 
 namespace axon::library {
 
+/// One call of a function of a peer, or one message to a mailbox of a peer.
 class Call {
  public:
-  // No function has a name of more than 255 bytes: that call fails.
+  /// Opens a call.
+  /// @param peer the peer
+  /// @param function the name of the function; the call fails if it has more than 255 bytes
   Call(const Peer& peer, std::string_view function);
-  // A message to a mailbox, in order with the others; finished once it is accepted. Its request is one value.
+  /// Opens a message to a mailbox. Messages arrive in the order in which they are started. The call is finished when
+  /// the mailbox has accepted the message. Its request is one value.
+  /// @param outbox the mailbox of the peer
   explicit Call(const Outbox& outbox);
   Call(Call&& other) noexcept;
   Call& operator=(Call&& other) noexcept;
   ~Call();
 
-  // For another call, of this peer or another; after the one before has finished. Timeout and callbacks stay.
+  /// Opens another call, after the previous one has finished. Timeout and callbacks are kept.
+  /// @param peer this peer or another one
+  /// @param function the name of the function
   void open(const Peer& peer, std::string_view function);
+  /// Opens another message to a mailbox, after the previous call has finished. Timeout and callbacks are kept.
+  /// @param outbox the mailbox of the peer
   void open(const Outbox& outbox);
-  // To be filled in before start() or tell(), either of which is called once.
+  /// @return the request, to be written before start() or tell()
   Message request() noexcept;
-  // The call fails with kTimeout then, at the latest. 30 s unless set.
+  /// Sets the time after which the call fails with kTimeout.
+  /// @param timeout by default 30 s
   void set_timeout(std::chrono::milliseconds timeout) noexcept;
-  // Asked where the tensors of the reply go, if there are any; what it has been given is what reply() has. Of a call
-  // that ends otherwise meanwhile it may still be running, until that is released; where the call is opened again
-  // before, another copy of what was given is asked.
+  /// Sets a function that chooses memory for the tensors of the reply; reply() has this memory then. If the call ends
+  /// in another way meanwhile, the function may still be running until the call is released. If the call is opened
+  /// again before that, another copy of the function is called.
+  /// @param ask the function; it must not wait
   void on_announced(Ask ask);
-  // Called once each time just before finished() says so, by whichever thread drives: status() and reply() are there.
-  // It may start other calls there, but not wait for any.
+  /// Sets a function that is called once per call, just before finished() returns true, by the thread that drives the
+  /// engine. It may read status() and reply() and start other calls, but must not wait for calls.
+  /// @param callback the function
   void on_finished(std::function<void()> callback);
 
-  // Never blocks: what cannot be sent yet waits, up to a bound, beyond which the call fails.
+  /// Starts the call, once. It never blocks: a call that cannot be sent yet is queued. Beyond the limit of queued calls
+  /// it fails with kResourceExhausted.
   void start() noexcept;
-  // The same without an answer: finished once it has left, whatever becomes of it. Of messages to mailboxes: start().
+  /// Starts a one-way call, once: it is finished when it has been sent. For a message to a mailbox, this is start().
   void tell() noexcept;
 
-  // Drives until it is finished; false after `timeout`, when the call still goes on.
-  bool wait(std::chrono::milliseconds timeout) noexcept;
+  /// Drives the engine until the call is finished.
+  /// @param patience the longest wait
+  /// @return whether the call is finished; if not, it continues
+  bool wait(std::chrono::milliseconds patience) noexcept;
+  /// @return whether the call has ended
   bool finished() const noexcept;
-  // Nothing of it moves any more: what the request has borrowed is its owner's again, and so is what a call that has
-  // failed was to be received into. Soon after it has finished, except where its peer is lost: that may take until the
-  // process's end.
+  /// Returns whether no data of the call moves any more. Then the memory that the request borrows is free, and so is
+  /// the memory into which a failed call was to be received. This follows soon after finished(), unless the peer is
+  /// lost: then it may take until the end of the process.
+  /// @return whether the memory is free
   bool released() const noexcept;
-  // Ends it with kCancelled, unless it has finished; the function is told.
+  /// Ends the call with kCancelled, unless it has finished, and notifies the function.
   void cancel() noexcept;
 
-  // Once finished. kRemote: the function has failed; the message says with which class of error, failure() more of it.
+  /// @return the status of a finished call. kRemote: the function failed; the message is the class of its error, and
+  ///   failure() its text
   const Status& status() const noexcept;
+  /// @return the reply of a finished call
   Received reply() noexcept;
-  // What the function itself has said, if it has failed.
+  /// @return the text of the function's error, if the function failed
   std::string_view failure() noexcept;
-  // Where that was in Python; empty elsewhere.
+  /// @return the traceback of an error in Python; otherwise empty
   std::string_view traceback() noexcept;
 
  private:
   friend class Publication;
 
   struct State;
-  // What has been written and sealed already, and is kept by its owner.
-  void tell(const rpc::Outbound& sealed, Owner owner);
-  rpc::ValueReader failure_values() const noexcept;
+  // Sends a message that has been written and sealed before, and that its owner keeps.
+  void tell(const Outbound& sealed, Owner owner);
+  ValueReader failure_values() const noexcept;
   void take_ask();
   void launch() noexcept;
   void let_go() noexcept;
-  // Ends the process where it has been moved from.
+  // Ends the process if the call has been moved from.
   State& state() const noexcept;
 
-  State* state_ = nullptr;  // shared with the engine while it needs it
+  State* state_ = nullptr;  // shared with the engine while the engine needs it
   bool is_started_ = false;
-  Ask ask_;  // as it was given: not the one that is called, so that it may be copied while that is running
-  bool has_new_ask_ = false;  // which the state does not have
+  Ask ask_;                   // the user's original; a copy is called, so that this one may be copied meanwhile
+  bool has_new_ask_ = false;  // whether the state has not got it yet
 };
 
 }  // namespace axon::library

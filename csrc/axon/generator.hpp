@@ -1,4 +1,4 @@
-// Functions that answer more than once: generators, whose values callers ask for a few ahead of their use.
+// Generators: functions whose values callers request a few at a time, ahead of their use.
 //
 //   runtime.add_generator("count", [](axon::Received arguments) -> axon::Generator {
 //     return [number = 0](axon::Next& next) mutable {
@@ -8,7 +8,7 @@
 //     };
 //   });
 //
-// No more values are made than are asked for, so a caller that is slow holds the generator back.
+// A generator produces no more values than are requested, so a slow caller holds it back.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ namespace axon::library {
 
 class OpenGenerator;
 
-// A value that is asked for. To make it later, on any thread, move it away: several may be under way then, and arrive
-// in the order in which they were asked for. One that is dropped without an answer fails.
+/// A requested value. To produce it later, on any thread, move it: several may be in progress then, and arrive in the
+/// order of the requests. A request that is destroyed without an answer fails.
 class Next {
  public:
   Next(Invocation invocation, std::shared_ptr<OpenGenerator> generator, int64_t count) noexcept;
@@ -32,29 +32,36 @@ class Next {
   Next& operator=(Next&& other) noexcept;
   ~Next();
 
-  // Nobody wants it any more. Any thread.
+  /// May be called on any thread.
+  /// @return whether the caller no longer wants the value
   bool is_cancelled() const noexcept;
 
-  // To be filled in with one value before reply(); what it borrows has to stay as for Invocation::answer().
+  /// @return the message to write one value into before reply(). Memory that it borrows must stay valid as for
+  ///   Invocation::answer().
   Message value();
-  // One of these, once. After the latter two the generator is not called any more.
+  /// Sends the value. Exactly one of reply(), end() and fail() is called, once.
   void reply() noexcept;
+  /// Ends the generator, which is not called again.
   void end() noexcept;
+  /// Ends the generator with an error at the caller, and it is not called again.
+  /// @param class_name the class of the error; for Python a name such as "ValueError"
+  /// @param message the text of the error
   void fail(std::string_view class_name, std::string_view message) noexcept;
 
+  /// @return whether one of these has been called
   bool is_answered() const noexcept { return invocation_.is_answered(); }
 
  private:
   Invocation invocation_;
-  std::shared_ptr<OpenGenerator> generator_;  // owned with the runtime, and whoever runs it
+  std::shared_ptr<OpenGenerator> generator_;  // owned with the runtime and the threads that run it
   int64_t count_;
   bool has_value_ = false;
 };
 
-// Called as a Handler, but by one thread at a time. It is destroyed when it has ended, its caller stops or is gone, or
-// its runtime is closed.
+/// A function that produces values. It is called like a Handler, but by one thread at a time. It is destroyed when it
+/// has ended, its caller stops or is gone, or its runtime is closed.
 using Generator = std::function<void(Next& next)>;
-// Called as a Handler with the arguments, which are there until it returns.
+/// A function that opens a generator. It is called like a Handler with the arguments, which are valid until it returns.
 using GeneratorFunction = std::function<Generator(Received arguments)>;
 
 }  // namespace axon::library

@@ -1,13 +1,13 @@
-// A call that a peer has made, in the hands of the function that it is for.
+// A call of a peer, as the called function gets it.
 //
 //   runtime.add("add", [](axon::Invocation& invocation) {
 //     …  invocation.answer().integer(sum);  invocation.reply();
 //   });
 //
-// To answer later, on any thread, move it away: `queue.push(std::move(invocation))`. One that is dropped without an
-// answer fails. Used by one thread at a time. Accessors are defined in every state: after reply() or fail(), or moved
-// from, it has no name, arguments or caller, wants no answer and counts as cancelled. A second answer is ignored; to
-// write one ends the process with a message.
+// To answer later, on any thread, move it: `queue.push(std::move(invocation))`. An invocation that is destroyed without
+// an answer fails. One thread at a time may use it. Accessors are defined in every state. After reply() or fail(), or
+// moved from, it has no name, arguments or caller, wants no answer and counts as cancelled. A second answer is ignored;
+// writing one ends the process with a message.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 namespace axon::library {
 
+/// A call of a peer, as the called function gets it.
 class Invocation {
  public:
   explicit Invocation(void* invocation) noexcept : invocation_(invocation) {}
@@ -26,35 +27,43 @@ class Invocation {
   Invocation& operator=(Invocation&& other) noexcept;
   ~Invocation();
 
+  /// @return the name under which the function is registered
   std::string_view function() const noexcept;
+  /// @return the arguments, valid until the invocation is answered
   Received arguments() noexcept;
+  /// @return the peer that made the call
   Peer caller() const noexcept;
-  // Nobody hears of the answer to a call that was only told.
+  /// @return whether the caller waits for an answer; false for a one-way call
   bool wants_answer() const noexcept;
-  // The caller has given up, or is gone: there is no need to go on. Never of what was only told. Any thread.
+  /// Returns whether there is no reason to continue. May be called on any thread.
+  /// @return whether the caller has given up or is gone; always false for a one-way call
   bool is_cancelled() const noexcept;
 
-  // To be filled in before reply(). What it borrows has to stay until it has left, of which only an Owner hears; the
-  // arguments stay by themselves.
+  /// @return the answer, to be written before reply(). Memory that it borrows must stay valid until it has been sent,
+  /// of
+  ///   which only an Owner is notified. The arguments stay valid by themselves.
   Message answer();
-  // Either of these, once. A reply without a value is nothing(), Python's None. The caller gets an error of this class:
-  // a name of Python's ("ValueError") for Python.
+  /// Sends the answer. Either reply() or fail() is called, once. A reply without a value is nothing(), Python's None.
   void reply() noexcept;
+  /// Fails the call.
+  /// @param class_name the class of the caller's error; for Python a name such as "ValueError"
+  /// @param message the text of the error
   void fail(std::string_view class_name, std::string_view message) noexcept;
 
+  /// @return whether the invocation has been answered or moved from
   bool is_answered() const noexcept { return invocation_ == nullptr; }
 
  private:
   friend class Next;
-  // Without what has been written.
+  // Starts the answer again, without what has been written.
   Message answer_anew();
 
-  void* invocation_;  // of the runtime's; null once answered or moved away
+  void* invocation_;  // belongs to the runtime; null once answered or moved from
   bool has_answer_ = false;
 };
 
-// Called by whichever thread drives, any number at a time on different threads; not to wait there for calls. An
-// exception becomes a failure ("RuntimeError").
+/// A registered function, called by the thread that drives the engine. Several may run at a time, on different threads.
+/// It must not wait for calls. An exception fails the call with "RuntimeError".
 using Handler = std::function<void(Invocation& invocation)>;
 
 }  // namespace axon::library

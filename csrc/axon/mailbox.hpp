@@ -1,5 +1,4 @@
-// Streams of messages. A sender addresses a tag at a peer; the receiver takes the messages in order. While the receiver
-// takes none, messages wait at their senders.
+// Mailboxes: ordered streams of messages to a tag of a peer, with flow control.
 //
 //   axon::library::Mailbox news = runtime.mailbox("news").value();             // before peers send
 //   axon::Result<axon::Mail> mail = news.take(1s);
@@ -8,10 +7,9 @@
 //   axon::Outbox to_news = runtime.outbox(server, "news").value();    // the other end
 //   axon::Call call(to_news);
 //   call.request().integer(7);                                        // one value
-//   call.start();                                                     // finished once it is accepted
+//   call.start();                                                     // finished when the message is accepted
 //
-// Copies refer to the same mailbox. All functions may be called from any thread. A Mailbox that has been moved from is
-// empty and closed.
+// Copies refer to the same mailbox. Any thread may use it. A mailbox that has been moved from is empty and closed.
 #pragma once
 
 #include <chrono>
@@ -30,32 +28,39 @@
 
 namespace axon::library {
 
+/// Options of a mailbox.
 struct MailboxOptions {
-  // How many messages are accepted before they are taken. Of further ones each sender has one here at most; the rest
-  // wait there.
+  /// Number of messages that are accepted before they are taken. Further ones are queued at their senders, except one
+  /// per sender.
   size_t capacity = 64;
-  // Says where the tensors of a message go; if empty, they go into blocks. It may be asked for several messages before
-  // the first of them has come. The memory that it returns needs an Owner, which lives as long as the Mail; without
-  // one, small tensors are copied. It sees the values as they travel (docs/wire.md).
+  /// Chooses memory for the tensors of the messages, of which several arrive at a time. Without it, the runtime
+  /// provides memory. Memory given here needs an Owner, and must stay valid as long as the Mail; otherwise small
+  /// tensors are copied. The values are in their wire form, see docs/wire.md.
   Ask ask{};
 };
 
-// A message that has been taken, with its memory. One that has been moved from has no sender, no value and no tensors.
+/// A message that has been taken, with its memory.
 class Mail {
  public:
-  // Takes the content of a message that has come.
+  // Takes over the received message.
   explicit Mail(Invocation& invocation);
 
+  /// @return the peer that sent the message
   const Peer& sender() const noexcept { return sender_; }
-  // Returns a reader of the message's value.
-  rpc::ValueReader values() const noexcept;
+  /// @return a reader of the value
+  ValueReader values() const noexcept;
+  /// @return the number of tensors
   size_t num_tensors() const noexcept { return tensors_.size(); }
-  // Returns an empty tensor if there is none of this index.
+  /// @param index which tensor, as a value of kind kTensor counts
+  /// @return the tensor; empty if there is none of this index
   Tensor tensor(size_t index) const noexcept;
-  // Hands over the tensor's memory, which then lives as long as the block. Returns an empty block the second time, and
-  // for tensors that have come into the receiver's own memory.
-  HostBuffer take(size_t index) noexcept;
-  // Hands over the Owner of the receiver's own memory that the tensor has come into; likewise once.
+  /// Takes the memory of a tensor, which stays valid as long as the result is kept.
+  /// @param index which tensor
+  /// @return the memory, the first time; empty for a tensor in memory of the receiver
+  Block take(size_t index) noexcept;
+  /// Takes the owner of the receiver's memory in which a tensor is.
+  /// @param index which tensor
+  /// @return the owner, the first time; otherwise empty
   Owner take_owner(size_t index) noexcept;
 
  private:
@@ -72,19 +77,21 @@ class Mail {
   std::vector<Kept> tensors_;
 };
 
+/// The messages of all peers to one tag.
 class Mailbox {
  public:
   class State;
   explicit Mailbox(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
-  // Returns how many messages have come and have not been taken. Those that wait at their senders do not count.
+  /// @return how many messages have arrived and not been taken, without those queued at their senders
   size_t probe() const noexcept;
-  // Returns the next message, and drives the engine until it has come. Fails with kTimeout after `timeout`, and with
-  // kAborted once the runtime is closed and all that came before has been taken.
-  Result<Mail> take(std::chrono::milliseconds timeout);
+  /// Takes the next message, and drives the engine until there is one.
+  /// @param patience the longest wait
+  /// @return the message, or an error: kTimeout, or kAborted if the runtime is closed and no message is left
+  Result<Mail> take(std::chrono::milliseconds patience);
 
  private:
-  std::shared_ptr<State> state_;  // owned with the runtime, which may be closed before
+  std::shared_ptr<State> state_;  // owned with the runtime, which may be closed first
 };
 
 }  // namespace axon::library

@@ -1,4 +1,4 @@
-// What is sent, and what has come: plain values, with tensors among them.
+// Messages to send and received messages: plain values, with tensors among them.
 //
 //   message.array(2);  message.text("weights");  message.tensor(axon::TensorView::of(weights));
 //
@@ -25,9 +25,11 @@ class Outbound;
 
 namespace axon::library {
 
+/// An arithmetic type of up to 8 bytes.
 template <typename T>
 concept Element = std::is_arithmetic_v<T> && sizeof(T) <= sizeof(int64_t);
 
+/// @return the element type of T
 template <Element T>
 constexpr DataType data_type_of() noexcept {
   if constexpr (std::is_same_v<T, bool>) return DataType::kBool;
@@ -37,36 +39,41 @@ constexpr DataType data_type_of() noexcept {
   return static_cast<DataType>(smallest + 2 * doublings);
 }
 
-// To be sent: elements of host memory in a row, the last dimension's next to each other.
+/// A tensor to send: contiguous elements in host memory, in row-major order.
 struct TensorView {
   DataType type = DataType::kByte;
   std::span<const int64_t> shape;
   std::span<const std::byte> data;
 };
 
-// Come: valid until its call is opened again, or its invocation is answered.
+/// A received tensor, valid until its call is opened again, or its invocation is answered.
 struct Tensor {
   DataType type = DataType::kByte;
   std::span<const int64_t> shape;
   std::span<std::byte> data;
 
+  /// @return the elements as values of type T, which must be the element type
   template <Element T>
   std::span<T> as() const noexcept {
     return {reinterpret_cast<T*>(data.data()), data.size() / sizeof(T)};
   }
 };
 
-// A message that is being written. A function of Python's takes array(2) of array(number of its arguments) with the
-// arguments, and then nothing() or a map of named ones; its answer is one value.
-class Message : public rpc::ValueWriter {
+/// A message that is being written. A function in Python takes array(2) of array(number of its arguments) with the
+/// arguments, and then nothing() or a map of named arguments. Its answer is one value.
+class Message : public ValueWriter {
  public:
   explicit Message(rpc::Outbound& outbound) noexcept;
 
-  // As the next value. Larger tensors (above 4 KiB) are not copied: their memory has to stay as it is until the message
-  // has left, which the owner, if there is one, is destroyed after. Others may be gone once it is started or replied.
-  // At most 4,096 of 64 dimensions.
+  /// Writes a tensor as the next value. A message has at most 4,096 tensors of at most 64 dimensions. A tensor above
+  /// 4 KiB is not copied: its memory must stay unchanged until the message has been sent. A smaller one is copied when
+  /// the message is started or replied.
+  /// @param view the tensor
+  /// @param owner destroyed when the message has been sent
   void tensor(const TensorView& view, Owner owner = {});
-  // A row of numbers.
+  /// Writes a tensor `[n]` of numbers as the next value.
+  /// @param elements the numbers
+  /// @param owner destroyed when the message has been sent
   template <Element T>
   void tensor(std::span<const T> elements, Owner owner = {}) {
     const auto length = static_cast<int64_t>(elements.size());
@@ -77,26 +84,37 @@ class Message : public rpc::ValueWriter {
   rpc::Outbound& outbound_;
 };
 
-// A message that has come.
+/// A received message.
 class Received {
  public:
   explicit Received(rpc::Inbound& inbound) noexcept : inbound_(inbound) {}
 
-  // From the first on.
-  rpc::ValueReader values() const noexcept;
-  // Of a call as Python makes it: from what stands in this place on, or under this name. Where there is none, all that
-  // is read is kBroken.
-  rpc::ValueReader argument(size_t index) const noexcept;
-  rpc::ValueReader argument(std::string_view name) const noexcept;
+  /// @return a reader of all values, from the first one on
+  ValueReader values() const noexcept;
+  /// Finds a positional argument of a call in Python's form.
+  /// @param index its position
+  /// @return a reader from the argument on; it reads only kBroken if there is none
+  ValueReader argument(size_t index) const noexcept;
+  /// Finds a named argument of a call in Python's form.
+  /// @param name its name
+  /// @return a reader from the argument on; it reads only kBroken if there is none
+  ValueReader argument(std::string_view name) const noexcept;
+  /// @return the number of tensors
   size_t num_tensors() const noexcept;
-  // What a value of kind kTensor counts. Empty where there is none.
+  /// @param index which tensor, as a value of kind kTensor counts
+  /// @return the tensor; empty if there is none of this index
   Tensor tensor(size_t index) const noexcept;
-  // Its memory, for as long as the buffer is kept: beyond the call, the peer and the runtime. Once; empty if there is
-  // no memory for a copy, which small tensors need, or no such tensor. Not of what has come into memory of its
-  // receiver's.
-  HostBuffer take(size_t index) noexcept;
-  // What such memory was given with, for as long as which it stays as it is. Once; empty where there is none. Of a call
-  // that has failed only once it is released: until then something may still arrive there.
+  /// Takes the memory of a tensor, which stays valid as long as the result is kept: beyond the call, the peer and the
+  /// runtime.
+  /// @param index which tensor
+  /// @return the memory, the first time. Empty for a tensor in memory of the receiver, if there is no such tensor, or
+  /// if
+  ///   there is no memory for the copy that a small tensor needs
+  Block take(size_t index) noexcept;
+  /// Takes the owner of the receiver's memory in which a tensor is. The memory stays unchanged as long as the owner is
+  /// kept. For a failed call, take it only after the call is released: until then data may still arrive there.
+  /// @param index which tensor
+  /// @return the owner, the first time; otherwise empty
   Owner take_owner(size_t index) noexcept;
 
  private:

@@ -1,6 +1,6 @@
-// A runtime of another process, or of this one, that has been met. Copies are the same peer; for any thread. One that
-// has been moved from, and the caller of an invocation that has been answered, is no peer: it has no name, and calls to
-// it fail (kInvalidArgument).
+// A connected runtime of another process, or of this one. Copies refer to the same peer. Any thread may use it. A peer
+// that has been moved from, and the caller of an answered invocation, is empty: it has no name, and calls to it fail
+// with kInvalidArgument.
 #pragma once
 
 #include <chrono>
@@ -16,27 +16,32 @@ class Connection;
 
 namespace axon::library {
 
+/// A connected runtime, as Runtime::connect returns it.
 class Peer {
  public:
   explicit Peer(std::shared_ptr<rpc::Connection> connection) noexcept : connection_(std::move(connection)) {}
 
+  /// @return the name of the peer's runtime
   const std::string& name() const noexcept;
-  // Another one after a restart.
+  /// @return a number that identifies the peer's runtime; a restarted runtime has another one
   uint64_t incarnation() const noexcept;
-  // Why it cannot be called any more; ok while it can.
+  /// @return why the peer can no longer be called; ok while it can
   Status failure() const noexcept;
 
-  // Takes no calls any more, in either direction, and waits for those under way; then close(). False if some were left.
-  // From within a function or a callback it does not wait, and is false: what is under way goes on, for as long.
+  /// Refuses new calls in both directions, waits for calls in flight, and closes the connection. In a function or a
+  /// callback it does not wait: calls in flight continue for up to the given time.
+  /// @param at_most the longest wait
+  /// @return whether no call was left in flight; false if it did not wait
   bool drain(std::chrono::milliseconds at_most) noexcept;
-  // Ends what is left, here and at the peer, which is told; waits until that is done, for a second at most, but not in
-  // a function of the runtime's. Idempotent. Whoever connects anew has another Peer.
+  /// Ends the remaining calls, here and at the peer, which is told. It waits for that for at most a second, except in a
+  /// function of the runtime. Closing again does nothing. A new connection has another Peer.
   void close() noexcept;
 
-  const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
+  // For the library itself.
+  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
 
  private:
-  std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be closed before
+  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed first
 };
 
 }  // namespace axon::library

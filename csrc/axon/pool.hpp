@@ -1,11 +1,12 @@
-// Host memory that tensors are received into again and again: so much of it at most, whatever comes.
+// A bounded pool of host memory for received tensors.
 //
 //   axon::Pool pool(size_t{1} << 30);
-//   axon::Status added = runtime.add("update", handler, pool);   // callers get a BufferError while there is none left
-//   axon::Stream batches(server, "batches", {.ask = pool.or_blocks()});   // in host buffers of the runtime's then
+//   axon::Status added = runtime.add("update", handler, pool);            // a BufferError while it is full
+//   axon::Stream batches(server, "batches", {.ask = pool.or_blocks()});   // falls back to our memory
 //
-// A tensor has memory of its own, which is the pool's again when the tensor is not valid any more, or when nobody has
-// what Received::take_owner has taken. Copies are the same pool; for any thread. It may go before what lies in it.
+// The memory of a tensor returns to the pool when the tensor is no longer valid, or when the owner that
+// Received::take_owner returned is destroyed. Copies refer to the same pool. Any thread may use it. The pool may be
+// destroyed before tensors in its memory.
 #pragma once
 
 #include <cstddef>
@@ -16,26 +17,32 @@
 
 namespace axon::library {
 
+/// A bounded pool of host memory for received tensors.
 class Pool {
  public:
-  // In pages of 4 KiB, of which a tensor has up to twice as many as it needs where they have been used before. They are
-  // `from`'s, which may have pinned memory or huge pages, is asked by one thread at a time and outlives what lies
-  // there.
+  /// Makes a pool of pages of 4 KiB. A tensor in reused memory may have up to twice as many pages as it needs.
+  /// @param max_num_bytes the most memory that the pool holds
+  /// @param from provides the memory, which may be pinned or in huge pages. One thread at a time calls it. It must
+  ///   outlive the memory.
   explicit Pool(size_t max_num_bytes, std::pmr::memory_resource& from = *std::pmr::new_delete_resource());
 
-  // An Ask: all tensors of a message go here. Where there is no memory for one, the message is refused.
+  /// Makes the pool an Ask that receives all tensors of a message, or refuses the message if memory is missing.
+  /// @param coming the message
   void operator()(Announced& coming) const;
-  // The same, but tensors that there is none for lie in host buffers of the runtime's.
+  /// @return an Ask that leaves tensors to memory of the runtime if the pool has none
   Ask or_blocks() const;
-  // One tensor goes here; false: there is no memory for it.
+  /// Receives one tensor of a message into the pool.
+  /// @param coming the message
+  /// @param index which tensor
+  /// @return whether the pool had memory for it
   bool receive(Announced& coming, size_t index) const;
 
-  // What it holds, in use or not.
+  /// @return the bytes that the pool holds, in use or not
   size_t num_bytes() const noexcept;
 
  private:
   class State;
-  std::shared_ptr<State> state_;  // owned with copies, and what lies in it
+  std::shared_ptr<State> state_;  // owned with copies and with tensors in its memory
 };
 
 }  // namespace axon::library

@@ -1,5 +1,4 @@
-// One message to many peers, written once. As a Call that is told, it may be used again and again, and then allocates
-// nothing.
+// One message to many peers, written once. Like a one-way Call it can be reused, and then allocates nothing.
 //
 //   axon::Publication news("update");
 //   for (…) {
@@ -10,8 +9,8 @@
 //     news.open("update");
 //   }
 //
-// Used by one thread at a time. It may be destroyed at any time: what is under way goes on without it, and what it has
-// borrowed has to stay, unless it has an Owner, as has what its callback refers to.
+// One thread at a time may use it. It may be destroyed at any time: calls in flight continue without it. Then the
+// memory that it borrows must stay valid, unless it has an Owner, and so must the objects to which its callback refers.
 #pragma once
 
 #include <chrono>
@@ -28,48 +27,59 @@
 
 namespace axon::library {
 
+/// One message to many peers.
 class Publication {
  public:
-  // No function has a name of more than 255 bytes: nobody gets that.
+  /// Opens a publication.
+  /// @param function the name of the function at the peers; all calls fail if it has more than 255 bytes
   explicit Publication(std::string_view function);
   Publication(Publication&& other) noexcept;
   Publication& operator=(Publication&& other) noexcept;
   ~Publication();
 
-  // For another message. Timeout and callback stay.
+  /// Opens it for another message. Timeout and callback are kept.
+  /// @param function the name of the function at the peers
   void open(std::string_view function);
-  // To be filled in before tell(), which is called once. What it borrows has to stay until released().
+  /// @return the message, to be written before tell(). Memory that it borrows must stay valid until released().
   Message message() noexcept;
-  // Of each, as a call's.
+  /// Sets the time after which each of the calls fails.
+  /// @param timeout by default 30 s
   void set_timeout(std::chrono::milliseconds timeout) noexcept { timeout_ = timeout; }
-  // To be set before tell(). Called once each time just before finished() says so, by whichever thread drives, or
-  // within tell(): the status of each is there. A copy of it where the publication is opened again before.
+  /// Sets, before tell(), a function that is called once per message, just before finished() returns true. It is called
+  /// within tell() or by the thread that drives the engine, and may read the status of each call. If the publication is
+  /// opened again before that, a copy of the function is called.
+  /// @param callback the function
   void on_finished(std::function<void()> callback);
 
-  // Never blocks: what cannot be sent yet waits, up to a bound for each peer.
+  /// Sends the message, once. It never blocks: calls that cannot be sent yet are queued, up to a limit per peer.
+  /// @param peers the receivers
   void tell(std::span<const Peer> peers);
 
-  // Drives until it has left for all, or failed; false after `timeout`, when it still goes on.
-  bool wait(std::chrono::milliseconds timeout) noexcept;
+  /// Drives the engine until the message has been sent to all peers, or has failed.
+  /// @param patience the longest wait
+  /// @return whether it is finished; if not, it continues
+  bool wait(std::chrono::milliseconds patience) noexcept;
+  /// @return whether the message has been sent to all peers, or has failed
   bool finished() const noexcept;
-  // Nothing of it moves any more.
+  /// @return whether no data of the message moves any more, so that the memory that it borrows is free
   bool released() const noexcept;
-  // Those that it has not left for yet are not told: kCancelled.
+  /// Cancels the calls that have not been sent yet, with kCancelled.
   void cancel() noexcept;
-  // Of the peer that was told in this place; a success before that is finished, kInvalidArgument where there is none.
-  // One that fails holds up no other.
+  /// Returns the status of the call to one peer. A call that fails does not delay the others.
+  /// @param index the position of the peer in tell()
+  /// @return the status; a success before the call is finished, kInvalidArgument if there is no such peer
   const Status& status(size_t index) const noexcept;
 
  private:
   struct Original;
-  // Ends the process where it has been moved from.
+  // Ends the process if the publication has been moved from.
   Original& original() const noexcept;
   std::span<const Call> told() const noexcept { return std::span(calls_).first(num_told_); }
 
-  Original* original_ = nullptr;  // shared with the calls that are under way
+  Original* original_ = nullptr;  // shared with the calls in flight
   std::vector<Call> calls_;
   size_t num_told_ = 0;
-  std::function<void()> callback_;  // as it was given: another copy is called
+  std::function<void()> callback_;  // the user's original; a copy is called
   std::chrono::milliseconds timeout_{30'000};
 };
 

@@ -1,8 +1,7 @@
-// A process's end of calls with others: it registers functions, listens, connects.
+// A runtime: registers functions for peers, listens for peers and connects to them.
 //
-// For any thread. Functions run on whichever thread drives: those that wait or serve, or the engine's own, which drives
-// when nobody else does. Leaving a runtime's scope closes it. One that has been moved from is closed: it has no name
-// and no connections, and what it is asked for fails with kInvalidArgument.
+// Any thread may use it. Functions run on the thread that drives the engine: one that waits or serves, or the engine's
+// own thread, which drives when no other does. Leaving a runtime's scope closes it.
 #pragma once
 
 #include <chrono>
@@ -26,61 +25,96 @@
 
 namespace axon::library {
 
+/// A process's end of calls to and from other processes.
 class Runtime {
  public:
+  // How long serve() polls for messages after the last one.
   static constexpr std::chrono::milliseconds kAwake{4};
 
-  // Fails where the transport cannot start, or for a name that is empty or longer than 255 bytes.
-  static Result<Runtime> open(rpc::RuntimeOptions options);
+  /// Opens a runtime.
+  /// @param options its name, of 1 to 255 bytes, and its limits
+  /// @return the runtime, or an error: kInvalidArgument, or an error of a transport that cannot start
+  static Result<Runtime> open(RuntimeOptions options);
   Runtime(Runtime&&) noexcept;
   Runtime& operator=(Runtime&&) noexcept;
   ~Runtime();
 
+  /// @return the name by which peers know this runtime
   const std::string& name() const noexcept;
+  /// @return a number that identifies this runtime; no other runtime has it
   uint64_t incarnation() const noexcept;
 
-  // Names of 1 to 255 bytes, each once, that do not begin with "axon.", as the runtime's own do. `ask` says where the
-  // tensors of its arguments go; none: in host buffers.
+  /// Registers a function that peers can call.
+  /// @param name its name, of 1 to 255 bytes. Each name is used once; names that begin with "axon." are reserved.
+  /// @param handler the function
+  /// @param ask chooses memory for tensors of the arguments; without it, the runtime provides memory
+  /// @return kInvalidArgument if the name is not allowed or taken
   Status add(std::string name, Handler handler, Ask ask = {});
-  // Of the same names: one that peers iterate over.
+  /// Registers a generator function, over which peers iterate.
+  /// @param name its name, as for add()
+  /// @param function opens a generator
+  /// @param ask chooses memory for tensors of the arguments; without it, the runtime provides memory
+  /// @return kInvalidArgument if the name is not allowed or taken
   Status add_generator(std::string name, GeneratorFunction function, Ask ask = {});
 
-  // Where messages arrive that peers send to this tag, of up to 242 bytes; once a tag.
+  /// Creates the mailbox for a tag. It must exist before peers send to the tag.
+  /// @param tag the tag, of up to 242 bytes, unique in this runtime
+  /// @param options its capacity and memory
+  /// @return the mailbox, or kInvalidArgument
   Result<Mailbox> mailbox(std::string_view tag, MailboxOptions options = {});
-  // Sends to that of a peer.
+  /// Returns the sending end of a mailbox of a peer.
+  /// @param peer the peer
+  /// @param tag the tag of the mailbox
+  /// @return the outbox, or kInvalidArgument
   Result<Outbox> outbox(const Peer& peer, std::string_view tag);
 
-  // Lets peers connect who know the secret (16 to 1,024 bytes). Port 0: one that is free. Returns the port.
+  /// Lets peers that have the secret connect. A runtime can listen once.
+  /// @param host a name or address of this host at which peers reach it
+  /// @param port the TCP port; 0 selects a free one
+  /// @param secret the secret, of 16 to 1,024 bytes
+  /// @return the port, or an error: kUnknownHost, or kInvalidArgument
   Result<uint16_t> listen(const std::string& host, uint16_t port, std::string_view secret);
-  // Whoever is given it may connect, and does not learn the secret. Listens on this host alone, with a secret of its
-  // own, if it does not listen yet.
+  /// Returns the address with which other processes can connect. It does not contain the secret. If the runtime does
+  /// not listen yet, it listens on loopback, with a secret that it draws.
+  /// @return the address, or the error of listening
   Result<std::vector<std::byte>> address();
-  // Of those who have come; none while it does not listen.
-  std::optional<rpc::ListenerCounts> counts() const;
+  /// @return how many peers connected and how many were refused for each reason; empty if the runtime does not listen
+  std::optional<ListenerCounts> counts() const;
 
-  // Blocks until the peer has answered, for `timeout` at most. While nobody answers there, as with a server that is
-  // about to start, further attempts begin for as long as `wait`; the last one may take `timeout` more. 0: one attempt.
-  // What no further attempt changes ends it at once, as other secrets do. Errors: kUnknownHost, kUnauthenticated (the
-  // secrets differ), kTransport (nobody listens there), kTimeout, kPeerLost (it is closing), kInvalidArgument (an
-  // address or secret of another form).
-  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout,
-                       std::chrono::milliseconds wait = {});
+  /// Connects to a runtime and blocks until it answers.
+  /// @param address the address of the runtime
+  /// @param timeout the longest wait
+  /// @return the peer, or an error: kUnauthenticated (the address belongs to an earlier listener), kTransport (no
+  /// runtime
+  ///   listens there), kMismatch (another version), kTimeout, kPeerLost (the peer is closing), kInvalidArgument (not an
+  ///   address)
+  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout);
+  /// Connects to a runtime that listens at a host and port, and blocks until it answers.
+  /// @param host the name or address of the host
+  /// @param port the port
+  /// @param secret the secret of that runtime
+  /// @param timeout the longest wait
+  /// @return the peer, or an error: kUnknownHost, kUnauthenticated (the secrets differ), or as above
   Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
-                       std::chrono::milliseconds timeout, std::chrono::milliseconds wait = {});
-  // Of both directions, that have not ended.
+                       std::chrono::milliseconds timeout);
+  /// @return the number of open connections in both directions
   size_t num_connections() const;
 
-  // Gives this thread to the runtime, for as long as it is told or until stop(): true. Not needed, but calls are
-  // answered sooner: a few microseconds each, not some fifty. It looks for messages without pause for as long as it is
-  // awake after the latest one, then sleeps until one comes.
+  /// Drives the engine on this thread until stop(). This is optional, but calls are answered faster: in a few
+  /// microseconds instead of about fifty.
+  /// @param at_most the longest time
+  /// @param awake how long to poll after the last message before sleeping until the next one
+  /// @return whether stop() was called
   bool serve(std::chrono::milliseconds at_most, std::chrono::milliseconds awake = kAwake);
-  // From any thread; for good.
+  /// Ends serve() permanently, from any thread.
   void stop();
 
-  // Takes no calls any more and waits for those under way in both directions; then close(). False if some were left.
+  /// Refuses new calls, waits for calls in flight in both directions, and closes the runtime.
+  /// @param at_most the longest wait
+  /// @return whether no call was left in flight
   bool drain(std::chrono::milliseconds at_most);
-  // Ends what is left, tells peers, and waits for functions that are running, but for one that calls this; for 10 s at
-  // most. Idempotent.
+  /// Ends the remaining calls, notifies the peers, and waits for at most 10 s for running functions, except one that
+  /// calls this. Closing again does nothing.
   void close() noexcept;
 
  private:
