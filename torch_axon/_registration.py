@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from torch_axon import _mends, _native
+from torch_axon import _compat, _native
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import _DistributedBackendOptions
@@ -33,7 +33,7 @@ def register() -> None:
         warnings.warn(reason, stacklevel=2)
     if dist.is_available() and not hasattr(dist.Backend, "AXON"):
         dist.Backend.register_backend("axon", _create, extended_api=True, devices=list(DEVICES))
-        _mends.apply()
+        _compat.apply()
 
 
 def make_default(devices: Iterable[str] = ("cpu",)) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch_axon._C import Setting
 
 _READ_BY = {
+    "import": "when torch_axon is imported",
     "engine": "when the first process group is made",
     "runtime": "when a runtime listens or connects",
     "build": "when the extension is built",

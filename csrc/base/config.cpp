@@ -50,7 +50,11 @@ static bool is_list_of_transports(std::string_view value) noexcept {
   return named[0];
 }
 
-static bool is_use_of_fragments(std::string_view value) noexcept {
+static bool is_switch(std::string_view value) noexcept {
+  return value == "0" || value == "1";
+}
+
+static bool is_use_of_pieces(std::string_view value) noexcept {
   return value == "auto" || value == "always" || value == "never";
 }
 
@@ -61,6 +65,9 @@ static constexpr Setting kSettings[] = {
      "MiB of each GPU that a process keeps for its groups' kernels. A group that finds no room there sends its CUDA "
      "tensors through host memory.",
      is_arena_size},
+    {"AXON_COMPAT", ReadBy::kImport, "1", "0 or 1",
+     "Whether functions of torch.distributed that support only Gloo and NCCL are patched to support axon's groups.",
+     is_switch},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "What goes to stderr: this level and those before it.", is_log_level},
     {"AXON_TCP_FRAGMENTS", ReadBy::kEngine, "auto", "auto, always or never",

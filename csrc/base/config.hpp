@@ -17,7 +17,7 @@
 
 namespace axon::config {
 
-enum class ReadBy : uint8_t { kEngine, kRuntime, kBuild, kTests };
+enum class ReadBy : uint8_t { kImport, kEngine, kRuntime, kBuild, kTests };
 
 struct Setting {
   const char* name;

@@ -21,6 +21,8 @@ namespace py = pybind11;
 
 const char* name_of(config::ReadBy reader) noexcept {
   switch (reader) {
+    case config::ReadBy::kImport:
+      return "import";
     case config::ReadBy::kEngine:
       return "engine";
     case config::ReadBy::kRuntime:

@@ -131,7 +131,7 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, const Mode& m
 
 static constexpr const char* kCoalescedTitle = "axon:coalesced";
 
-// What has been gathered before is forgotten: a call has thrown within torch's coalescing manager (_mends.py).
+// Drops the gathered calls after an exception within torch's coalescing manager (torch_axon/_compat.py).
 void AxonBackend::startCoalescing() {
   coalesced_.reset();
   coalesced_ = make_work({c10d::OpType::COALESCED, kCoalescedTitle}, {});

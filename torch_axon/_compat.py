@@ -1,46 +1,59 @@
-"""Functions of torch.distributed that know no backends but Gloo and NCCL, made to know axon's groups, too."""
+"""Compatibility patches: functions of torch.distributed that support only Gloo and NCCL learn to support axon's groups.
+
+The patches are applied when the backend is registered. AXON_COMPAT=0 turns them off; the functions then behave as for
+any other third-party backend.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.torch_version import TorchVersion
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def apply() -> None:
-    _mend_shrink_group()
-    _mend_monitored_barrier()
-    _mend_set_pg_timeout()
-    _mend_coalescing_manager()
-    _mend_groups_by_device()
+    """Applies all patches, unless AXON_COMPAT is 0."""
+    if os.environ.get("AXON_COMPAT", "1") == "0":
+        return
+    _patch_shrink_group()
+    if is_before(torch.__version__, "2.14"):
+        _patch_monitored_barrier()
+    _patch_set_pg_timeout()
+    _patch_coalescing_manager()
+    _patch_groups_by_device()
+
+
+def is_before(version: str, release: str) -> bool:
+    """Returns whether a version precedes a release and all its pre-releases, by the rules of PEP 440."""
+    return bool(TorchVersion(version) < f"{release}.dev0")
 
 
 def _replace(name: str, function: _Function) -> None:
-    """Of torch.distributed, wherever it is found by this name."""
+    """Replaces a function in all modules of torch.distributed that export it."""
     for module in (dist.distributed_c10d, dist):
         if hasattr(module, name):
             setattr(module, name, function)
 
 
 def _backends_of(group: Any) -> list[Any]:
-    """Axon's; none for what stands for a group that this rank is no member of."""
+    """Returns the axon backends of a group; none for the placeholder of a group without this rank."""
     if not isinstance(group, dist.ProcessGroup):
         return []
     backends = {group._get_backend(device) for device in group._device_types}
     return [backend for backend in backends if backend.name() == "axon"]
 
 
-def _mend_monitored_barrier() -> None:
-    """Up to 2.13 it lets only Gloo's groups through."""
-    if torch.__version__ >= "2.14":
-        return
+def _patch_monitored_barrier() -> None:
+    """Up to torch 2.13, the function accepts only Gloo's groups."""
     original = dist.monitored_barrier
 
     @functools.wraps(original)
@@ -58,8 +71,8 @@ def _mend_monitored_barrier() -> None:
     _replace("monitored_barrier", monitored_barrier)
 
 
-def _mend_set_pg_timeout() -> None:
-    """It warns, and leaves every other backend's timeout as it was."""
+def _patch_set_pg_timeout() -> None:
+    """The function warns for other backends and does not change their timeout."""
     original = dist.distributed_c10d._set_pg_timeout
 
     @functools.wraps(original)
@@ -73,8 +86,8 @@ def _mend_set_pg_timeout() -> None:
     _replace("_set_pg_timeout", set_pg_timeout)
 
 
-def _mend_coalescing_manager() -> None:
-    """An exception within it leaves its group gathering calls: all that follow return at once, with nothing done."""
+def _patch_coalescing_manager() -> None:
+    """After an exception in its block, the group keeps gathering calls: all later calls return without any effect."""
     c10d = dist.distributed_c10d
     original = c10d._coalescing_manager
 
@@ -91,15 +104,15 @@ def _mend_coalescing_manager() -> None:
                 if _backends_of(of):
                     c10d._world.pg_coalesce_state.pop(of, None)
                     if device:
-                        of._start_coalescing(device)  # what has been gathered is forgotten
+                        of._start_coalescing(device)  # drops the gathered calls
                         of._end_coalescing(device)
                 raise
 
     _replace("_coalescing_manager", coalescing_manager)
 
 
-def _mend_groups_by_device() -> None:
-    """Of "cpu:axon,cuda:gloo" torch looks for plug-ins by their names in capitals: hooks find no backend then."""
+def _patch_groups_by_device() -> None:
+    """For "cpu:axon,cuda:gloo", torch looks plug-ins up by their names in capitals, so hooks find no backend."""
     c10d = dist.distributed_c10d
     original = c10d._new_process_group_helper
 
@@ -113,11 +126,12 @@ def _mend_groups_by_device() -> None:
     c10d._new_process_group_helper = new_group
 
 
-def _mend_shrink_group() -> None:
-    """torch.distributed.shrink_group registers what a backend's shrink() returns as Gloo's or NCCL's, for one type of
-    device only, so that DDP takes ours for an object of Gloo's class; and it takes the ranks that leave, which are the
-    group's, for the job's. Both are put right while the smaller group is made. Ranks of a smaller default group are
-    the job's from then on.
+def _patch_shrink_group() -> None:
+    """Corrects two errors of shrink_group for other backends.
+
+    It registers the result of a backend's shrink() as Gloo's or NCCL's, for one type of device, so DDP treats ours as
+    an object of Gloo's class. And it interprets the ranks that leave, which are ranks of the group, as ranks of the
+    job. The ranks of a smaller default group are the job's from then on.
     """
     c10d = dist.distributed_c10d
     create = getattr(c10d, "_create_shrunk_process_group", None)
