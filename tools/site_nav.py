@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages that mkdocs.yml does not place follow those that it does; decisions come last."""
+"""A hook of mkdocs: pages that mkdocs.yml does not name follow those that it names; decisions come last."""
 
 from pathlib import Path
 from typing import Any
@@ -9,5 +9,6 @@ def on_config(config: Any) -> Any:
     pages = sorted(path.relative_to(config["docs_dir"]).as_posix() for path in Path(config["docs_dir"]).rglob("*.md"))
     left = [page for page in pages if repr(page) not in placed]
     config["nav"] += [page for page in left if not page.startswith("adr/")]
-    config["nav"].append({"Decisions": [page for page in left if page.startswith("adr/")]})
+    decisions = [page for page in left if page.startswith("adr/")]
+    config["nav"].append({"Decisions": sorted(decisions, key=lambda page: (page != "adr/index.md", page))})
     return config

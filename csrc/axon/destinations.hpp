@@ -1,9 +1,9 @@
-// Where the tensors of one message go, as the user says.
+// The memory that the user chooses for the tensors of one message.
 //
 //   Destinations to(inbound);
 //   if (const Status asked = to.ask(where); asked.ok()) … accept(to.buffers(), to.owners()) …
 //
-// Nothing comes from the heap for up to 32 of them.
+// Up to 32 tensors need no heap allocation.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ class Destinations {
  public:
   explicit Destinations(rpc::Inbound& announced);
 
-  // What has been given is fit for Inbound::accept, or the first of what is wrong with it.
+  // Asks the user for memory. Returns the first error, or ok if Inbound::accept can take all of it.
   Status ask(const Ask& where) noexcept;
   std::span<const Buffer> buffers() const noexcept { return buffers_; }
   std::span<Owner> owners() noexcept { return owners_; }

@@ -1,8 +1,8 @@
-// What a runtime's functions pass on their way in and out, so that its end can wait for those that are inside: what
-// they refer to may be gone afterwards.
+// A gate that a runtime's functions pass when they begin and end, so that closing the runtime can wait for running
+// functions. The objects to which they refer may be destroyed afterwards.
 //
 //   if (const Gate::Pass pass(gate); pass.is_open()) …
-//   gate.close(deadline);                  // false: some have not left by then
+//   gate.close(deadline);                  // false: some functions have not ended by then
 #pragma once
 
 #include <utility>
@@ -37,7 +37,7 @@ class Gate {
     bool is_open_ = false;
   };
 
-  // From within a function, too: it does not wait for itself.
+  // May be called from within a function, too: it does not wait for itself.
   bool close(sync::Clock::time_point deadline) noexcept {
     is_closed_.store(true);
     uint32_t num_own = 0;
@@ -48,7 +48,7 @@ class Gate {
   }
 
  private:
-  // This thread's.
+  // The innermost function in which this thread is.
   static Pass*& innermost() noexcept {
     static thread_local Pass* pass = nullptr;
     return pass;

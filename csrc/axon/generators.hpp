@@ -1,5 +1,4 @@
-// The generators of a runtime that are open for its peers, as the wire has them (docs/wire.md): by caller and its
-// number.
+// The open generators of a runtime, by caller and the caller's number (docs/wire.md).
 #pragma once
 
 #include <cstdint>
@@ -22,22 +21,22 @@ inline constexpr std::string_view kNext = "axon.next";
 inline constexpr std::string_view kStop = "axon.stop";
 inline constexpr std::string_view kNumber = "axon.number";  // the named argument that says that the caller iterates
 
-// One that has been called and not stopped. Whoever finds it running leaves what it wants to those that run it, and
-// these, after a while, to whoever drives next: they have other things to wait for.
-class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private engine::Submission {
+// An open generator. A thread that finds it running leaves its request to the thread that runs it. That thread hands
+// the rest to the next driving thread after a while, because it has other things to wait for.
+class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private Submission {
  public:
   OpenGenerator(engine::Engine& engine, std::shared_ptr<Gate> gate, Generator generator)
       : engine_(engine), gate_(std::move(gate)), generator_(std::move(generator)) {}
 
   void next(Invocation invocation);
-  // It is not called any more, and goes as soon as nobody is within it.
+  // Ends the generator. It is destroyed when no thread is executing it.
   void close() noexcept;
-  // The same, by its own word: values that were asked for before are still wanted.
+  // The same, when the generator itself ends: values that were requested before are still wanted.
   void end() noexcept {
     has_ended_.store(true);
     close();
   }
-  // Nobody wants its values.
+  // Returns whether no caller wants its values.
   bool is_given_up() const noexcept { return is_closed_.load() && !has_ended_.load(); }
 
  private:
@@ -45,13 +44,13 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, privat
   void run(Invocation invocation) noexcept;
   void run_those_that_wait(std::unique_lock<std::mutex>& lock);
 
-  // Submission, of whoever has run it long enough
+  // Submission, by a thread that has run it long enough
   void begin() noexcept override { engine_.post(*this); }
   void complete() noexcept override;
 
   engine::Engine& engine_;
   const std::shared_ptr<Gate> gate_;  // owned with the runtime
-  Generator generator_;               // of whoever runs it
+  Generator generator_;               // used by the thread that runs it
   int64_t num_asked_ = 0;
   sync::atomic<bool> has_ended_{false};
   sync::atomic<bool> is_closed_{false};
@@ -63,29 +62,28 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, privat
 
 class Generators {
  public:
-  // Owned with the runtime, whose gate it is.
+  // The gate is owned with the runtime.
   explicit Generators(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
 
-  // Answers with the number that the caller has given it.
+  // Opens a generator and answers with the number that the caller chose.
   void open(Invocation& invocation, const GeneratorFunction& function);
   void next(Invocation& invocation);
   void stop(Invocation& invocation);
-  // Its caller is gone.
-  void drop(const std::shared_ptr<rpc::Connection>& connection);
+  // Closes the generators of a caller that is gone.
+  void drop(const std::shared_ptr<Connection>& connection);
   void close() noexcept;
 
  private:
   struct Caller {
     std::unordered_map<int64_t, std::shared_ptr<OpenGenerator>> open;  // owned with those that run it
-    // The latest. A stop may overtake the opening, whose arguments are larger, and values that were asked for.
+    // The latest stops. A stop may overtake requests for values, and the opening, whose arguments are larger.
     std::deque<int64_t> stopped;
 
     bool has_stopped(int64_t number) const noexcept;
   };
 
-  // Why it cannot be; empty if it can.
-  std::string add(const std::shared_ptr<rpc::Connection>& caller, int64_t number,
-                  std::shared_ptr<OpenGenerator> generator);
+  // Returns why the generator cannot be opened; empty if it can.
+  std::string add(const std::shared_ptr<Connection>& caller, int64_t number, std::shared_ptr<OpenGenerator> generator);
 
   const std::shared_ptr<Gate> gate_;
   std::mutex mutex_;                                                      // guards what follows

@@ -1,4 +1,4 @@
-// Runs a user's function, which has something to answer: what it throws becomes a failure, unless it has answered.
+// Runs a user's function that must answer. An exception becomes a failure, unless the function has answered.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,4 @@
-// What is behind a mailbox: messages in the order in which each peer has sent them, and those who wait for some.
+// The state of a mailbox: messages in the sending order of each peer, and waiting receivers.
 #pragma once
 
 #include <cstdint>
@@ -24,26 +24,26 @@ class Mailbox::State {
   State(engine::Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
 
   size_t probe() const noexcept;
-  Result<Mail> take(std::chrono::milliseconds timeout);
-  // What peers call.
+  Result<Mail> take(std::chrono::milliseconds patience);
+  // Receives a message: the function that peers call.
   void arrive(Invocation& invocation);
-  // None of a lower number will come from this peer that has not.
-  void settle(const std::shared_ptr<rpc::Connection>& sender, int64_t settled);
-  void drop(const std::shared_ptr<rpc::Connection>& sender);
-  // Nobody waits any more; what has come may still be taken.
+  // Notes that no further message of this peer with a lower number will arrive.
+  void settle(const std::shared_ptr<Connection>& sender, int64_t settled);
+  void drop(const std::shared_ptr<Connection>& sender);
+  // Fails all waiting receivers. Messages that have arrived may still be taken.
   void close(Status reason);
 
  private:
   struct Message {
     Mail mail;
     Invocation invocation;
-    int64_t num_waiting;  // at its sender, behind it
+    int64_t num_waiting;  // number of messages queued after it at its sender
   };
-  // Of one peer's messages: large ones may come later.
+  // The order of one peer's messages, since large ones may arrive late.
   struct Order {
     int64_t next = 0;
-    std::map<int64_t, Message> early;  // no more than were granted, and one
-    size_t num_granted = 0;            // that have not come
+    std::map<int64_t, Message> early;  // at most the granted messages and one more
+    size_t num_granted = 0;            // messages that were granted and have not arrived
   };
   struct Waiter {
     sync::atomic<bool> is_over{false};
@@ -55,12 +55,13 @@ class Mailbox::State {
   };
   using Answers = std::vector<Accepted>;
 
-  // With `mutex_` held, which they leave the answers for: those may run others' functions.
+  // Called with `mutex_` held. They collect the answers, which are sent without it: answers may run functions of
+  // others.
   void settle(Order& order, int64_t settled, Answers& accepted);
   void put(Message message, Answers& accepted);
-  // A message that has come, or will not, needs its place no more, or has it otherwise.
+  // Uses up the grants of messages that have arrived or will not arrive.
   void use_grants(Order& order, size_t at_most) noexcept;
-  // How many more messages its sender may have on their way.
+  // Returns how many more messages the sender may have in flight.
   int64_t grant_for(Invocation& invocation, int64_t num_waiting) noexcept;
   static void answer(Answers& accepted);
 
@@ -68,8 +69,8 @@ class Mailbox::State {
   const size_t capacity_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mail> here_;
-  std::deque<Message> waiting_for_room_;  // one of each sender's, or those for whom others took the room
-  size_t num_granted_ = 0;                // by all orders
+  std::deque<Message> at_the_door_;  // one per sender, or messages whose room other messages took
+  size_t num_granted_ = 0;           // by all orders
   std::deque<Waiter*> waiting_;
   std::unordered_map<std::shared_ptr<rpc::Connection>, Order> orders_;  // owned with the runtime
   Status closed_;

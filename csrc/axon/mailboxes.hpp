@@ -14,17 +14,17 @@ namespace axon::library {
 
 class Mailboxes {
  public:
-  // False if there is one of this tag. Closed like the others, where they are.
+  // Returns false if there is one of this tag. If the others are closed, it is closed, too.
   bool add(std::string tag, const std::shared_ptr<Mailbox::State>& mailbox);
   void remove(const std::string& tag);
-  // What peers call.
+  // The function that peers call.
   void settle(Invocation& invocation);
-  // This peer is gone.
-  void drop(const std::shared_ptr<rpc::Connection>& connection);
+  // Drops the state of a peer that is gone.
+  void drop(const std::shared_ptr<Connection>& connection);
   void close(const Status& reason);
 
  private:
-  using State = std::shared_ptr<Mailbox::State>;  // owned with those who take from it
+  using State = std::shared_ptr<Mailbox::State>;  // owned with the mailboxes of users
   std::vector<State> all();
 
   std::mutex mutex_;  // guards what follows

@@ -246,7 +246,7 @@ def test_run_measures_calls_beside_a_matrix_product(tmp_path: Path) -> None:
         "--dtype", "bfloat16", "--sizes", "64K,4M", "--blocks", "2", "--seconds", "0.02", "--json", str(results),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "lost µs a call" in done.stdout
+    assert "lost µs per call" in done.stdout
     lines = [json.loads(text) for text in results.read_text().splitlines()]
     assert [line["op"] for line in lines] == 2 * ["all_reduce"] + 2 * ["all_gather"] + 2 * ["ring"]
     for line in lines:
@@ -268,7 +268,7 @@ def test_run_measures_calls_beside_a_matrix_product(tmp_path: Path) -> None:
 def test_run_says_what_groups_cost_on_a_gpu() -> None:
     done = run_bench("--groups", "3", "--device", "cuda", "--vs", BACKEND)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "GPU MiB a group" in done.stdout
+    assert "GPU MiB per group" in done.stdout
 
 
 def test_run_that_is_not_ahead_fails_and_says_where() -> None:

@@ -107,7 +107,7 @@ def test_table_has_a_row_a_side_and_dashes_where_one_failed() -> None:
     assert (ours["blocks × threads"], ours["SMs"], ours["copies"]) == ("16 × 512", "16", "0")
     assert (ours["call µs"], ours["beside product"]) == ("50.0", "80.0")
     assert (ours["product µs"], ours["beside calls"], ours["× as long"]) == ("1400.0", "1750.0", "1.250")
-    assert ours["lost µs a call"] == "16.0"
+    assert ours["lost µs per call"] == "16.0"
     assert failed["backend"] == "nccl"
     assert {failed[title] for title in TITLES[3:]} == {"–"}
 

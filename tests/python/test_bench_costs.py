@@ -33,7 +33,7 @@ def test_run_says_what_groups_and_further_peers_cost(num_ranks: int, tmp_path: P
     done = run_bench("--groups", "3", "--json", str(record), num_ranks=num_ranks)
     assert done.returncode == 0, done.stdout + done.stderr
     titles, *rows = [line.split() for line in done.stdout.splitlines()[:3]]
-    assert " ".join(titles).endswith("ms a group RSS KiB a group KiB a peer GPU MiB GPU MiB a group")
+    assert " ".join(titles).endswith("ms per group RSS KiB per group KiB per peer GPU MiB GPU MiB per group")
     for cost, row in zip(costs_of(record), rows, strict=True):
         assert row[0] == cost["backend"]
         assert cost["num_further"] == 3

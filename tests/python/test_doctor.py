@@ -234,7 +234,14 @@ def test_ranks_that_did_not_come_or_come_back_are_named() -> None:
 def test_the_terminal_shows_every_pair_and_finding(capsys: pytest.CaptureFixture[str]) -> None:
     show(_judge(facts={"limits": replace(_LIMITS, cpus=1)}))
     shown = capsys.readouterr().out
-    for part in ("0, 1", "shared memory + CMA", "2.0", "10.0", "note: node: 2 ranks share 1 CPUs", "→ fewer ranks"):
+    for part in (
+        "0, 1",
+        "shared memory + CMA",
+        "2.0",
+        "10.0",
+        "note: node: 2 ranks share 1 CPUs",
+        "→ start fewer ranks",
+    ):
         assert part in shown
 
 

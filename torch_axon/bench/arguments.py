@@ -151,7 +151,7 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
     add(
         "--ranks",
         metavar="NUMBERS",
-        help="without torchrun: one run after the other with so many ranks of this host, comma-separated",
+        help="without torchrun: one run per number of ranks on this host, comma-separated",
     )
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where the tensors are; one GPU a rank (default: cpu)")
     add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")

@@ -69,7 +69,7 @@ _FIGURES: dict[str, Callable[[BesideSide], str]] = {
     "product µs": lambda side: f"{side.product_alone_us:.1f}",
     "beside calls": lambda side: f"{side.product_beside_us:.1f}",
     "× as long": lambda side: f"{side.slowdown:.3f}",
-    "lost µs a call": lambda side: f"{side.lost_us:.1f}",
+    "lost µs per call": lambda side: f"{side.lost_us:.1f}",
 }
 TITLES = ("op", "size", "backend", *_FIGURES)
 

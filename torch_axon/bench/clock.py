@@ -68,7 +68,7 @@ class StreamClock:
 class EnqueueClock:
     """The host's time alone: the GPU is idle when a batch begins, and what it does after the batch is not timed.
 
-    A GPU's queue holds some 1,000 launches, behind which the host waits for the GPU: batches stay far below that. Calls
+    A GPU's queue holds about 1,000 launches; then the host waits for the GPU. Batches stay far below that. Calls
     are few because the GPU does them too, in its own time, which is long where tensors are large.
     """
 

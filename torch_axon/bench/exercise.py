@@ -17,7 +17,7 @@ class Pending(Protocol):
     def wait(self) -> object: ...
 
 
-# Of a group, and whether asynchronously.
+# A call over a group, asynchronous or not.
 Launch = Callable[[dist.ProcessGroup, bool], Pending | None]
 
 

@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch_axon.bench.contenders import register
 from torch_axon.bench.memory import numbers_of
 
-# Of two, one after the other: with its fourth group a process of Gloo grew by 770 KiB, whatever its size, then by 220.
+# Groups of two ranks, one after the other. A process with Gloo grew by 770 KiB with its fourth group, then by 220.
 _NUM_PAIRS = 5
 _ROUNDS = 300  # of one message to each peer, so that all ring memory has been used once
 _NUM_ELEMENTS = 16  # 64 bytes per message

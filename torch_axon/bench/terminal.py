@@ -58,11 +58,11 @@ class Terminal:
             "first all_reduce ms",
             "RSS KiB",
             "groups more",
-            "ms a group",
-            "RSS KiB a group",
-            "KiB a peer",
+            "ms per group",
+            "RSS KiB per group",
+            "KiB per peer",
             "GPU MiB",
-            "GPU MiB a group",
+            "GPU MiB per group",
         ]
         rows = [
             [
