@@ -1,8 +1,9 @@
 """Measures how an operation and a matrix product that runs at the same time slow each other down.
 
-A turn of a contender: half a second of products, since a GPU's clock depends on what ran before; products alone;
-products on the current stream and asynchronous calls on the group's at once; calls alone. What counts of the third part
-is the time in which both run. Contenders take turns; reported are medians over the turns, of the slowest rank.
+A sample round of a contender has four parts: half a second of products, since a GPU's clock depends on earlier work;
+products alone; products on the current stream with concurrent asynchronous calls on the group's stream; calls alone. Of
+the third part, only the time counts in which both run. Contenders alternate. The results are medians over the rounds,
+of the slowest rank.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Times a batch of calls by the host's clock, by events on the GPU's stream, or only on the host while enqueuing.
 
-Events time what the GPU does between them. The batches of a block follow each other without the host waiting in
-between; one that is not timed goes before, in which the ranks meet: after it they run in step, so that the slowest
-rank's time holds no other rank's delay.
+Events time the work of the GPU between them. The batches of a sample round follow each other without a wait on the
+host. An untimed batch precedes them and synchronises the ranks, so that the slowest rank's time contains no delay of
+another rank.
 """
 
 from collections.abc import Callable
@@ -66,10 +66,10 @@ class StreamClock:
 
 
 class EnqueueClock:
-    """The host's time alone: the GPU is idle when a batch begins, and what it does after the batch is not timed.
+    """Times the host only: the GPU is idle when a batch begins, and its work after the batch is not timed.
 
-    A GPU's queue holds about 1,000 launches; then the host waits for the GPU. Batches stay far below that. Calls
-    are few because the GPU does them too, in its own time, which is long where tensors are large.
+    A GPU's queue holds about 1,000 launches; then the host waits for the GPU. Batches stay far below that. The
+    number of calls is small, because the GPU executes them too, which takes long for large tensors.
     """
 
     sample_ns = 0

@@ -19,9 +19,9 @@ _LINKS = {"NVIDIA H200": Link(latency_us=2.0, gbs=390.0)}
 
 
 def floor_us(line: Line) -> float | None:
-    """For the bytes that must leave or reach a GPU, as the bus factor counts them.
+    """Returns the least time in µs for the bytes that must leave or reach a GPU, as the bus factor counts them.
 
-    None: links that we do not know, or a line of host time.
+    Returns None for unknown links and for lines of host time.
     """
     link = _LINKS.get(line.machine.gpu or "")
     if link is None or line.host:

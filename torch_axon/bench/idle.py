@@ -28,9 +28,9 @@ class Quiet:
 
 @dataclass(frozen=True)
 class IdleCost:
-    """Of the rank that takes most of a core, and of rank 0's messages to rank 1.
+    """Figures of the rank that uses most of a core, and of rank 0's messages to rank 1.
 
-    `message_us` is one way between two that do not sleep; `asleep_us`, `call_us` and `pipe_us` as in `wakes`.
+    `message_us` is one way between two ranks that do not sleep; `asleep_us`, `call_us` and `pipe_us` are as in `wakes`.
     """
 
     backend: str

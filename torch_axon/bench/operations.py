@@ -1,8 +1,8 @@
 """The table of measurable operations: one row per operation of c10d, with its bus factor and its buffers.
 
-Sizes count as in nccl-tests: `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's input),
-`count` the elements of one rank's share of it; bus factors are those of nccl-tests' doc/PERFORMANCE.md. Uneven variants
-count by their even shares.
+Sizes are defined as in nccl-tests: `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's
+input), and `count` the number of elements of one rank's shard of it. Bus factors are those of nccl-tests'
+doc/PERFORMANCE.md. Uneven variants use the sizes of even shards.
 """
 
 from collections.abc import Callable
@@ -216,8 +216,8 @@ def _barrier(_: Setting) -> Exercise:
 def _sendrecv(s: Setting) -> Exercise:
     """Ping-pong of ranks 0 and 1, 2 and 3 and so on; an odd last rank does nothing.
 
-    Asynchronous ones are a message each way at once. The lower rank sends first: over NCCL a pair's calls wait for each
-    other.
+    Asynchronous calls send one message each way at once. The lower rank sends first, because with NCCL the calls of a
+    pair wait for each other.
     """
     peer = s.rank ^ 1
     if peer >= s.num_ranks:

@@ -1,9 +1,9 @@
 """Measures what each further peer costs a process: the memory of a group of all ranks above that of one of two.
 
-Each rank starts a fresh process for it (this module as a program), since one that has had a group knows its peers
-already. Counted is memory that is the process's own or shared with others (RssAnon, RssShmem of proc(5)): shared memory
-in full on either side, and no pages of libraries, of which larger groups need more whatever their peers. With its
-first groups a process pays what it pays once; the last one of two costs what any group does.
+Each rank starts a new process for it (this module as a program), since a process that had a group already knows its
+peers. It counts private and shared memory (RssAnon and RssShmem of proc(5)): shared memory in full on either side, and
+no pages of libraries, of which larger groups need more in any case. The first groups of a process include one-time
+costs; the last group of two ranks has the cost of any group.
 """
 
 import os

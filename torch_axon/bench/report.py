@@ -1,4 +1,4 @@
-"""Tables of lines: nccl-tests' columns on the terminal, the short form in Markdown for the README.
+"""Tables of records: nccl-tests' columns on the terminal, and a short form in Markdown for the README.
 
 ``python -m torch_axon.bench.report FILE…`` prints the Markdown table of result files.
 """
