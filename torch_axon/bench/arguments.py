@@ -71,9 +71,9 @@ def parse_arguments(command_line: Sequence[str], num_ranks: int) -> Arguments:
     except ValueError as error:
         parser.error(f"arguments -b, -e, -f: {error}")
     if given.root >= num_ranks:
-        parser.error(f"argument -r/--root: {given.root} is no rank from 0 to {num_ranks - 1}")
+        parser.error(f"argument -r/--root: {given.root} is not a rank from 0 to {num_ranks - 1}")
     if given.ranks is not None:
-        parser.error("argument --ranks: not under torchrun, which has started the ranks")
+        parser.error("argument --ranks: not with torchrun, which starts the ranks itself")
     _check_combinations(given, parser)
     _check_device(given, parser)
     _check_idle(given, num_ranks, parser)
@@ -140,10 +140,17 @@ def _add_work(group: argparse._ArgumentGroup) -> None:
     )
     add("-b", "--begin", type=_checked(parse_size), metavar="SIZE", help="smallest size, as in nccl-tests")
     add("-e", "--end", type=_checked(parse_size), metavar="SIZE", help="largest size, as in nccl-tests")
-    add("-f", "--factor", type=_number(1.01, 1024), metavar="FACTOR", help="from size to size (default: 2)")
+    add("-f", "--factor", type=_number(1.01, 1024), metavar="FACTOR", help="ratio of consecutive sizes (default: 2)")
     add("-d", "--dtype", choices=DTYPES, default="float32")
     add("-o", "--redop", choices=REDUCTIONS, default="sum")
-    add("-r", "--root", type=_integer(0, 1 << 20), default=0, metavar="RANK", help="of rooted operations (default: 0)")
+    add(
+        "-r",
+        "--root",
+        type=_integer(0, 1 << 20),
+        default=0,
+        metavar="RANK",
+        help="for rooted operations (default: 0)",
+    )
 
 
 def _add_ways(group: argparse._ArgumentGroup) -> None:
@@ -153,11 +160,20 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         metavar="NUMBERS",
         help="without torchrun: one run per number of ranks on this host, comma-separated",
     )
-    add("--device", choices=("cpu", "cuda"), default="cpu", help="where the tensors are; one GPU a rank (default: cpu)")
+    add(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="of the tensors; one GPU per rank (default: cpu)",
+    )
     add("--async", dest="is_async", action="store_true", help="keep --window calls in flight instead of one")
     add("--window", type=_integer(1, 1024), default=16, metavar="N", help="calls in flight with --async (default: 16)")
     add(
-        "--groups", type=_integer(0, 10000), default=0, metavar="N", help="instead: what a first and N more groups cost"
+        "--groups",
+        type=_integer(0, 10000),
+        default=0,
+        metavar="N",
+        help="instead: cost of a first and N more groups",
     )
     add(
         "--idle",
@@ -166,19 +182,18 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         const=_IDLE_S,
         default=0.0,
         metavar="SECONDS",
-        help="instead: what a process takes of a core while its group is quiet for so long, and how soon it is awake "
-        f"again (SECONDS: {_IDLE_S:g})",
+        help="instead: the share of a core that a process uses while its group is idle for this time, and how fast it "
+        f"wakes up (SECONDS: {_IDLE_S:g})",
     )
     add(
         "--nap",
         type=_number(0.01, 30),
         default=_NAP_S,
         metavar="SECONDS",
-        help="with --idle: how long a receiver has been asleep when one of 20 (-n) messages comes for it (default: "
-        f"{_NAP_S:g})",
+        help=f"with --idle: how long a receiver has slept when each of 20 (-n) messages arrives (default: {_NAP_S:g})",
     )
-    add("--graph", action="store_true", help="with --device cuda: replay CUDA graphs of 20 calls and more")
-    add("--host", action="store_true", help="with --device cuda: time only what enqueuing a call takes the host")
+    add("--graph", action="store_true", help="with --device cuda: replay CUDA graphs of 20 or more calls")
+    add("--host", action="store_true", help="with --device cuda: time only the host while it enqueues calls")
     add(
         "--beside",
         nargs="?",
@@ -186,14 +201,14 @@ def _add_ways(group: argparse._ArgumentGroup) -> None:
         const=_PRODUCT,
         default=0,
         metavar="N",
-        help="with --device cuda: what calls and a bfloat16 product of N × N matrices beside them cost each other, and "
-        f"how many multiprocessors the calls' kernels take (N: {_PRODUCT})",
+        help="with --device cuda: how calls and a concurrent bfloat16 product of N × N matrices slow each other down, "
+        f"and how many multiprocessors the calls' kernels use (N: {_PRODUCT})",
     )
 
 
 def _add_timing(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--backend", type=_backend, default="axon", metavar="NAME", help="whose times are judged (default: axon)")
+    add("--backend", type=_backend, default="axon", metavar="NAME", help="the backend under test (default: axon)")
     add(
         "--vs",
         type=_backends,
@@ -202,17 +217,22 @@ def _add_timing(group: argparse._ArgumentGroup) -> None:
         "its symmetric memory, launch one launch of an empty kernel (default: gloo; on GPUs nccl, with --host "
         "also fake and launch)",
     )
-    add("-n", "--iters", type=_integer(1, 10**7), metavar="N", help="calls a side and line (default: fills --seconds)")
-    add("--seconds", type=_number(0.001, 3600), default=0.3, help="time a side and line without --iters (default: 0.3)")
+    add("-n", "--iters", type=_integer(1, 10**7), metavar="N", help="calls per side and line (default: as --seconds)")
+    add(
+        "--seconds",
+        type=_number(0.001, 3600),
+        default=0.3,
+        help="per side and line, without --iters (default: 0.3)",
+    )
     add("-w", "--warmup", type=_integer(1, 10**5), default=5, metavar="N", help="untimed calls before (default: 5)")
-    add("--blocks", type=_integer(1, 1000), default=8, metavar="N", help="how often the sides take turns (default: 8)")
-    add("--timeout", type=_number(1, 3600), default=120, metavar="SECONDS", help="of the groups (default: 120)")
+    add("--blocks", type=_integer(1, 1000), default=8, metavar="N", help="number of sample rounds (default: 8)")
+    add("--timeout", type=_number(1, 3600), default=120, metavar="SECONDS", help="timeout of the groups (default: 120)")
 
 
 def _add_results(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--commit", metavar="TEXT", help="what was built, for the results (default: what git says of this folder)")
-    add("--json", type=Path, metavar="FILE", help="append one JSON line for every line of the table")
+    add("--commit", metavar="TEXT", help="the commit that was built, for the results (default: that of this folder)")
+    add("--json", type=Path, metavar="FILE", help="append one JSON line per line of the table")
     add("--plot", type=_checked(_png), metavar="FILE.png", help="draw time and bus bandwidth over size")
     add(
         "--assert-ahead",
@@ -220,7 +240,7 @@ def _add_results(group: argparse._ArgumentGroup) -> None:
         type=_number(0.01, 1e6),
         const=1.0,
         metavar="FACTOR",
-        help="fail, and say where, unless every other side takes at least FACTOR (1) times as long",
+        help="fail, and name the lines, unless every other side takes at least FACTOR (1) times as long",
     )
 
 
@@ -252,7 +272,7 @@ def _check_idle(given: argparse.Namespace, num_ranks: int, parser: argparse.Argu
     if num_ranks < 2:
         parser.error("argument --idle: needs 2 ranks, one to wake the other")
     if FLOOR in (given.backend, *(given.vs or ())):
-        parser.error(f"argument --vs: not {FLOOR} with --idle, since no message of it wakes anybody")
+        parser.error(f"argument --vs: not {FLOOR} with --idle, since it sends no messages that could wake a rank")
 
 
 def _value(given: argparse.Namespace, option: str) -> object:
