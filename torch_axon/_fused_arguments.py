@@ -44,6 +44,11 @@ def are_plain(*tensors: Tensor | None) -> bool:
 
 
 def dimension(what: str, dim: int, x: Tensor) -> int:
+    """Returns a dimension of `x` as a number from 0 on.
+
+    Raises:
+        ValueError: `x` has fewer than 2 dimensions, or not this one
+    """
     if x.ndim < 2:
         raise ValueError(f"{what} of a tensor of shape {list(x.shape)}; allowed: tensors of at least 2 dimensions")
     if not -x.ndim <= dim < x.ndim:
@@ -52,6 +57,11 @@ def dimension(what: str, dim: int, x: Tensor) -> int:
 
 
 def rows_dimension(what: str, dim: int, x: Tensor) -> int:
+    """Returns a dimension of `x` other than the last one, as a number from 0 on.
+
+    Raises:
+        ValueError: `x` does not have this dimension, or it is the last one
+    """
     positive = dimension(what, dim, x)
     if positive == x.ndim - 1:
         raise ValueError(f"{what} is {dim}, the dimension that the product contracts; allowed: any other")
@@ -61,6 +71,11 @@ def rows_dimension(what: str, dim: int, x: Tensor) -> int:
 def as_lists(
     operator: str, weights: Tensor | Sequence[Tensor], biases: Tensor | Sequence[Tensor | None] | None
 ) -> tuple[list[Tensor], list[Tensor | None]]:
+    """Returns weights and biases as lists of equal lengths.
+
+    Raises:
+        ValueError: there are no weights, or the number of biases differs
+    """
     several = [weights] if isinstance(weights, Tensor) else list(weights)
     if not several:
         raise ValueError(f"{operator}: weights is empty; allowed: a tensor, or a sequence of at least one")

@@ -107,6 +107,7 @@ class _SharedInput:
         self._products: dict[int, Tensor] = {}
 
     def take(self, index: int, x: Tensor) -> Tensor:
+        """Returns the product of one Linear, computing those of all Linears for a new input."""
         state = _state_of(x)
         if self._input is not x or self._state != state or index not in self._products:
             self._products = dict(enumerate(self._multiply(x)))

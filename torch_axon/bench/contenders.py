@@ -73,7 +73,11 @@ def is_backend(name: str) -> bool:
 
 
 def register(backend: str) -> None:
-    """Registers `backend` with torch if importing a module does so; importing this package registers axon."""
+    """Registers `backend` with torch if importing a module does so; importing this package registers axon.
+
+    Raises:
+        ValueError: this process has no such backend
+    """
     if backend == FLOOR:
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
     known = sorted({*dist.Backend.backend_list, FLOOR} - {"undefined"})

@@ -99,6 +99,9 @@ async def in_thread(connect: Callable[[Callable[[float], object]], Peer], name: 
     """Calls `connect` on a new thread, with a function that pauses, and returns its peer.
 
     If the task is cancelled, the thread ends after its current attempt and closes the peer that this attempt returns.
+
+    Raises:
+        Exception: what `connect` raised
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Peer] = loop.create_future()

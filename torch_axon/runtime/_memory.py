@@ -115,6 +115,11 @@ BY_DEFAULT = Policy(None, None)
 
 
 def policy_of(memory: AnyMemory, read: Reader) -> Policy:
+    """Returns a `memory=` option in the extension's form.
+
+    Raises:
+        TypeError: it is neither a device nor a function nor a Memory
+    """
     if memory is None:
         return BY_DEFAULT
     if not isinstance(memory, Memory):
