@@ -4,5 +4,5 @@
 OWN = "axon."
 NEXT = "axon.next"
 STOP = "axon.stop"
-LEND = "axon.lend"
+EXPOSE = "axon.lend"
 NUMBER = "axon.number"  # a named argument which says that the caller iterates; no Python parameter can have this name

@@ -456,7 +456,7 @@ class Runtime:
             raise _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed")
 
 
-def _lend(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _expose(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Notes that the peer can read tensors directly on these GPUs, given by their UUIDs."""
     (uuids,) = args
     invocation.connection.expose_on(uuids)
