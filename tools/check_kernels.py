@@ -2,7 +2,7 @@
 
 usage: python tools/check_kernels.py
 
-docs/adr/kernels-are-in-place-early.md
+docs/adr/0022-launch-kernels-before-their-predecessors-end.md
 """
 
 import re

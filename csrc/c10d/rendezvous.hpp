@@ -17,7 +17,7 @@
 //
 // A rank that was killed after it had left its address would be taken for a member. So if rank 0 had to wait long for a
 // round, it opens another one, in which whoever is there answers within milliseconds. See
-// docs/adr/rank-0-opens-rounds-in-the-store.md.
+// docs/adr/0031-let-rank-0-open-rounds-in-the-store.md.
 #pragma once
 
 #include <chrono>

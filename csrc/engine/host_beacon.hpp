@@ -7,7 +7,7 @@
 //   Result<HostBeacon> beacon = HostBeacon::light(peer_address.process);     // lit for as long as it lives
 //   … HostBeacon::look_for(theirs.process) …                         // true: they are here, and alive
 //
-// Nothing is ever sent or received by these sockets. docs/adr/peers-prove-that-they-share-a-host.md.
+// Nothing is ever sent or received by these sockets. docs/adr/0032-prove-that-peers-share-a-host.md.
 #pragma once
 
 #include <array>

@@ -12,7 +12,7 @@
 // that has spent its messages, gets that sender more of them (advance): what it waits for may be behind these.
 // A rank that leaves the group says so to those whose messages it holds, and later to each that still sends
 // (Messenger): their further sends fail at once.
-// docs/adr/senders-wait-for-credit.md has the reasons.
+// docs/adr/0034-hold-messages-at-their-sender-by-credit.md has the reasons.
 //
 // Owned by an inbox; used only by the progress owner.
 #pragma once

@@ -19,7 +19,7 @@ from torch import nn
 Step = Callable[[], object]
 
 # Of a rank, and divisible among three. Small ones leave at once; of the large ones also what a single peer gets is
-# beyond what is sent eagerly (docs/adr/ucx-eager-up-to-64-kib.md).
+# beyond what is sent eagerly (docs/adr/0008-send-messages-up-to-64-kib-eagerly.md).
 _SMALL, _LARGE = 900, 3 << 18
 
 

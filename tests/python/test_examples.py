@@ -58,7 +58,7 @@ def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
     command = [sys.executable, str(EXAMPLES / "rollout_workers.py"), "--workers=2", "--kill-a-worker"]
     try:
         output = output_of(command)
-    except AssertionError as error:  # killed amid a message: docs/adr/the-deaf-take-another-engine.md
+    except AssertionError as error:  # killed amid a message: docs/adr/0024-recover-from-a-wedged-ucx-queue.md
         if "hears nothing from its host any more" not in str(error):
             raise
         output = output_of(command)

@@ -39,7 +39,7 @@ class Limits:
     # Pools grow until they hold what the most operations at a time have needed. Of a GPU, four granules.
     constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=8 << 10)
     own_kib_a_round: int = 16
-    # What a process of this host had shared stays mapped if it died with its queue full (docs/adr/ucx-error-…).
+    # What a process of this host had shared stays mapped if it died with its queue full (docs/adr/0021-…).
     shared_kib_a_death: int = 2 << 10
 
     def excess(self, growth: dict[str, int], num_rounds: int, num_deaths: int) -> list[str]:

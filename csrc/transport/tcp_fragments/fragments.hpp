@@ -3,7 +3,7 @@
 //   std::unique_ptr<Transport> transport = with_fragments(std::move(network));
 //
 // The network sends up to 64 KiB at once. Peers need the same above them, whatever their use of it. Why:
-// docs/adr/long-messages-over-tcp-go-in-pieces.md.
+// docs/adr/0027-send-long-messages-over-tcp-in-fragments.md.
 #pragma once
 
 #include <cstdint>

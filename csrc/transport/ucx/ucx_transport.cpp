@@ -147,7 +147,7 @@ Result<std::vector<Lane>> UcxTransport::lanes_of(const Peer& peer) {
 
 std::optional<Status> UcxTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                          Completion& completion) noexcept {
-  // Copying through shared memory outruns CMA (docs/adr/ucx-eager-up-to-64-kib.md): the kernel's look at each page
+  // Copying through shared memory outruns CMA (docs/adr/0008-send-messages-up-to-64-kib-eagerly.md): the kernel's look at each page
   // costs more. The bound keeps what comes unasked small.
   if (payload.num_bytes > kLargestEager) return send_rendezvous(peer, header, payload, completion);
   return send_as(kMessageId, peer, bytes_of(header), payload, completion);

@@ -2,7 +2,7 @@
 // data.
 //
 // All endpoints have error handling, so that those of dead peers can be closed by force: what was pending with them
-// ends with an error, and what they had shared is unmapped (docs/adr/ucx-error-handling-everywhere.md). Over shared
+// ends with an error, and what they had shared is unmapped (docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md). Over shared
 // memory UCX itself does not notice that a peer is gone, so whoever watches its process drops it; other hosts'
 // endpoints are connected at once, so that a peer is missed even if nothing was ever sent to it.
 //

@@ -16,10 +16,10 @@ namespace axon::transport {
 //
 // Endpoints with error handling get neither shared memory nor CMA unless UCX is told that they can do without what it
 // misses in them: word of a peer's end, which its process gives us, and taking back the right to read memory, which
-// ends with the peer. docs/adr/ucx-error-handling-everywhere.md.
+// ends with the peer. docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md.
 //
 // RNDV_THRESH makes no rendezvous rarer, as each of our messages says which protocol it takes, but what its data comes
-// by over TCP: one write into the receiver's memory instead of frames of 64 KiB. docs/adr/one-write-over-tcp.md.
+// by over TCP: one write into the receiver's memory instead of frames of 64 KiB. docs/adr/0025-write-a-tcp-rendezvous-at-once.md.
 //
 // TCP_RX_SEG_SIZE lets the largest eager message go in one frame with its header. Of two it would be a copy more at the
 // receiver: 64 KiB between two network namespaces in 16.0 µs, not 10.7.
