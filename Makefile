@@ -109,9 +109,10 @@ asan tsan: $(VENV)/.installed
 # The Python package under the sanitizers: a copy of it with an extension of its own, in an interpreter that has neither.
 # libstdc++ is preloaded, too, for the sanitizer to find what it intercepts; the interpreter's own leaks are nobody's, and
 # what torch and UCX, which the thread sanitizer does not see into, do to memory is not judged.
-SANITIZED_TESTS := test_reductions test_point_to_point test_back_pressure test_groups test_rendezvous test_mismatches \
-  test_deaths test_runtime test_runtime_cancelling test_runtime_tensors test_runtime_values test_runtime_closed_loops \
-  test_runtime_finalizers
+SANITIZED_TESTS := collectives/test_reductions collectives/test_point_to_point collectives/test_back_pressure \
+  groups/test_groups groups/test_rendezvous failures/test_mismatches \
+  failures/test_deaths runtime/test_runtime runtime/test_runtime_cancelling runtime/test_runtime_tensors runtime/test_runtime_values runtime/test_runtime_closed_loops \
+  runtime/test_runtime_finalizers
 asan-python: SANITIZER := libasan.so
 tsan-python: SANITIZER := libtsan.so
 asan-python tsan-python: $(VENV)/.editable

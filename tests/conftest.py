@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from pool import RankPool
+
+from support.pool import RankPool
 
 _MEETINGS = {1: "hash", 2: "file", 3: "tcp", 4: "file"}
 

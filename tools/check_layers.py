@@ -92,14 +92,10 @@ def breaches(csrc: Path) -> Iterator[str]:
 
 
 def diagram() -> str:
-    """The layers as a Mermaid flow chart: an arrow from each layer to those that it is built on directly."""
-    arrows = [f'    {key(layer)}["{layer}"]' for layer in LAYERS]
-    arrows += [f"    {key(layer)} --> {key(below)}" for layer, belows in LAYERS.items() for below in belows]
-    return "\n".join(["```mermaid", "flowchart TD", *arrows, "```"])
-
-
-def key(layer: str) -> str:
-    return layer.replace("/", "_")
+    """The layers as text, the highest first: each with an arrow to those that it is built on directly."""
+    width = max(map(len, LAYERS))
+    lines = [f"{layer:{width}} → {', '.join(belows)}" if belows else layer for layer, belows in LAYERS.items()]
+    return "\n".join(["```text", *reversed(lines), "```"])
 
 
 def main() -> int:

@@ -67,10 +67,11 @@ sanitize() { # sanitize TOOL [OPTION…]: the kernels' own tests
 *in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*:*uneven*gpu_each_2*:*ZeroCopyMessages*gpu_each_2*}"
 }
 
-python_tests() { # python_tests SELECTION FILE…: on GPUs only
-  local selection=$1
+python_tests() { # python_tests SELECTION FILE…: in any folder; on GPUs only
+  local selection=$1 file files=()
   shift
-  python3 -m pytest -vv -p no:cacheprovider -m gpu -k "$selection" --tb=short "${@/#/$tests/}"
+  for file; do files+=("$tests"/*/"$file"); done
+  python3 -m pytest -vv -p no:cacheprovider -m gpu -k "$selection" --tb=short "${files[@]}"
 }
 
 faults() { # faults SELECTION ROUNDS [OPTION…]: of tests/fault, all on GPUs

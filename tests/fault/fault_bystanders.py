@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 from fault_case import FORMING_TIMEOUT_S, Case, Moment, Place, Stretch, as_victim, once_at_rest, set_timeout, strike
 from fault_operations import make_step
-from reference import failure, same_bits
+
+from support.reference import failure, same_bits
 
 # Elements: within a ring's lines, sent eagerly, and fetched by the receiver.
 _COUNTS = (7, 10_000, 1 << 20)

@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fault_operations import Step, make_step
-from hosts import Hosts
-from pool import BACKEND, own_rank
-from reference import same_bits
+
+from support.hosts import Hosts
+from support.pool import BACKEND, own_rank
+from support.reference import same_bits
 
 # A promise to those on the victim's host. GPUs have to end what is enqueued, and share this test's with other ranks.
 NOTICE_S = {"cpu": 1.0, "cuda": 5.0}

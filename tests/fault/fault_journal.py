@@ -12,12 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import holdings
 from fault_case import NUM_RANKS
-from gpu_memory import held_kib
-from holdings import memory_kib
-from processes import leftovers
 
+from support import holdings
+from support.gpu_memory import held_kib
+from support.holdings import memory_kib
+from support.processes import leftovers
 from torch_axon.bench.record import describe_machine
 
 Resources = dict[str, int]

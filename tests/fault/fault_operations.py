@@ -13,8 +13,9 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from reference import synchronize
 from torch import nn
+
+from support.reference import synchronize
 
 Step = Callable[[], object]
 

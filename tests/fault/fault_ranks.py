@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from fault_case import LAST, Case, Place, Stretch, be_survivor, be_victim, leave, regroup
 from fault_journal import Journal
 from fault_operations import names_in_errors
-from hosts import Hosts, move_to
-from pool import RankPool
+
+from support.hosts import Hosts, move_to
+from support.pool import RankPool
 
 # Abort and destroy.
 LEAVE_S = {"cpu": 1.0, "cuda": 5.0}

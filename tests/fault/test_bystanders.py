@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from devices import on
 from fault_bystanders import fail_beside, talk_beside
 from fault_case import FORMING_TIMEOUT_S, NOTICE_S, Case, Place, Stretch
 from fault_ranks import Ranks
-from pool import BACKEND
-from processes import state_of
+
+from support.devices import on
+from support.pool import BACKEND
+from support.processes import state_of
 
 pytestmark = [pytest.mark.skipif(BACKEND != "axon", reason="what axon promises"), on("cpu", scope="module")]
 

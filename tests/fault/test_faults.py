@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from devices import on
 from fault_case import FAULTS, LAST, MOMENTS, Case
 from fault_journal import Journal, growth, resources
 from fault_operations import OPERATIONS
 from fault_ranks import Ranks
-from hosts import two_hosts
-from pool import BACKEND
+
+from support.devices import on
+from support.hosts import two_hosts
+from support.pool import BACKEND
 
 pytestmark = [
     pytest.mark.skipif(BACKEND != "axon", reason="what axon promises"),

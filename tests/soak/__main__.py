@@ -12,7 +12,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
 # What the tests share; and the package, where it is not installed.
-sys.path += [str(_ROOT / "tests" / "python"), str(_ROOT)]
+sys.path += [str(_ROOT / "tests"), str(_ROOT)]
 
 
 def main() -> None:

@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pool import RankPool
-from processes import leftovers
 from soak_resources import Limits, Resources, growth
 from soak_round import Outcome, Part, Plan, take_part
+
+from support.pool import RankPool
+from support.processes import leftovers
 
 # How often each is drawn. Of a stopped rank the others learn by their timeout.
 FAULTS = {"none": 8, "kill": 3, "abort": 3, "stop": 1}

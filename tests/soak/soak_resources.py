@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 
-import holdings
-from gpu_memory import held_kib
-from holdings import memory_kib
+from support import holdings
+from support.gpu_memory import held_kib
+from support.holdings import memory_kib
 
 
 @dataclass(frozen=True)

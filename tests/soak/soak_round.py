@@ -19,9 +19,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from pool import BACKEND
 from soak_resources import Resources, measure
-from torture import Torture
+
+from support.pool import BACKEND
+from support.torture import Torture
 
 FORMING_TIMEOUT_S = 120.0
 

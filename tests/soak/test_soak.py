@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from devices import on
-from pool import BACKEND
 from soak import Settings, Soak
 from soak_resources import Limits, Resources, growth
+
+from support.devices import on
+from support.pool import BACKEND
 
 pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="what axon promises")
 

@@ -1,4 +1,4 @@
-"""The functional collectives beside those of tests/python/test_training.py, eager, native and compiled.
+"""The functional collectives beside those of tests/python/clients/test_training.py, eager, native and compiled.
 
 Upstream's own tests of them, test_c10d_functional_native.py, are not in torch's wheel. These ask for the same:
 all_gather and reduce_scatter of several tensors at once, uneven splits of all_to_all, gradients.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
-from devices import on_cpu_and_gpu
-from pool import RankPool
-from reference import case, same_bits
+
+from support.devices import on_cpu_and_gpu
+from support.pool import RankPool
+from support.reference import case, same_bits
 
 
 def _of(rank: int, num_rows: int, num_columns: int = 3) -> torch.Tensor:

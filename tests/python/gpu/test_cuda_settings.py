@@ -1,0 +1,112 @@
+"""Settings of the driver and of torch's allocator under which everything must be right all the same."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from support.devices import on
+from support.gpu import exercise_all, meet
+from support.pool import BACKEND, RankPool, own_rank
+from support.reference import case, failure, same_bits
+
+
+@on("launch_blocking")
+def test_operations_where_every_launch_blocks(ranks: RankPool) -> None:
+    ranks.run(exercise_all, 8, 1 << 20)
+
+
+@on("eager_loading")
+def test_operations_where_every_kernel_is_loaded_at_once(ranks: RankPool) -> None:
+    ranks.run(exercise_all, 8, 1 << 20)
+
+
+def _on_the_stream_of_each_thread() -> None:
+    cuda_stream_per_thread = 2
+    data = torch.ones(10)
+    with torch.cuda.stream(torch.cuda.ExternalStream(cuda_stream_per_thread)):
+        message = failure(lambda: dist.all_reduce(data))
+    assert "the current stream is cudaStreamPerThread" in message
+    dist.all_reduce(data)
+    same_bits(data, torch.full((10,), float(dist.get_world_size())))
+
+
+@on("cuda", "staged")
+def test_a_stream_that_is_another_one_in_every_thread_is_refused(two_ranks: RankPool) -> None:
+    two_ranks.run(_on_the_stream_of_each_thread)
+
+
+def _with_expandable_segments(folder: str) -> None:
+    """Tensors of the allocator's other mode, its memory given back and taken again in between."""
+    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
+    for size in (1, 1 << 10, 1 << 20, 30 << 20):
+        with case(size=size):
+            data = torch.full((size,), own_rank() + 1)
+            dist.all_reduce(data)
+            same_bits(data, torch.full((size,), 3))
+        del data
+        torch.cuda.empty_cache()
+    dist.destroy_process_group()
+
+
+@on("cuda")
+def test_tensors_in_expandable_segments(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_with_expandable_segments, str(tmp_path))
+
+
+def _bound_to_a_device(folder: str) -> None:
+    """device_id= names the GPU; the group is for CUDA tensors alone, so objects and barriers take that way too."""
+    gpu = torch.get_default_device()
+    dist.init_process_group(
+        f"cuda:{BACKEND}",
+        init_method=f"file://{folder}/store",
+        rank=own_rank(),
+        world_size=2,
+        device_id=gpu,
+        timeout=timedelta(seconds=30),
+    )
+    dist.barrier()
+    gathered: list[object] = [None, None]
+    dist.all_gather_object(gathered, {"rank": own_rank(), "text": "x" * 5000 * own_rank()})
+    assert [len(one["text"]) for one in gathered] == [0, 5000]  # type: ignore[index]
+    objects = [[1, 2], "three"] if own_rank() == 0 else [None, None]
+    dist.broadcast_object_list(objects, src=0, device=gpu)
+    assert objects == [[1, 2], "three"]
+    half = dist.new_group()
+    data = torch.ones(1000)
+    dist.all_reduce(data, group=half)
+    same_bits(data, torch.full((1000,), 2.0))
+    dist.destroy_process_group()
+
+
+@on("cuda", "staged")
+def test_a_group_for_one_device_alone(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_bound_to_a_device, str(tmp_path))
+
+
+def _captured() -> str:
+    """What goes through the host cannot be captured; the group is unharmed."""
+    data = torch.ones(10)
+    dist.all_reduce(data)
+    meet()
+    graph = torch.cuda.CUDAGraph()
+
+    def capture() -> None:
+        with torch.cuda.graph(graph):
+            dist.all_reduce(data)
+
+    message = failure(capture)
+    data.fill_(1.0)
+    dist.all_reduce(data)
+    assert torch.equal(data, torch.full_like(data, float(dist.get_world_size())))
+    return message
+
+
+@on("staged")
+def test_a_way_through_the_host_says_that_it_cannot_be_captured(two_ranks: RankPool) -> None:
+    for message in two_ranks.run(_captured):
+        assert "graph" in message

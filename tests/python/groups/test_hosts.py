@@ -1,0 +1,224 @@
+"""Two hosts, to which nothing but TCP leads from rank to rank."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support.devices import on_cpu_and_gpu
+from support.gpu import backend_of, exercise_all
+from support.hosts import ADDRESSES, Hosts, move_to, two_hosts
+from support.pool import RankPool
+from support.processes import environment, run_ranks
+from support.reference import failure, same_bits
+
+TIMEOUT_S = 3.0
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with two_hosts() as hosts:
+        yield hosts
+
+
+def test_all_reduce_between_hosts_until_the_link_is_cut(hosts: Hosts) -> None:
+    ranks = run_ranks(
+        "crosses_hosts",
+        2,
+        f"tcp://{ADDRESSES[0]}:29513",
+        str(TIMEOUT_S),
+        when_ready=lambda _: hosts.cut(),
+        prefixes=[hosts.prefix(0), hosts.prefix(1)],
+    )
+    for rank, ended in enumerate(ranks):
+        assert ended.code == 0, ended.errors
+        seconds, message = ended.output.splitlines()[-2:]
+        assert float(seconds) < TIMEOUT_S + 1
+        assert f"rank {1 - rank}" in message
+
+
+def _exchange_long_messages(store: str, rank: int, pieces: str) -> None:
+    os.environ["AXON_TCP_FRAGMENTS"] = pieces
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    for num_bytes in (65_536, 65_537, 122_880, 122_881, 5_000_000):
+        sent = [(torch.arange(num_bytes) % 251 + source).to(torch.uint8) for source in range(2)]
+        for source in range(2):
+            data = sent[source].clone() if rank == source else torch.zeros_like(sent[source])
+            dist.broadcast(data, src=source)
+            same_bits(data, sent[source])
+        received = torch.zeros_like(sent[0])
+        works = [dist.isend(sent[rank], 1 - rank), dist.irecv(received, 1 - rank)]
+        for work in works:
+            assert work is not None
+            work.wait()
+        same_bits(received, sent[1 - rank])
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("pieces", [("always", "always"), ("always", "never"), ("never", "never")])
+def test_long_messages_go_whole_or_in_pieces_as_their_sender_likes(
+    pieces: tuple[str, str], hosts: Hosts, tmp_path: Path
+) -> None:
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_exchange_long_messages, str(tmp_path / "store"), rank, pieces[rank])
+        for pool in (one, other):
+            pool.finish()
+
+
+def _exchange_everything(store: str, rank: int) -> dict[str, object]:
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    exercise_all(8, 100_000, 8 << 20)
+    path: dict[str, object] = backend_of().path_to(1 - rank)
+    dist.destroy_process_group()
+    return path
+
+
+def _enter_a_container() -> str:
+    """Of its own, as far as shared memory goes: another host to other ranks. Why that cannot be, if so."""
+    clone_newipc = 0x08000000  # linux/sched.h
+    libc = ctypes.CDLL(None, use_errno=True)
+    return "" if libc.unshare(clone_newipc) == 0 else os.strerror(ctypes.get_errno())
+
+
+@on_cpu_and_gpu
+def test_containers_of_a_host_are_hosts_of_their_own(tmp_path: Path, device: str) -> None:
+    last_gpu = max(torch.cuda.device_count() - 1, 0)
+    with (
+        RankPool(1, meeting="none", device=device) as one,
+        RankPool(1, meeting="none", device=device, first_gpu=last_gpu) as other,
+    ):
+        [obstacle] = one.run(_enter_a_container)
+        if obstacle:
+            pytest.skip(f"needs a namespace of its own: {obstacle}")
+        for rank, pool in enumerate((one, other)):
+            pool.start(_exchange_everything, str(tmp_path / "store"), rank)
+        for pool in (one, other):
+            [path] = pool.finish()
+            assert not path["same_host"]
+            assert path["kernels"] is (None if device == "cpu" else False)
+
+
+def test_hosts_that_look_alike_are_told_apart(hosts: Hosts, tmp_path: Path) -> None:
+    """As machines that were cloned from one snapshot, whose boot ids and namespaces have the same numbers."""
+    numbers = tmp_path / "numbers"
+    numbers.mkdir()
+    for name in ("pid", "net", "ipc"):
+        (numbers / name).touch()
+    isolation = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    ranks = run_ranks(
+        "meets_a_lookalike",
+        2,
+        tmp_path / "store",
+        str(numbers),
+        prefixes=[[*hosts.prefix(rank), *isolation] for rank in range(2)],
+    )
+    survivor, victim = ranks
+    assert survivor.code == 0, survivor.errors
+    paths = [json.loads(rank.output.splitlines()[-2 if rank is survivor else -1]) for rank in ranks]
+    assert paths[0]["numbers"] == paths[1]["numbers"]
+    for path in paths:
+        assert not path["same_host"]
+        assert {device for _, device in path["lanes"]} == {"eth0"}
+    assert re.search("rank 1 (is gone|cannot be reached)", survivor.output.splitlines()[-1])
+    assert victim.code != 0
+
+
+def _form(store: str, rank: int) -> str:
+    return failure(lambda: dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2))
+
+
+def test_a_rank_without_a_way_to_it_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.cut()
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_form, str(tmp_path / "store"), rank)
+        for rank, pool in enumerate((one, other)):
+            [message] = pool.finish()
+            assert f"[rank {rank} of group '0'] rank {1 - rank} cannot be reached: " in message
+
+
+class _Farewell(dist.Store):
+    """A store that is left, by the end of the process, as soon as this rank's card stands in it."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self._store = store
+
+    def get(self, key: str) -> bytes:
+        return self._store.get(key)
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _be_gone_once_announced(path: str) -> None:
+    dist.init_process_group("axon", store=_Farewell(dist.FileStore(path, 2)), rank=1, world_size=2)
+
+
+def _meet_the_gone(path: str) -> tuple[str, float, float]:
+    """What is raised; how long it, and leaving, takes."""
+    timeout = timedelta(seconds=TIMEOUT_S)
+    started = time.monotonic()
+
+    def meet() -> None:
+        store = dist.FileStore(path, 2)
+        dist.init_process_group("axon", store=store, rank=0, world_size=2, timeout=timeout)
+        dist.all_reduce(torch.ones(3))
+
+    message = failure(meet)
+    raised = time.monotonic()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    left = time.monotonic()
+    dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+    return message, raised - started, left - raised
+
+
+def test_a_rank_whose_port_refuses_is_named(hosts: Hosts, tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+        one.start(_meet_the_gone, path)
+        other.run(_be_gone_once_announced, path, dying=[0])
+        [(message, until_raised, until_left)] = one.finish()
+    assert re.search("rank 1 cannot be reached|all_reduce.*rank 1", message), message
+    assert until_raised < TIMEOUT_S + 1
+    assert until_left < TIMEOUT_S
+
+
+def test_the_doctor_names_the_network_and_what_the_ranks_do_not_share(hosts: Hosts) -> None:
+    meeting = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": ADDRESSES[0], "MASTER_PORT": "29514"}
+    ranks = [
+        subprocess.Popen(
+            [*hosts.prefix(rank), sys.executable, "-m", "torch_axon.doctor", "--json"],
+            env=environment(RANK=str(rank), **meeting),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    path = json.loads(outputs[0])["pairs"][0]["host"]
+    assert path["name"] == "TCP (eth0)"
+    assert "not its net namespaces" in path["obstacle"]["reason"]

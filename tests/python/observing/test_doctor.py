@@ -1,0 +1,324 @@
+"""The doctor: what it finds between ranks of this machine, and what it makes of machines that are less well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from itertools import combinations
+from pathlib import Path as File
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support.processes import environment, run_ranks
+from torch_axon.doctor.__main__ import main
+from torch_axon.doctor.facts import Facts, Limits
+from torch_axon.doctor.paths import Path, pairs_of
+from torch_axon.doctor.probe import Probe, Speed, View, probe, rounds_of
+from torch_axon.doctor.report import Report, judge
+from torch_axon.doctor.terminal import show
+
+_LIMITS = Limits(
+    cpus=8, shm_mib=1024, shm_free_mib=1000, open_files=4096, files_open=40, locked_kib=None, ptrace_scope=None
+)
+_WITHOUT_RINGS = {"AXON_TRANSPORTS": "ucx,cuda"}
+_VERSIONS = {"torch_axon": "1", "torch": "2.11", "UCX": "1.22", "CUDA driver": "none", "built with CUDA": "yes"}
+
+
+def _facts(rank: int, **changes: Any) -> Facts:
+    healthy = Facts(
+        rank=rank,
+        hostname="node",
+        pid=100 + rank,
+        boot="b",
+        namespaces={"pid": 1, "net": 2, "ipc": 3},
+        versions=_VERSIONS,
+        places={},
+        settings={},
+        unknown_settings=[],
+        limits=_LIMITS,
+        gpus=[],
+    )
+    return replace(healthy, **changes)
+
+
+def _view(rank: int, **changes: Any) -> View:
+    lanes = [("posix", "memory"), ("cma", "memory")]
+    return replace(View(rank, 1 - rank, same_host=True, lanes=lanes, host=Speed(2.0, 10.0)), **changes)
+
+
+def _judge(
+    facts: dict[str, Any] | None = None, view: dict[str, Any] | None = None, other_view: dict[str, Any] | None = None
+) -> Report:
+    """Two ranks, both with these facts; each with its view."""
+    views = [_view(0, **(view or {})), _view(1, **(view or {}) | (other_view or {}))]
+    probes = [Probe(rank, [each]) for rank, each in enumerate(views)]
+    return judge(2, [_facts(rank, **(facts or {})) for rank in (0, 1)], probes)
+
+
+def _host_path(report: Report) -> Path:
+    return report.pairs[0].host
+
+
+def test_nothing_stands_in_the_way_of_the_fastest_paths() -> None:
+    report = _judge(view={"kernels": True, "direct": True, "gpu": Speed(5.0, 300.0)})
+    assert report.findings == []
+    assert report.is_healthy
+    assert _host_path(report).name == "shared memory + CMA"
+    assert report.pairs[0].gpu == Path("kernels, zero-copy", Speed(5.0, 300.0), None)
+
+
+_SLOWER_WITHIN_A_HOST = {
+    "ptrace": ({"lanes": [("posix", "memory")], "memory": "Operation not permitted"}, {}, "SYS_PTRACE"),
+    "setting": ({"lanes": [("posix", "memory")]}, {"settings": {"UCX_TLS": "posix"}}, "unset UCX_TLS"),
+    "shared memory": ({"lanes": [("tcp", "lo")]}, {"settings": {"AXON_TRANSPORTS": "ucx"}}, "/dev/shm"),
+    "rings": ({"lanes": [("tcp", "lo")]}, {}, "as one user"),
+}
+
+
+@pytest.mark.parametrize("case", _SLOWER_WITHIN_A_HOST)
+def test_a_slower_path_within_a_host_says_what_to_do(case: str) -> None:
+    view, facts, remedy = _SLOWER_WITHIN_A_HOST[case]
+    path = _host_path(_judge(facts, view))
+    assert path.name == ("TCP (lo)" if "tcp" in str(view) else "shared memory")
+    assert path.obstacle is not None
+    assert remedy in path.obstacle.remedy
+
+
+@pytest.mark.parametrize(
+    ("lane", "rdma", "name", "remedy"),
+    [
+        (("tcp", "eth0"), [], "TCP (eth0)", None),
+        (("tcp", "eth0"), ["mlx5_0"], "TCP (eth0)", "AXON_UCX_ROOT"),
+        (("rc_mlx5", "mlx5_0:1"), ["mlx5_0"], "rc_mlx5 (mlx5_0:1)", None),
+    ],
+)
+def test_between_hosts_tcp_is_the_fastest_where_there_is_no_other_network(
+    lane: tuple[str, str], rdma: list[str], name: str, remedy: str | None
+) -> None:
+    probes = [Probe(rank, [_view(rank, same_host=False, lanes=[lane])]) for rank in (0, 1)]
+    path = pairs_of([_facts(rank, boot=str(rank), rdma=rdma) for rank in (0, 1)], probes)[0].host
+    assert path.name == name
+    assert (path.obstacle is None) == (remedy is None)
+    assert path.obstacle is None or remedy in path.obstacle.remedy
+
+
+def test_containers_of_a_host_are_told_what_they_do_not_share() -> None:
+    views = [Probe(rank, [_view(rank, same_host=False, lanes=[("tcp", "eth0")])]) for rank in (0, 1)]
+    ranks = [_facts(0), _facts(1, namespaces={"pid": 1, "net": 7, "ipc": 8})]
+    obstacle = pairs_of(ranks, views)[0].host.obstacle
+    assert obstacle is not None
+    assert "net and ipc namespaces" in obstacle.reason
+    assert "--ipc=host" in obstacle.remedy
+
+
+def test_ranks_that_share_all_they_look_at_are_told_nothing() -> None:
+    views = [Probe(rank, [_view(rank, same_host=False, lanes=[("tcp", "eth0")])]) for rank in (0, 1)]
+    assert pairs_of([_facts(0), _facts(1)], views)[0].host.obstacle is None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8, 9, 16, 33])
+def test_all_pairs_meet_once(size: int) -> None:
+    rounds = rounds_of(size)
+    for peers in rounds:
+        assert all(peers[peer] == rank != peer for rank, peer in peers.items())
+    met = [pair for peers in rounds for pair in peers.items() if pair[0] < pair[1]]
+    assert sorted(met) == [*combinations(range(size), 2)]
+    assert len(rounds) <= max(28, size)
+
+
+def test_pairs_that_there_was_no_time_for_are_counted() -> None:
+    report = judge(2, [_facts(0), _facts(1)], [Probe(rank, num_untried=1) for rank in (0, 1)])
+    assert [finding.text for finding in report.findings] == ["1 pairs of ranks were not tried within a minute"]
+    assert report.is_healthy
+
+
+def test_without_rich_the_doctor_says_so_before_it_examines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("torch_axon.doctor.__main__.run_alone", lambda *_: pytest.fail("it examines"))
+    assert main([]) == 2
+    assert "pip install rich" in capsys.readouterr().err
+
+
+def test_a_build_without_cuda_leaves_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_axon._build.CUDA", False)
+    no_such_gpu = 99
+    assert probe(dist.HashStore(), 0, 1, no_such_gpu, timedelta(seconds=30)) == Probe(0)
+
+
+def test_a_rank_that_fails_tells_the_others_at_once(tmp_path: File) -> None:
+    started = time.monotonic()
+    first, second = run_ranks("is_probed_and_fails", 2, tmp_path / "store")
+    assert "RuntimeError: rank 0 fails, no views" in first.output
+    assert "rank 0" in second.output
+    assert "no views" in second.output
+    assert time.monotonic() - started < 40  # its timeout is 60
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("pidfd_getfd on process 7: Operation not permitted", "SYS_PTRACE"),
+        ("AXON_TRANSPORTS does not name cuda", "unset AXON_TRANSPORTS"),
+        ("GPU 0 has no peer access to GPU 1", "nvidia-smi topo"),
+        ("the arena of GPU 0 is full: 64 MiB are taken", "AXON_ARENA_MB"),
+    ],
+)
+def test_the_reason_of_either_rank_against_kernels_is_told(said: str, remedy: str) -> None:
+    report = _judge(view={"kernels": False, "gpu": Speed(50.0, 5.0)}, other_view={"obstacle": said})
+    assert report.pairs[0].gpu is not None
+    assert report.pairs[0].gpu.name == "through host memory"
+    (finding,) = report.findings
+    assert said in finding.text
+    assert remedy in finding.remedy
+    assert report.is_healthy  # slow, but right
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"failure": "built for torch 2.10"}, "ranks 0, 1: the extension cannot be loaded: built for torch 2.10"),
+        ({"limits": replace(_LIMITS, open_files=64)}, "may open 64 files"),
+    ],
+)
+def test_what_makes_jobs_fail_is_a_problem(facts: dict[str, Any], text: str) -> None:
+    report = _judge(facts=facts)
+    assert not report.is_healthy
+    assert any(finding.is_problem and text in finding.text for finding in report.findings)
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"limits": replace(_LIMITS, cpus=1)}, "2 ranks share 1 CPUs"),
+        ({"unknown_settings": ["AXON_LOGS"]}, "nothing reads AXON_LOGS"),
+        ({"gpus": ["H200"], "versions": _VERSIONS | {"built with CUDA": "no"}}, "built without CUDA"),
+        ({"limits": replace(_LIMITS, shm_free_mib=9), "settings": _WITHOUT_RINGS}, "9 MiB free in /dev/shm"),
+        ({"limits": replace(_LIMITS, shm_free_mib=None), "settings": _WITHOUT_RINGS}, "no /dev/shm"),
+    ],
+)
+def test_what_makes_jobs_slow_is_a_note(facts: dict[str, Any], text: str) -> None:
+    report = _judge(facts=facts)
+    assert report.is_healthy
+    assert any(text in finding.text for finding in report.findings)
+
+
+def test_rings_need_no_room_in_dev_shm() -> None:
+    assert _judge(facts={"limits": replace(_LIMITS, shm_mib=None, shm_free_mib=None)}).findings == []
+
+
+def test_ranks_that_differ_are_told_apart() -> None:
+    facts = [_facts(0), _facts(1, versions=_VERSIONS | {"torch_axon": "2"})]
+    texts = [finding.text for finding in judge(2, facts, [Probe(0), Probe(1)]).findings if finding.is_problem]
+    assert texts == ["rank 0: torch_axon 1; rank 1: torch_axon 2"]
+
+
+def test_ranks_that_did_not_come_or_come_back_are_named() -> None:
+    texts = [finding.text for finding in judge(3, [_facts(0), _facts(1)], [Probe(0)]).findings]
+    assert texts == ["rank 1 did not finish its tests", "rank 2 did not report"]
+
+
+def test_the_terminal_shows_every_pair_and_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    show(_judge(facts={"limits": replace(_LIMITS, cpus=1)}))
+    shown = capsys.readouterr().out
+    for part in (
+        "0, 1",
+        "shared memory + CMA",
+        "2.0",
+        "10.0",
+        "note: node: 2 ranks share 1 CPUs",
+        "→ start fewer ranks",
+    ):
+        assert part in shown
+
+
+def _run(*arguments: str, prefix: Sequence[str] = (), **variables: str) -> tuple[int, dict[str, Any]]:
+    ended = subprocess.run(
+        [*prefix, sys.executable, "-m", "torch_axon.doctor", "--json", *arguments],
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert ended.stdout, ended.stderr
+    return ended.returncode, json.loads(ended.stdout)
+
+
+def test_two_ranks_of_this_machine_find_each_other() -> None:
+    code, report = _run("--ranks", "2")
+    assert code == 0, report["findings"]
+    (pair,) = report["pairs"]
+    assert pair["ranks"] == [0, 1]
+    assert pair["host"]["name"] == "rings + CMA"
+    assert 0.1 < pair["host"]["speed"]["latency_us"] < 1e4
+    assert 0.01 < pair["host"]["speed"]["bandwidth_gbs"] < 1e3
+    assert report["ranks"][0]["versions"]["UCX"].startswith("1.")
+    assert "libucp" in report["ranks"][0]["places"]["UCX"]
+
+
+def test_three_ranks_without_shared_memory_say_so() -> None:
+    code, report = _run("--ranks", "3", AXON_TRANSPORTS="ucx,cuda", AXON_UCX_TLS="tcp,self")
+    assert code == 0, report["findings"]
+    assert [pair["ranks"] for pair in report["pairs"]] == [[0, 1], [0, 2], [1, 2]]
+    assert all(re.fullmatch(r"TCP \(\w+\)( \+ TCP \(\w+\))*", pair["host"]["name"]) for pair in report["pairs"])
+    assert "AXON_UCX_TLS=tcp,self" in report["pairs"][0]["host"]["obstacle"]["reason"]
+
+
+def test_ranks_that_are_not_to_read_memory_say_so() -> None:
+    code, report = _run("--ranks", "2", AXON_TRANSPORTS="ucx,rings,cuda")
+    assert code == 0, report["findings"]
+    path = report["pairs"][0]["host"]
+    assert path["name"] == "rings"
+    assert path["obstacle"] == {"reason": "AXON_TRANSPORTS does not name cma", "remedy": "unset AXON_TRANSPORTS"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and `unshare`")
+def test_a_small_shared_memory_is_noted_and_shows_in_the_path() -> None:
+    mount = 'mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"'
+    code, report = _run(prefix=["unshare", "--mount", "sh", "-c", mount, "sh"], AXON_TRANSPORTS="ucx,cuda")
+    assert code == 0, report["findings"]
+    assert "shared memory" not in report["pairs"][0]["host"]["name"]
+    assert "/dev/shm" in report["pairs"][0]["host"]["obstacle"]["remedy"]
+    assert any("1 MiB free in /dev/shm" in finding["text"] for finding in report["findings"])
+
+
+def test_a_setting_that_no_job_could_start_with_is_a_problem() -> None:
+    code, report = _run(AXON_LOG="loudly")
+    assert code == 1
+    assert not report["healthy"]
+    assert any("AXON_LOG is 'loudly'" in finding["text"] for finding in report["findings"])
+
+
+def test_a_rank_that_does_not_come_is_named_in_time() -> None:
+    rank_of_two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    code, report = _run("--timeout", "2", **rank_of_two)
+    assert code == 1
+    assert any(finding["text"] == "rank 1 did not report" for finding in report["findings"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")
+@pytest.mark.parametrize("transports", ["ucx,cuda", "ucx"])
+def test_gpus_of_a_host_reach_each_other_unless_told_not_to(transports: str) -> None:
+    code, report = _run("--ranks", "2", AXON_TRANSPORTS=transports)
+    assert code == 0, report["findings"]
+    path = report["pairs"][0]["gpu"]
+    assert path["speed"]["latency_us"] > 0
+    if transports == "ucx":
+        assert path["name"] == "through host memory"
+        assert "AXON_TRANSPORTS" in path["obstacle"]["reason"]
+    else:
+        assert path["name"] == "kernels, zero-copy", path["obstacle"]

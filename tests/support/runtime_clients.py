@@ -1,0 +1,43 @@
+"""The other process that tests of runtimes call."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from support.processes import environment
+
+PROGRAMS = Path(__file__).with_name("runtime_servers.py")
+
+
+class Server:
+    """A process that serves, until its input ends."""
+
+    def __init__(self, *prefix: str, **settings: str) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, str(PROGRAMS), "serves"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment() | settings,
+        )
+        assert self.process.stdout is not None
+        self.address = bytes.fromhex(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)
+
+
+def check_that_it_ends(program: str) -> None:
+    """Runs a program of runtime_servers.py, which prints "ready" and ends without a word more."""
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", str(PROGRAMS), program],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(),
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "ready\n"
+    assert not ended.stderr

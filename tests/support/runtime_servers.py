@@ -1,0 +1,484 @@
+"""Runtimes of other processes that tests call: python runtime_servers.py PROGRAM; it prints its address."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from support.holdings import memory_kib
+from torch_axon.runtime import Mailbox, Peer, Pool, Runtime, RuntimeClosedError
+
+GREETED: list[str] = []
+
+
+class HouseError(Exception):
+    """A class that callers do not have."""
+
+
+def functions(runtime: Runtime) -> None:
+    quick_functions(runtime)
+    slow_functions(runtime)
+    counted_functions(runtime)
+    streams(runtime)
+
+
+def quick_functions(runtime: Runtime) -> None:
+    @runtime.register("echo")
+    def echo(*args: Any, **kwargs: Any) -> Any:
+        return kwargs or (args[0] if len(args) == 1 else args)
+
+    @runtime.register
+    def scale(tensor: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+        return tensor * factor
+
+    @runtime.register
+    def fails(kind: str) -> None:
+        if kind == "value":
+            raise ValueError("not", 7)
+        if kind == "house":
+            raise HouseError("of this house")
+        if kind == "exit":
+            sys.exit(3)
+        raise torch.OutOfMemoryError("of torch")
+
+    @runtime.register
+    def unsendable() -> object:
+        return object()
+
+    @runtime.register
+    def greet(name: str) -> None:
+        GREETED.append(name)
+
+    @runtime.register
+    def greeted() -> list[str]:
+        return GREETED
+
+    @runtime.register("held")
+    def count_held() -> list[int]:
+        descriptors, threads = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+        return [descriptors, threads, runtime.num_connections, *memory_kib("RssAnon")]
+
+    @runtime.register
+    def die() -> None:
+        os.kill(os.getpid(), 9)
+
+    kept: list[torch.Tensor] = []
+
+    @runtime.register
+    def keep(tensor: torch.Tensor) -> None:
+        kept.append(tensor)
+
+    @runtime.register
+    def sums_of_kept() -> list[float]:
+        sums = [float(tensor.sum(dtype=torch.float64)) for tensor in kept]
+        kept.clear()
+        return sums
+
+    @runtime.register
+    def keep_busy() -> None:
+        """The GPU's stream, for some 0.1 s."""
+        torch.cuda._sleep(200_000_000)
+
+    @runtime.register
+    def gpu_memory() -> int:
+        return torch.cuda.memory_allocated()
+
+    @runtime.register
+    def filled_later(value: float, count: int) -> torch.Tensor:
+        """On the GPU, whose stream makes it some 0.1 s after the answer has been given."""
+        torch.cuda._sleep(200_000_000)
+        return torch.full((count,), value, device="cuda")
+
+
+def slow_functions(runtime: Runtime) -> None:
+    entered = threading.Event()
+    cancelled = threading.Event()
+    word = asyncio.Event()
+
+    @runtime.register
+    async def sleepy(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "awake"
+
+    @runtime.register
+    async def never() -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    @runtime.register(executor=ThreadPoolExecutor(4))
+    def thread_name() -> str:
+        return threading.current_thread().name
+
+    @runtime.register
+    async def wait_for_word() -> str:
+        await word.wait()
+        word.clear()
+        return "heard"
+
+    @runtime.register
+    async def say_word() -> None:
+        word.set()
+
+    @runtime.register(executor=ThreadPoolExecutor(1))
+    def was_entered(seconds: float) -> bool:
+        return entered.wait(seconds)
+
+    @runtime.register(executor=ThreadPoolExecutor(1))
+    def was_cancelled(seconds: float) -> bool:
+        return cancelled.wait(seconds)
+
+
+def counted_functions(runtime: Runtime) -> None:
+    """Of each kind, noting that they have run."""
+    ran: list[str] = []
+    runtime.register("ran")(lambda: len(ran))
+
+    @runtime.register("count on the runtime's thread")
+    def count(tensor: torch.Tensor) -> None:
+        ran.append("")
+
+    runtime.register("count in an executor", executor=ThreadPoolExecutor(1))(count)
+
+    @runtime.register("count on a loop")
+    async def count_on_loop(tensor: torch.Tensor) -> None:
+        count(tensor)
+
+
+class Numbers:
+    """Counts how many values have been made, and whether it was closed."""
+
+    made = 0
+    closed = 0
+
+
+def streams(runtime: Runtime) -> None:
+    @runtime.register
+    def numbers(count: int) -> Iterator[torch.Tensor]:
+        try:
+            for i in range(count):
+                Numbers.made += 1
+                yield torch.full((i % 3 * 20_000,), i)
+            if count == 3:
+                raise ValueError("only three")
+        finally:
+            Numbers.closed += 1
+
+    @runtime.register
+    async def async_numbers(count: int) -> AsyncIterator[int]:
+        for i in range(count):
+            await asyncio.sleep(0)
+            yield i
+
+    runtime.register("executor_numbers", executor=ThreadPoolExecutor(4))(numbers)
+    runtime.register("made")(lambda: [Numbers.made, Numbers.closed])
+    mailbox = runtime.mailbox("news", capacity=4)
+    runtime.register("probe")(mailbox.probe)
+    runtime.register("read", executor=ThreadPoolExecutor(1))(lambda timeout: mailbox.get(timeout))
+    runtime.register("receive")(mailbox.receive)
+
+
+def serves() -> None:
+    with Runtime("server") as runtime:
+        functions(runtime)
+        print(runtime.address.hex(), flush=True)
+        sys.stdin.read()
+
+
+def comes_and_goes() -> None:
+    """Meets the runtime that its input names, calls it, and closes the peer."""
+    with Runtime("passing") as runtime, runtime.connect(bytes.fromhex(sys.stdin.readline())) as peer:
+        assert peer.invoke("echo", torch.ones(20_000)).result().sum() == 20_000
+    print("gone", flush=True)
+
+
+def scheduled_ns() -> int:
+    """How long the threads of this process have run, or waited for a core."""
+    times = [Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in os.listdir("/proc/self/task")]
+    return sum(int(time) for each in times for time in each.split()[:2])
+
+
+def idles() -> None:
+    """Prints which share of a core it takes, and wants, with the progress and a peer that its input names."""
+    progress, address = sys.stdin.readline().split()
+    with Runtime("idle", progress=progress) as runtime:
+        functions(runtime)
+        peer = runtime.connect(bytes.fromhex(address))
+        assert [peer.invoke("echo", number).result() for number in range(1000)] == list(range(1000))
+        time.sleep(0.2)  # until it has been quiet for long enough
+        began, taken, wanted = time.perf_counter(), time.process_time(), scheduled_ns()
+        time.sleep(3)
+        lasted = time.perf_counter() - began
+        print((time.process_time() - taken) / lasted, (scheduled_ns() - wanted) / 1e9 / lasted)
+
+
+def lends() -> None:
+    """Calls `take` of the runtime with the address that its input names, many times, with tensors that stay here."""
+    with Runtime("lender") as runtime:
+        peer = runtime.connect(bytes.fromhex(sys.stdin.readline()))
+        while peer._connection.gpus_read_by_peer == 0:
+            peer.invoke("echo", torch.zeros(10_000, device="cuda")).result()
+        calls = [peer.invoke("take", torch.zeros(1_000_000, device="cuda")) for _ in range(100)]
+        print("lent", flush=True)
+        calls[-1].result()
+
+
+def a_server_and_its_client() -> tuple[Runtime, Runtime, Peer]:
+    """A runtime with all functions, another one, and the peer by which that one calls it."""
+    server = Runtime("other")
+    functions(server)
+    client = Runtime("runtime")
+    return server, client, client.connect(server.address)
+
+
+def is_ready(*kept: object) -> None:
+    """From here on the process may end, at which these are still there."""
+    globals()["KEPT"] = kept
+    print("ready", flush=True)
+
+
+def ends_with_calls_in_flight() -> None:
+    """Its exit has to end what is under way in every direction."""
+    other, runtime, peer = a_server_and_its_client()
+    kept = [peer.invoke("sleepy", 1000), peer.invoke("never"), peer.invoke("echo", torch.ones(1 << 20))]
+    threading.Thread(target=kept[0].exception, daemon=True).start()
+    is_ready(other, runtime, peer, kept)
+
+
+def ends_in_a_function() -> None:
+    """The runtime's thread is in a function that does not end by itself."""
+    runtime = Runtime("runtime")
+    entered = threading.Event()
+
+    @runtime.register
+    def naps() -> None:
+        entered.set()
+        time.sleep(1000)
+
+    call = Runtime("other").connect(runtime.address).invoke("naps")
+    entered.wait(30)
+    is_ready(call)
+
+
+def ends_in_a_busy_function() -> None:
+    """The runtime's thread is in Python's code when the interpreter takes the lock for good."""
+    runtime = Runtime("runtime")
+    entered = threading.Event()
+
+    @runtime.register
+    def computes() -> None:
+        entered.set()
+        while True:
+            pass
+
+    call = Runtime("other").connect(runtime.address).invoke("computes")
+    entered.wait(30)
+    is_ready(call)
+
+
+def ends_with_daemon_threads_that_call() -> None:
+    """They are not told of the end, and so say nothing of it."""
+    other, runtime, peer = a_server_and_its_client()
+    mailbox = runtime.mailbox("empty")
+    have_called = threading.Barrier(6)
+
+    def calls(size: int) -> None:
+        peer.invoke("echo", torch.ones(size)).result()
+        have_called.wait()
+        while True:
+            peer.invoke("echo", torch.ones(size)).result()
+
+    async def awaits() -> None:
+        await peer.invoke("echo", 1)
+        have_called.wait()
+        while True:
+            await asyncio.gather(*(peer.invoke("echo", number) for number in range(10)))
+
+    def gets() -> None:
+        have_called.wait()
+        mailbox.get()
+
+    for work in (lambda: calls(10), lambda: calls(2000), lambda: calls(20_000), lambda: asyncio.run(awaits()), gets):
+        threading.Thread(target=work, daemon=True).start()
+    have_called.wait()
+    is_ready(other, runtime, peer, mailbox)
+
+
+def ends_within_a_loop() -> None:
+    runtime = Runtime("runtime")
+    functions(runtime)
+    peer = Runtime("other").connect(runtime.address)
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(peer.invoke("never"))
+        assert await peer.invoke("echo", 5) == 5
+        waiting.cancel()
+
+    asyncio.run(main())
+    is_ready()
+
+
+def waits_for_a_message(mailbox: Mailbox) -> None:
+    with suppress(RuntimeClosedError):
+        mailbox.get()
+
+
+def ends_amid_streams() -> None:
+    """Generators are open, mailboxes full and empty, and somebody waits for each."""
+    other, runtime, peer = a_server_and_its_client()
+    empty = runtime.mailbox("empty")
+    streams = [peer.iterate(name, 1000) for name in ("numbers", "executor_numbers", "async_numbers")]
+    values = [next(stream) for stream in streams]
+    unbegun = peer.iterate("numbers", 1000)
+    sent = [peer.send("news", number) for number in range(100)]
+    sent[0].result()
+    threading.Thread(target=waits_for_a_message, args=(empty,), daemon=True).start()
+    threading.Thread(target=sent[-1].exception, daemon=True).start()
+    is_ready(other, runtime, peer, streams, values, unbegun, sent)
+
+
+class Slow:
+    """Goes away in two seconds."""
+
+    def __del__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        sleep(2)
+
+
+def ends_while_another_thread_waits() -> None:
+    """Its wait ends while the interpreter does."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    runtime = Runtime("runtime", secret=bytes(16))
+    waiting = threading.Thread(target=runtime.connect, args=[silent.getsockname()], kwargs={"timeout": 1}, daemon=True)
+    waiting.start()
+    is_ready(silent, Slow())
+
+
+def ends_while_another_thread_drains() -> None:
+    other, runtime, peer = a_server_and_its_client()
+    call = peer.invoke("never")
+    draining = threading.Thread(target=runtime.close, daemon=True)
+    draining.start()
+    draining.join(0.05)
+    assert draining.is_alive()
+    is_ready(other, runtime, call)
+
+
+def ends_while_a_peer_drains() -> None:
+    other, runtime, peer = a_server_and_its_client()
+    call = peer.invoke("never")
+    draining = threading.Thread(target=peer.close, daemon=True)
+    draining.start()
+    draining.join(0.05)
+    assert draining.is_alive()
+    is_ready(other, runtime, peer, call)
+
+
+def ends_while_memory_is_found() -> None:
+    """The runtime's thread is in a function that says where an answer goes, and does not come back."""
+    other, runtime, peer = a_server_and_its_client()
+    entered = threading.Event()
+
+    def where(coming: object) -> list[torch.Tensor]:
+        entered.set()
+        time.sleep(1000)
+        return []
+
+    call = peer.invoke("echo", torch.ones(1 << 20), memory=where)
+    call.add_done_callback(lambda done: done.exception())
+    entered.wait(30)
+    is_ready(other, runtime, call, Pool(1 << 20))
+
+
+def keeps_tensors() -> None:
+    """What has come outlives everything that brought it."""
+    with Runtime("other") as other, Runtime("runtime") as runtime:
+        functions(other)
+        small, large = runtime.connect(other.address).invoke("echo", torch.arange(5), torch.arange(1 << 20)).result()
+    del other, runtime
+    assert torch.equal(small, torch.arange(5))
+    assert torch.equal(large, torch.arange(1 << 20))
+    is_ready(small, large)
+
+
+def forks() -> None:
+    """A child's calls fail at once, and its parent's go on."""
+    *_kept, peer = a_server_and_its_client()
+    child = os.fork()
+    if child == 0:
+        peer.close()
+        try:
+            peer.invoke("echo", 1).result()
+        except ConnectionError as error:
+            os._exit(7 if "fork" in str(error) else 8)
+        os._exit(9)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert peer.invoke("echo", 1).result() == 1
+    is_ready()
+
+
+def forks_when_closed() -> None:
+    """A child of a process that has closed its runtimes opens its own, and so do its child and its parent."""
+
+    def call() -> None:
+        with Runtime("other") as other, Runtime("runtime") as runtime:
+            functions(other)
+            peer = runtime.connect(other.address)
+            assert peer.invoke("echo", 1).result() == 1
+
+            async def wait() -> object:
+                return await peer.invoke("echo", 2)
+
+            assert asyncio.run(wait()) == 2
+            assert torch.equal(peer.invoke("echo", torch.arange(1 << 20)).result(), torch.arange(1 << 20))
+
+    def fork_and_call(depth: int) -> None:
+        call()
+        if depth == 0:
+            return
+        child = os.fork()
+        if child == 0:
+            fork_and_call(depth - 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        call()
+
+    fork_and_call(2)
+    is_ready()
+
+
+PROGRAMS: list[Callable[[], None]] = [
+    serves,
+    comes_and_goes,
+    idles,
+    lends,
+    ends_with_calls_in_flight,
+    ends_in_a_function,
+    ends_in_a_busy_function,
+    ends_with_daemon_threads_that_call,
+    ends_within_a_loop,
+    ends_amid_streams,
+    ends_while_another_thread_waits,
+    ends_while_another_thread_drains,
+    ends_while_a_peer_drains,
+    ends_while_memory_is_found,
+    keeps_tensors,
+    forks,
+    forks_when_closed,
+]
+
+if __name__ == "__main__":
+    {program.__name__: program for program in PROGRAMS}[sys.argv[1]]()
