@@ -56,7 +56,7 @@ __device__ __noinline__ inline bool guard(const ll::EpochContext& context, const
   constexpr uint64_t kLongestNs = 10'000'000'000;
   constexpr uint32_t kPollsPerLook = 4096;
   const uint64_t begin = global_timer();
-  for (uint32_t num_polls = 1; !is_of(load_packet(packet), context.epoch); ++num_polls) {
+  for (uint32_t num_polls = 1; !ll::is_of(load_packet(packet), context.epoch); ++num_polls) {
     if (num_polls % kPollsPerLook != 0) continue;
     const bool is_gone = (load_relaxed(&context.team.control->gone) >> peer & 1) != 0;
     if (is_gone || global_timer() - begin > kLongestNs) return false;
@@ -80,7 +80,7 @@ __device__ __noinline__ inline void wipe_idle_region(const ll::EpochContext& con
   const ll::EpochContext idle(team, context.ours, context.epoch + 1);
   cuda::LlPacket* packets = idle.descriptors(team.rank);
   for (uint32_t index = thread; index < team.layout.region_packets; index += num_threads) {
-    store_packet(packets + index, packet_of({}, context.epoch));
+    store_packet(packets + index, ll::packet_of({}, context.epoch));
   }
   __threadfence_system();
 }

@@ -33,7 +33,7 @@ __device__ __forceinline__ Vector16 stream_in(const std::byte* address) {
 template <typename T>
 __global__ void __launch_bounds__(kThreads) reduce_slots_kernel(const __grid_constant__ ReduceSlotsArguments call) {
   await_stream();
-  const uint64_t num_vectors = count_vectors(call.num_bytes);
+  const uint64_t num_vectors = ll128::count_vectors(call.num_bytes);
   const uint64_t stride = uint64_t{gridDim.x} * kThreads;
   for (uint64_t first = uint64_t{blockIdx.x} * kThreads + threadIdx.x; first < num_vectors; first += kWide * stride) {
     Accumulator<Sums<T>, Vector16> totals[kWide];
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) reduce_slots_kernel(const __grid_con
       if (num_left >= sizeof(Vector16)) {
         *reinterpret_cast<Vector16*>(call.output + offsets[k]) = total;
       } else {
-        store_partial_vector(call.output + offsets[k], num_left, 0, total);
+        ll128::store_partial_vector(call.output + offsets[k], num_left, 0, total);
       }
     }
   }
@@ -101,7 +101,7 @@ Status reduce_slots(const ReduceSlotsCall& call, cuda::StreamView stream) {
 
 Status load_reduce_slots_kernels() {
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16, DataType::kFloat32, DataType::kFloat64}) {
-    AXON_TRY(load(kernel_for(dtype)));
+    AXON_TRY(cuda::load(kernel_for(dtype)));
   }
   return Status();
 }

@@ -37,8 +37,9 @@ __device__ __forceinline__ void copy_span_to_each(const std::byte* source, uint6
   });
   const uint64_t num_whole = num_vectors * zero_copy::kVectorBytes;
   if (num_whole == num_bytes || span + 1 != count_spans(num_bytes) || threadIdx.x != 0) return;
-  const Vector16 end = load_partial_vector(source + num_whole, num_bytes - num_whole);
-  for_each_target([&](std::byte* target) { store_partial_vector(target + num_whole, num_bytes - num_whole, 0, end); });
+  const Vector16 end = ll128::load_partial_vector(source + num_whole, num_bytes - num_whole);
+  for_each_target(
+      [&](std::byte* target) { ll128::store_partial_vector(target + num_whole, num_bytes - num_whole, 0, end); });
 }
 
 __device__ __forceinline__ void copy_span(const std::byte* source, std::byte* target, uint64_t num_bytes,

@@ -73,10 +73,10 @@ Status launch(const cuda::DeviceTeam& team, const LlCollective& call, const LlPl
 
 Status load_kernels(int num_ranks) {
   for (const auto& [dtype, reduction] : all_reduction_types()) {
-    AXON_TRY(load(ll_one_shot_kernel(dtype, reduction, num_ranks)));
-    AXON_TRY(load(ll_two_shot_kernel(dtype, reduction, num_ranks)));
+    AXON_TRY(cuda::load(ll_one_shot_kernel(dtype, reduction, num_ranks)));
+    AXON_TRY(cuda::load(ll_two_shot_kernel(dtype, reduction, num_ranks)));
   }
-  return load(ll_all_gather_kernel(num_ranks));
+  return cuda::load(ll_all_gather_kernel(num_ranks));
 }
 
 }  // namespace axon::kernels::ll

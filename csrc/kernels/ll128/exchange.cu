@@ -52,7 +52,8 @@ __device__ __forceinline__ void control(const cuda::DeviceTeam& team, const Exch
   const cuda::DeviceDescriptor to_peer = descriptor_of(call, messages.send_bytes);
   const uint32_t epoch = meet(team, fault, call.when, to_peer, descriptor_of(call, messages.receive_bytes));
   const bool is_all_to_all = static_cast<cuda::DeviceOperation>(to_peer.operation) == cuda::DeviceOperation::kAllToAll;
-  if (is_all_to_all && call.when == When::kAlways) vote_to_fall_back(ZeroCopyContext(team, to_peer, epoch));
+  if (is_all_to_all && call.when == When::kAlways)
+    zero_copy::vote_to_fall_back(zero_copy::ZeroCopyContext(team, to_peer, epoch));
 }
 
 // Of a message that goes directly if it can. True: this warp has to move its part over LL128.
@@ -60,11 +61,11 @@ __device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, c
                                               const Job& job) {
   const PeerMessages& messages = call.messages[peer];
   if (job.group < kInGroups) {
-    if (job.channel != 0) return sends_by_ll128(wait_context, messages, peer, job);
-    lead_sending(wait_context, messages, peer, job.num_channels);
+    if (job.channel != 0) return zero_copy::sends_by_ll128(wait_context, messages, peer, job);
+    zero_copy::lead_sending(wait_context, messages, peer, job.num_channels);
   } else {
-    if (job.channel != 0) return receives_by_ll128(wait_context, messages, peer, job.num_channels);
-    lead_receiving(wait_context, messages, call.zero_copy.receives[peer], peer, job.num_channels);
+    if (job.channel != 0) return zero_copy::receives_by_ll128(wait_context, messages, peer, job.num_channels);
+    zero_copy::lead_receiving(wait_context, messages, call.zero_copy.receives[peer], peer, job.num_channels);
   }
   return false;
 }
@@ -158,8 +159,13 @@ Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, cuda::St
   return kernels::zero_copy::exchange_messages(team, call, {}, stream);
 }
 
-Status kernels::zero_copy::exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call,
-                                             const zero_copy::MessageLocations& zero_copy, cuda::StreamView stream) {
+}  // namespace axon::kernels::ll128
+
+namespace axon::kernels::zero_copy {
+
+Status exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
+                         cuda::StreamView stream) {
+  using namespace ll128;
   const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
   if (may_be_zero_copy && (call.traffic != cuda::TrafficClass::kPointToPoint || call.when != When::kAlways)) {
     return Status(ErrorCode::kInvalidArgument, "messages that may go directly are point-to-point traffic");
@@ -186,4 +192,4 @@ Status kernels::zero_copy::exchange_messages(const cuda::DeviceTeam& team, const
   return launch(kernel, grid.value(), parameters, stream);
 }
 
-}  // namespace axon::kernels::ll128
+}  // namespace axon::kernels::zero_copy

@@ -57,7 +57,7 @@ __device__ __forceinline__ uint32_t meet(const cuda::DeviceTeam& team, uint32_t 
   announce(outgoing);
   __syncwarp();
   advance_epoch(team, epoch, 0, 1);
-  verify(EpochContext(team, from_peer, epoch));
+  verify(ll::EpochContext(team, from_peer, epoch));
   return epoch;
 }
 

@@ -6,17 +6,17 @@
 namespace axon::kernels::ll128 {
 
 __device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, size_t num_valid) {
-  if (num_valid == 8 && is_aligned(address, 8)) {
+  if (num_valid == 8 && ll::is_aligned(address, 8)) {
     *reinterpret_cast<uint64_t*>(address) = value;
   } else {
-    store_unaligned(address, {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)}, num_valid);
+    ll::store_unaligned(address, {static_cast<uint32_t>(value), static_cast<uint32_t>(value >> 32)}, num_valid);
   }
 }
 
 // Less than a vector; the rest reads as 0.
 __device__ __forceinline__ Vector16 load_partial_vector(const std::byte* address, size_t num_valid) {
-  ll::Payload halves[2]{load_unaligned(address, min(num_valid, size_t{8})), {}};
-  if (num_valid > 8) halves[1] = load_unaligned(address + 8, num_valid - 8);
+  ll::Payload halves[2]{ll::load_unaligned(address, min(num_valid, size_t{8})), {}};
+  if (num_valid > 8) halves[1] = ll::load_unaligned(address + 8, num_valid - 8);
   return *reinterpret_cast<const Vector16*>(halves);
 }
 
@@ -91,8 +91,9 @@ class OutputMessage {
   __device__ __forceinline__ OutputMessage(std::byte* data, size_t num_bytes)
       : data_(data),
         num_bytes_(num_bytes),
-        num_whole_chunks_(
-            is_aligned(data, sizeof(Vector16)) ? static_cast<uint32_t>(num_bytes / cuda::kWarpChunkPayloadBytes) : 0) {}
+        num_whole_chunks_(ll::is_aligned(data, sizeof(Vector16))
+                              ? static_cast<uint32_t>(num_bytes / cuda::kWarpChunkPayloadBytes)
+                              : 0) {}
 
   __device__ __forceinline__ uint32_t num_chunks() const { return count_chunks(num_bytes_); }
   // Whole and aligned.

@@ -49,7 +49,7 @@ struct RemoteTensors {
 
 // A region's packets in a zero-copy kernel: descriptors, the own one's place keeping the own vote; then two words a
 // rank, a vote a rank, a done flag a block and rank, and likewise how much that block has told of.
-class ZeroCopyContext : public EpochContext {
+class ZeroCopyContext : public ll::EpochContext {
  public:
   using EpochContext::EpochContext;
 
@@ -82,7 +82,7 @@ __device__ __forceinline__ Vector16 load_entry(const cuda::DeviceTeam& team, int
 __device__ __forceinline__ std::byte* address_of(cuda::IpcLocation location, Vector16 entry) {
   if (location.registration == 0 || entry.low != location.registration) return nullptr;
   std::byte* address = reinterpret_cast<std::byte*>(entry.high) + location.offset;
-  return is_aligned(address, kVectorBytes) ? address : nullptr;
+  return ll::is_aligned(address, kVectorBytes) ? address : nullptr;
 }
 
 __device__ __forceinline__ bool reads(const ZeroCopyHandshake& handshake, int rank) {
@@ -123,9 +123,9 @@ __device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& conte
   const cuda::LlPacket* words = context.words(context.team.rank, peer);
   const cuda::LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
   const cuda::LlPacket first = load_packet(words), second = load_acquire(words + 1);
-  const bool has_come = is_of(descriptor, context.epoch);
+  const bool has_come = ll::is_of(descriptor, context.epoch);
   return {.has_come = has_come,
-          .is_all = has_come && is_of(first, context.epoch) && is_of(second, context.epoch),
+          .is_all = has_come && ll::is_of(first, context.epoch) && ll::is_of(second, context.epoch),
           .descriptor = {descriptor.low, descriptor.high},
           .words = {{first.low, first.high}, {second.low, second.high}}};
 }
@@ -146,7 +146,7 @@ __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, P
 // looked up before all have come.
 __device__ __forceinline__ Vote decide_vote(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
                                             uint32_t epoch, RemoteTensors& remote) {
-  const int peer = static_cast<int>(thread_of_warp());
+  const int peer = static_cast<int>(ll128::thread_of_warp());
   const bool is_peer = peer < team.num_ranks && peer != team.rank;
   bool is_met = true;
   PeerAnnouncement told{};
@@ -179,7 +179,7 @@ __device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, c
   while (!is_told && !has_voted) {
     const cuda::LlPacket own = load_packet(context.vote(team.rank, team.rank));
     told = look_at(context, peer);
-    has_voted = is_of(own, context.epoch);
+    has_voted = ll::is_of(own, context.epoch);
     const bool is_refused = has_voted && own.low != static_cast<uint32_t>(Vote::kYes);
     is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
   }
@@ -190,11 +190,11 @@ __device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, c
 // By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
 __device__ __forceinline__ void cast_vote(const ZeroCopyContext& context, Vote vote) {
   const cuda::DeviceTeam& team = context.team;
-  const int rank = static_cast<int>(thread_of_warp());
+  const int rank = static_cast<int>(ll128::thread_of_warp());
   const bool is_clear = vote == Vote::kYes || vote == Vote::kNo;
   if (rank >= team.num_ranks || (rank != team.rank && !is_clear)) return;
   store_packet(context.vote(rank, team.rank),
-               packet_of({static_cast<uint32_t>(vote), kVoteTag | gridDim.x}, context.epoch));
+               ll::packet_of({static_cast<uint32_t>(vote), kVoteTag | gridDim.x}, context.epoch));
 }
 
 struct PeerVote {
@@ -231,12 +231,13 @@ __device__ __forceinline__ Action choose_action(const ZeroCopyContext& context, 
 // By one warp of an LL128 kernel that is launched alone, to peers that may have launched a direct one.
 __device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context) {
   const cuda::DeviceTeam& team = context.team;
-  const int peer = static_cast<int>(thread_of_warp());
+  const int peer = static_cast<int>(ll128::thread_of_warp());
   if (peer >= team.num_ranks || peer == team.rank) return;
-  const cuda::LlPacket nowhere = packet_of({}, context.epoch);
+  const cuda::LlPacket nowhere = ll::packet_of({}, context.epoch);
   store_packet(context.words(peer, team.rank), nowhere);
   store_packet(context.words(peer, team.rank) + 1, nowhere);
-  store_packet(context.vote(peer, team.rank), packet_of({static_cast<uint32_t>(Vote::kNo), kVoteTag}, context.epoch));
+  store_packet(context.vote(peer, team.rank),
+               ll::packet_of({static_cast<uint32_t>(Vote::kNo), kVoteTag}, context.epoch));
 }
 
 // By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
@@ -274,7 +275,7 @@ __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& conte
 __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                                    Vote vote, RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const cuda::DeviceTeam& team = context.team;
-  const int rank = static_cast<int>(thread_of_warp());
+  const int rank = static_cast<int>(ll128::thread_of_warp());
   const Action action = choose_action(context, vote);
   if (action != Action::kMove) return action;
   bool is_lost = rank < team.num_ranks && !is_mapped(handshake, rank, remotes[rank]);
@@ -317,7 +318,7 @@ __device__ __forceinline__ Action agree(const ZeroCopyContext& context, const Ze
 // hears that the block has written so much.
 __device__ __forceinline__ void tell_progress(const ZeroCopyContext& context, int peer, uint32_t count) {
   fence_system();
-  store_packet(context.progress(peer, context.team.rank, blockIdx.x), packet_of({count, 0}, context.epoch));
+  store_packet(context.progress(peer, context.team.rank, blockIdx.x), ll::packet_of({count, 0}, context.epoch));
 }
 
 // By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
@@ -329,7 +330,7 @@ __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, i
   cuda::FaultCode fault;
   do {
     const cuda::LlPacket packet = load_acquire(told);
-    if (is_of(packet, context.epoch) && packet.low >= count) return true;
+    if (ll::is_of(packet, context.epoch) && packet.low >= count) return true;
     fault = spin_wait.after_poll([peer] { return peer; });
   } while (fault == cuda::FaultCode::kNone);
   report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
@@ -388,7 +389,7 @@ __device__ __forceinline__ void finish(const ZeroCopyContext& context, const Zer
   if (peer < team.num_ranks && peer != team.rank) {
     if (handshake.writes != 0) fence_system();  // all that this block has written comes before
     const uint32_t is_done = action == Action::kMove ? kShareDone : 0;
-    store_packet(context.done_flag(peer, team.rank, blockIdx.x), packet_of({is_done, gridDim.x}, context.epoch));
+    store_packet(context.done_flag(peer, team.rank, blockIdx.x), ll::packet_of({is_done, gridDim.x}, context.epoch));
     if (action == Action::kMove || action == Action::kGuard) await_done_flags(context, peer, remotes[peer].num_blocks);
   }
   __syncwarp();

@@ -40,9 +40,9 @@ __device__ __forceinline__ bool leave_message(cuda::MessageCount& count, uint32_
   return true;
 }
 
-__device__ __forceinline__ void tell_outcome(const EpochContext& context, int receiver, Outcome outcome) {
+__device__ __forceinline__ void tell_outcome(const ll::EpochContext& context, int receiver, Outcome outcome) {
   store_packet(&rendezvous(context.team, receiver, context.team.rank).outcome,
-               packet_of({static_cast<uint32_t>(outcome), 0}, context.epoch));
+               ll::packet_of({static_cast<uint32_t>(outcome), 0}, context.epoch));
 }
 
 // Whether the other side had decided before, as it does. Relaxed: what the exchanges decide is whether stores follow at
@@ -55,8 +55,8 @@ __device__ __forceinline__ bool decide(cuda::Rendezvous& of_sender, uint32_t num
 }
 
 // By thread 0 of the sender's leading warp.
-__device__ __noinline__ inline uint64_t choose_target(const EpochContext& context, const ll128::PeerMessages& messages,
-                                                      int peer) {
+__device__ __noinline__ inline uint64_t choose_target(const ll::EpochContext& context,
+                                                      const ll128::PeerMessages& messages, int peer) {
   const cuda::DeviceTeam& team = context.team;
   cuda::Rendezvous& own = rendezvous(team, team.rank, peer);
   ll::Receipt<3> offer{{&own.offer[0], &own.offer[1], &own.offer[2]}, {}};
@@ -68,7 +68,8 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
     (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
     fence_device();                     // … for this rank's other warps, too
     const auto to = *reinterpret_cast<const cuda::IpcLocation*>(&location);
-    std::byte* target = is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
+    std::byte* target =
+        ll::is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
     if (target == nullptr) return kByLl128;
     const bool is_withdrawn = decide(own, context.epoch, Claim::kClaimed, Claim::kWithdrawn);
     if (!is_withdrawn) return reinterpret_cast<uint64_t>(target);
@@ -85,13 +86,13 @@ __device__ __noinline__ inline uint64_t choose_target(const EpochContext& contex
 }
 
 // By each warp of the sender, last of all but for lines.
-__device__ __forceinline__ void finish_sending(const EpochContext& context, int peer, uint64_t target,
+__device__ __forceinline__ void finish_sending(const ll::EpochContext& context, int peer, uint64_t target,
                                                uint32_t num_warps) {
   const cuda::DeviceTeam& team = context.team;
   const bool is_written = target != kByLl128 && target != kNowhere;
   if (is_written) fence_system();  // what this thread has written comes before
   __syncwarp();
-  if (thread_of_warp() != 0) return;
+  if (ll128::thread_of_warp() != 0) return;
   const bool is_last = leave_message(rendezvous(team, team.rank, peer).sent, context.epoch, num_warps);
   if (!is_last || !is_written) return;
   fence_system();  // … and what the other warps have
@@ -102,10 +103,10 @@ __device__ __forceinline__ void finish_sending(const EpochContext& context, int 
 __device__ __forceinline__ void lead_sending(const ll128::WaitContext& wait_context,
                                              const ll128::PeerMessages& messages, int peer, uint32_t num_warps) {
   cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
-  const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
+  const ll::EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
   const bool is_sent = send_header(wait_context, peer, messages.send_tag);
   uint64_t target = kNowhere;
-  if (thread_of_warp() == 0) {
+  if (ll128::thread_of_warp() == 0) {
     if (is_sent) target = choose_target(context, messages, peer);
     store_packet(&own.target, packet_of(*reinterpret_cast<const ll::Payload*>(&target), context.epoch));
     if (target == kByLl128) tell_outcome(context, peer, Outcome::kFallBack);
@@ -121,7 +122,7 @@ __device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, 
   const uint64_t num_vectors = messages.send_bytes / kVectorBytes;
   const auto* from = reinterpret_cast<const uint4*>(messages.send);
   auto* to = reinterpret_cast<uint4*>(target);
-  for (uint64_t first = part.channel * kChunk + thread_of_warp(); first < num_vectors;
+  for (uint64_t first = part.channel * kChunk + ll128::thread_of_warp(); first < num_vectors;
        first += part.num_channels * kChunk) {
     uint4 vectors[kInFlight];
 #pragma unroll
@@ -134,17 +135,18 @@ __device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, 
     }
   }
   const uint64_t num_whole = num_vectors * kVectorBytes, num_rest = messages.send_bytes - num_whole;
-  if (num_rest == 0 || part.channel != 0 || thread_of_warp() != 0) return;
-  store_partial_vector(target + num_whole, num_rest, 0, load_partial_vector(messages.send + num_whole, num_rest));
+  if (num_rest == 0 || part.channel != 0 || ll128::thread_of_warp() != 0) return;
+  ll128::store_partial_vector(target + num_whole, num_rest, 0,
+                              ll128::load_partial_vector(messages.send + num_whole, num_rest));
 }
 
 // By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.
 __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_context,
                                                const ll128::PeerMessages& messages, int peer, const ll128::Job& job) {
   cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
-  const EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
+  const ll::EpochContext context(wait_context.team, wait_context.ours, next_message(own.sent));
   uint64_t target = kNowhere;
-  if (thread_of_warp() == 0) {
+  if (ll128::thread_of_warp() == 0) {
     ll::Receipt<1> told{{&own.target}, {}};
     while (told.await(context, wait_context.team.rank) != cuda::FaultCode::kNone)
       continue;  // the leading warp tells in any case
@@ -161,16 +163,16 @@ __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_co
 }
 
 // By one thread: what the sender's leading warp waits for.
-__device__ __forceinline__ void offer(const EpochContext& context, int sender, cuda::IpcLocation location,
+__device__ __forceinline__ void offer(const ll::EpochContext& context, int sender, cuda::IpcLocation location,
                                       uint32_t tag) {
   cuda::LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
   store_packet(packets, packet_of(*reinterpret_cast<const ll::Payload*>(&location), context.epoch));
-  store_packet(packets + 1, packet_of(*reinterpret_cast<const ll::Payload*>(&context.ours), context.epoch));
-  store_packet(packets + 2, packet_of({tag, 0}, context.epoch));
+  store_packet(packets + 1, ll::packet_of(*reinterpret_cast<const ll::Payload*>(&context.ours), context.epoch));
+  store_packet(packets + 2, ll::packet_of({tag, 0}, context.epoch));
 }
 
 // By one thread. Nothing, if it has not come; this rank has a fault then.
-__device__ __noinline__ inline Outcome await_outcome(const EpochContext& context, int sender, uint32_t tag) {
+__device__ __noinline__ inline Outcome await_outcome(const ll::EpochContext& context, int sender, uint32_t tag) {
   const cuda::DeviceTeam& team = context.team;
   ll::Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
   const cuda::FaultCode fault = outcome.await(context, sender);
@@ -184,8 +186,8 @@ __device__ __forceinline__ void lead_receiving(const ll128::WaitContext& wait_co
                                                int peer, uint32_t num_warps) {
   const cuda::DeviceTeam& team = wait_context.team;
   cuda::Rendezvous& own = rendezvous(team, team.rank, peer);
-  const EpochContext context(team, wait_context.ours, next_message(own.received));
-  const bool offers = wait_context.is_sound() && thread_of_warp() == 0;
+  const ll::EpochContext context(team, wait_context.ours, next_message(own.received));
+  const bool offers = wait_context.is_sound() && ll128::thread_of_warp() == 0;
   if (offers) offer(context, peer, location, messages.receive_tag);
   __syncwarp();
   const bool is_met = receive_header(wait_context, peer, messages.receive_tag);
@@ -198,16 +200,16 @@ __device__ __forceinline__ void lead_receiving(const ll128::WaitContext& wait_co
     }
     (void)load_acquire(&own.outcome);  // what the sender has written is there
   }
-  if (thread_of_warp() == 0) (void)leave_message(own.received, context.epoch, num_warps);
+  if (ll128::thread_of_warp() == 0) (void)leave_message(own.received, context.epoch, num_warps);
 }
 
 // By the receiver's other warps. True: it comes over LL128.
 __device__ __forceinline__ bool receives_by_ll128(const ll128::WaitContext& wait_context,
                                                   const ll128::PeerMessages& messages, int peer, uint32_t num_warps) {
   cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
-  const EpochContext context(wait_context.team, wait_context.ours, next_message(own.received));
+  const ll::EpochContext context(wait_context.team, wait_context.ours, next_message(own.received));
   Outcome outcome{};
-  if (thread_of_warp() == 0) {
+  if (ll128::thread_of_warp() == 0) {
     if (wait_context.is_sound()) outcome = await_outcome(context, peer, messages.receive_tag);
     (void)leave_message(own.received, context.epoch, num_warps);
   }

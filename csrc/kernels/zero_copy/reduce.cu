@@ -64,7 +64,6 @@ const void* reduce_kernel_for(DataType dtype, Reduction reduction) noexcept {
 
 Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, const ReduceLocations& locations,
                   cuda::StreamView stream) {
-  using namespace device;
   if (reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   const bool has_root = call.root != cuda::kNoRoot;
   const bool receives = !has_root || call.root == team.rank;
@@ -96,7 +95,6 @@ Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, const Re
 
 Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& call,
                       const ReduceScatterLocations& locations, cuda::StreamView stream) {
-  using namespace device;
   if (reduce_kernel_for(call.dtype, call.reduction) == nullptr) return no_kernel(call.dtype, call.reduction);
   ZeroCopyHandshake handshake =
       handshake_of(cuda::DeviceOperation::kReduceScatter, call.dtype, call.reduction, cuda::kNoRoot);

@@ -34,7 +34,7 @@ class ZeroCopyReducer {
   __device__ __forceinline__ ZeroCopyReducer(const ZeroCopyReduceArguments& call, int own_rank, uint32_t first,
                                              uint32_t step, std::byte* stages, LoadBarrier* barriers)
       : call_(call),
-        thread_(thread_of_warp()),
+        thread_(ll128::thread_of_warp()),
         num_ranks_(static_cast<uint32_t>(call.plan.num_ranks)),
         is_own_(static_cast<int>(thread_) == own_rank),
         first_(first),
@@ -108,17 +108,17 @@ class ZeroCopyReducer {
     if (num_rest != 0) {
       if (thread_ < num_ranks_) {
         cut[thread_ * (call_.chunk_bytes / kVectorBytes)] =
-            load_partial_vector(source_ + offset_of(chunk) + num_whole, num_rest);
+            ll128::load_partial_vector(source_ + offset_of(chunk) + num_whole, num_rest);
       }
       __syncwarp();
     }
-    reduce(reinterpret_cast<Vector16*>(parts), count_vectors(num_bytes));
+    reduce(reinterpret_cast<Vector16*>(parts), ll128::count_vectors(num_bytes));
     fence_proxy_shared();
     __syncwarp();
     if (target_ != nullptr) {
       std::byte* target = target_ + offset_of(chunk);
       if (num_whole != 0) begin_store(target, parts, num_whole);
-      if (num_rest != 0) store_partial_vector(target + num_whole, num_rest, 0, *cut);
+      if (num_rest != 0) ll128::store_partial_vector(target + num_whole, num_rest, 0, *cut);
     }
     close_store_group();
   }
