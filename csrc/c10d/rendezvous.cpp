@@ -50,7 +50,7 @@ std::vector<engine::PeerAddress> Rendezvous::meet() {
 }
 
 std::vector<engine::PeerAddress> Rendezvous::lead() {
-  own_.reset(new OwnAddress(engine_.make_address()));
+  own_.reset(new engine::OwnAddress(engine_.make_address()));
   if (membership_.size == 1) return {own_->address()};
   open_next_round();
   end_unfinished_rounds();
@@ -74,7 +74,7 @@ std::vector<engine::PeerAddress> Rendezvous::lead() {
 std::vector<engine::PeerAddress> Rendezvous::follow() {
   round_ = get_number(prefix_ + "round");
   while (true) {
-    own_.reset(new OwnAddress(engine_.make_address()));
+    own_.reset(new engine::OwnAddress(engine_.make_address()));
     store_.set(address_key(round_, membership_.rank), own_->address().encode());
     End end = decode(get(end_key(round_)));
     if (end.next_round != 0) {
