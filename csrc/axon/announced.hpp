@@ -35,7 +35,7 @@ class Announced {
   explicit Announced(Destinations& destinations) noexcept : destinations_(destinations) {}
 
   /// @return a reader of the message's values, from the first one on
-  ValueReader values() const noexcept;
+  rpc::ValueReader values() const noexcept;
   /// @return the number of tensors in the message
   size_t num_tensors() const noexcept;
   /// @param index which tensor, as a value of kind kTensor counts

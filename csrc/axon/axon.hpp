@@ -36,7 +36,7 @@
 #include "axon/runtime.hpp"
 #include "axon/stream.hpp"
 
-// The classes have a namespace of their own, because internal classes have the same names.
+// The classes have a namespace of their own, because classes of the runtime core (axon::rpc) have the same names.
 namespace axon {
 
 using library::Announced;
@@ -62,5 +62,9 @@ using library::Stream;
 using library::StreamOptions;
 using library::Tensor;
 using library::TensorView;
+using rpc::ListenerCounts;
+using rpc::RuntimeOptions;
+using rpc::ValueReader;
+using rpc::ValueWriter;
 
-}  // namespace axon::library
+}  // namespace axon

@@ -77,7 +77,7 @@ class Call {
   /// Drives the engine until the call is finished.
   /// @param patience the longest wait
   /// @return whether the call is finished; if not, it continues
-  bool wait(std::chrono::milliseconds patience) noexcept;
+  bool wait(std::chrono::milliseconds timeout) noexcept;
   /// @return whether the call has ended
   bool finished() const noexcept;
   /// Returns whether no data of the call moves any more. Then the memory that the request borrows is free, and so is
@@ -103,8 +103,8 @@ class Call {
 
   struct State;
   // Sends a message that has been written and sealed before, and that its owner keeps.
-  void tell(const Outbound& sealed, Owner owner);
-  ValueReader failure_values() const noexcept;
+  void tell(const rpc::Outbound& sealed, Owner owner);
+  rpc::ValueReader failure_values() const noexcept;
   void take_ask();
   void launch() noexcept;
   void let_go() noexcept;

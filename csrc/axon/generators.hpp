@@ -23,7 +23,7 @@ inline constexpr std::string_view kNumber = "axon.number";  // the named argumen
 
 // An open generator. A thread that finds it running leaves its request to the thread that runs it. That thread hands
 // the rest to the next driving thread after a while, because it has other things to wait for.
-class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private Submission {
+class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, private engine::Submission {
  public:
   OpenGenerator(engine::Engine& engine, std::shared_ptr<Gate> gate, Generator generator)
       : engine_(engine), gate_(std::move(gate)), generator_(std::move(generator)) {}
@@ -70,7 +70,7 @@ class Generators {
   void next(Invocation& invocation);
   void stop(Invocation& invocation);
   // Closes the generators of a caller that is gone.
-  void drop(const std::shared_ptr<Connection>& connection);
+  void drop(const std::shared_ptr<rpc::Connection>& connection);
   void close() noexcept;
 
  private:
@@ -83,7 +83,8 @@ class Generators {
   };
 
   // Returns why the generator cannot be opened; empty if it can.
-  std::string add(const std::shared_ptr<Connection>& caller, int64_t number, std::shared_ptr<OpenGenerator> generator);
+  std::string add(const std::shared_ptr<rpc::Connection>& caller, int64_t number,
+                  std::shared_ptr<OpenGenerator> generator);
 
   const std::shared_ptr<Gate> gate_;
   std::mutex mutex_;                                                      // guards what follows

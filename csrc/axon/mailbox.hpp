@@ -48,7 +48,7 @@ class Mail {
   /// @return the peer that sent the message
   const Peer& sender() const noexcept { return sender_; }
   /// @return a reader of the value
-  ValueReader values() const noexcept;
+  rpc::ValueReader values() const noexcept;
   /// @return the number of tensors
   size_t num_tensors() const noexcept { return tensors_.size(); }
   /// @param index which tensor, as a value of kind kTensor counts
@@ -57,7 +57,7 @@ class Mail {
   /// Takes the memory of a tensor, which stays valid as long as the result is kept.
   /// @param index which tensor
   /// @return the memory, the first time; empty for a tensor in memory of the receiver
-  Block take(size_t index) noexcept;
+  HostBuffer take(size_t index) noexcept;
   /// Takes the owner of the receiver's memory in which a tensor is.
   /// @param index which tensor
   /// @return the owner, the first time; otherwise empty
@@ -88,7 +88,7 @@ class Mailbox {
   /// Takes the next message, and drives the engine until there is one.
   /// @param patience the longest wait
   /// @return the message, or an error: kTimeout, or kAborted if the runtime is closed and no message is left
-  Result<Mail> take(std::chrono::milliseconds patience);
+  Result<Mail> take(std::chrono::milliseconds timeout);
 
  private:
   std::shared_ptr<State> state_;  // owned with the runtime, which may be closed first

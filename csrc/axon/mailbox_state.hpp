@@ -24,12 +24,12 @@ class Mailbox::State {
   State(engine::Engine& engine, size_t capacity) : engine_(engine), capacity_(capacity) {}
 
   size_t probe() const noexcept;
-  Result<Mail> take(std::chrono::milliseconds patience);
+  Result<Mail> take(std::chrono::milliseconds timeout);
   // Receives a message: the function that peers call.
   void arrive(Invocation& invocation);
   // Notes that no further message of this peer with a lower number will arrive.
-  void settle(const std::shared_ptr<Connection>& sender, int64_t settled);
-  void drop(const std::shared_ptr<Connection>& sender);
+  void settle(const std::shared_ptr<rpc::Connection>& sender, int64_t settled);
+  void drop(const std::shared_ptr<rpc::Connection>& sender);
   // Fails all waiting receivers. Messages that have arrived may still be taken.
   void close(Status reason);
 
@@ -69,8 +69,8 @@ class Mailbox::State {
   const size_t capacity_;
   mutable std::mutex mutex_;  // guards what follows
   std::deque<Mail> here_;
-  std::deque<Message> at_the_door_;  // one per sender, or messages whose room other messages took
-  size_t num_granted_ = 0;           // by all orders
+  std::deque<Message> waiting_for_room_;  // one per sender, or messages whose room other messages took
+  size_t num_granted_ = 0;                // by all orders
   std::deque<Waiter*> waiting_;
   std::unordered_map<std::shared_ptr<rpc::Connection>, Order> orders_;  // owned with the runtime
   Status closed_;

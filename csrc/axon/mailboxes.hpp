@@ -20,7 +20,7 @@ class Mailboxes {
   // The function that peers call.
   void settle(Invocation& invocation);
   // Drops the state of a peer that is gone.
-  void drop(const std::shared_ptr<Connection>& connection);
+  void drop(const std::shared_ptr<rpc::Connection>& connection);
   void close(const Status& reason);
 
  private:

@@ -61,7 +61,7 @@ struct Tensor {
 
 /// A message that is being written. A function in Python takes array(2) of array(number of its arguments) with the
 /// arguments, and then nothing() or a map of named arguments. Its answer is one value.
-class Message : public ValueWriter {
+class Message : public rpc::ValueWriter {
  public:
   explicit Message(rpc::Outbound& outbound) noexcept;
 
@@ -90,15 +90,15 @@ class Received {
   explicit Received(rpc::Inbound& inbound) noexcept : inbound_(inbound) {}
 
   /// @return a reader of all values, from the first one on
-  ValueReader values() const noexcept;
+  rpc::ValueReader values() const noexcept;
   /// Finds a positional argument of a call in Python's form.
   /// @param index its position
   /// @return a reader from the argument on; it reads only kBroken if there is none
-  ValueReader argument(size_t index) const noexcept;
+  rpc::ValueReader argument(size_t index) const noexcept;
   /// Finds a named argument of a call in Python's form.
   /// @param name its name
   /// @return a reader from the argument on; it reads only kBroken if there is none
-  ValueReader argument(std::string_view name) const noexcept;
+  rpc::ValueReader argument(std::string_view name) const noexcept;
   /// @return the number of tensors
   size_t num_tensors() const noexcept;
   /// @param index which tensor, as a value of kind kTensor counts
@@ -110,7 +110,7 @@ class Received {
   /// @return the memory, the first time. Empty for a tensor in memory of the receiver, if there is no such tensor, or
   /// if
   ///   there is no memory for the copy that a small tensor needs
-  Block take(size_t index) noexcept;
+  HostBuffer take(size_t index) noexcept;
   /// Takes the owner of the receiver's memory in which a tensor is. The memory stays unchanged as long as the owner is
   /// kept. For a failed call, take it only after the call is released: until then data may still arrive there.
   /// @param index which tensor

@@ -38,10 +38,10 @@ class Peer {
   void close() noexcept;
 
   // For the library itself.
-  const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
+  const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
 
  private:
-  std::shared_ptr<Connection> connection_;  // owned with the runtime, which may be closed first
+  std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be closed first
 };
 
 }  // namespace axon::library

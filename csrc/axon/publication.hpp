@@ -58,7 +58,7 @@ class Publication {
   /// Drives the engine until the message has been sent to all peers, or has failed.
   /// @param patience the longest wait
   /// @return whether it is finished; if not, it continues
-  bool wait(std::chrono::milliseconds patience) noexcept;
+  bool wait(std::chrono::milliseconds timeout) noexcept;
   /// @return whether the message has been sent to all peers, or has failed
   bool finished() const noexcept;
   /// @return whether no data of the message moves any more, so that the memory that it borrows is free

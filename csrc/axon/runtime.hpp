@@ -34,7 +34,7 @@ class Runtime {
   /// Opens a runtime.
   /// @param options its name, of 1 to 255 bytes, and its limits
   /// @return the runtime, or an error: kInvalidArgument, or an error of a transport that cannot start
-  static Result<Runtime> open(RuntimeOptions options);
+  static Result<Runtime> open(rpc::RuntimeOptions options);
   Runtime(Runtime&&) noexcept;
   Runtime& operator=(Runtime&&) noexcept;
   ~Runtime();
@@ -79,24 +79,27 @@ class Runtime {
   /// @return the address, or the error of listening
   Result<std::vector<std::byte>> address();
   /// @return how many peers connected and how many were refused for each reason; empty if the runtime does not listen
-  std::optional<ListenerCounts> counts() const;
+  std::optional<rpc::ListenerCounts> counts() const;
 
-  /// Connects to a runtime and blocks until it answers.
+  /// Connects to a runtime and blocks until it answers. While nothing listens there, as with a server that is about to
+  /// start, it makes further attempts.
   /// @param address the address of the runtime
-  /// @param timeout the longest wait
-  /// @return the peer, or an error: kUnauthenticated (the address belongs to an earlier listener), kTransport (no
-  /// runtime
-  ///   listens there), kMismatch (another version), kTimeout, kPeerLost (the peer is closing), kInvalidArgument (not an
-  ///   address)
-  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout);
+  /// @param timeout the longest time that one attempt may take
+  /// @param wait how long further attempts may begin; 0: one attempt. An attempt that has begun may take `timeout` more
+  /// @return the peer, or an error: kUnauthenticated (the secrets differ), kTransport (no runtime listens there),
+  ///   kMismatch (another version), kTimeout, kPeerLost (the peer is closing), kInvalidArgument (not an address).
+  ///   Errors that another attempt cannot change end the wait at once.
+  Result<Peer> connect(std::span<const std::byte> address, std::chrono::milliseconds timeout,
+                       std::chrono::milliseconds wait = {});
   /// Connects to a runtime that listens at a host and port, and blocks until it answers.
   /// @param host the name or address of the host
   /// @param port the port
   /// @param secret the secret of that runtime
-  /// @param timeout the longest wait
-  /// @return the peer, or an error: kUnknownHost, kUnauthenticated (the secrets differ), or as above
+  /// @param timeout the longest time that one attempt may take
+  /// @param wait how long further attempts may begin; 0: one attempt
+  /// @return the peer, or an error: kUnknownHost, or as above
   Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
-                       std::chrono::milliseconds timeout);
+                       std::chrono::milliseconds timeout, std::chrono::milliseconds wait = {});
   /// @return the number of open connections in both directions
   size_t num_connections() const;
 

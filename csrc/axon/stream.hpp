@@ -60,9 +60,9 @@ class Stream {
   /// Drives the engine until the next value has arrived.
   /// @param patience the longest wait
   /// @return whether there is a value. If not, it may still arrive, unless the stream is finished().
-  bool next(std::chrono::milliseconds patience);
+  bool next(std::chrono::milliseconds timeout);
   /// @return a reader of the current value, valid until the next call of next(); without a value it reads only kBroken
-  ValueReader value() const noexcept;
+  rpc::ValueReader value() const noexcept;
   /// @return the current message, whose values are [count, value] and which has the tensors; empty without a value
   Received received() noexcept;
 

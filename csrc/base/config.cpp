@@ -54,7 +54,7 @@ static bool is_switch(std::string_view value) noexcept {
   return value == "0" || value == "1";
 }
 
-static bool is_use_of_pieces(std::string_view value) noexcept {
+static bool is_use_of_fragments(std::string_view value) noexcept {
   return value == "auto" || value == "always" || value == "never";
 }
 

@@ -1,0 +1,136 @@
+"""Refuses prose that reads as translated, and words that only this project used, in comments, docstrings, docs and texts.
+
+`PATTERNS` are phrases that a reader stumbles over; `OLD_WORDS` are names that have been replaced: the first must not occur
+in prose, the second neither in prose nor in identifiers. Each entry says what to write instead.
+
+    python tools/check_prose.py [PATH…]        # files or folders; by default all that git tracks
+
+Prints every hit as file:line and exits 1 if there is one. CHANGELOG.md and docs/adr/ may name what has been replaced.
+"""
+
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+CPP = {".hpp", ".cpp", ".cuh", ".cu"}
+PYTHON = {".py", ".pyi"}
+HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yml"}
+TEXT = {".md"}
+EXEMPT = ("CHANGELOG.md", "docs/adr/", "benchmarks/results/", "tools/check_prose.py", "tests/tools/test_check_prose.py")
+HISTORY = ("CHANGELOG.md", "docs/adr/")
+
+
+class Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    advice: str
+
+
+def rules(table: dict[str, str]) -> list[Rule]:
+    return [Rule(re.compile(pattern), advice) for pattern, advice in table.items()]
+
+
+PATTERNS = rules(
+    {
+        r"^\s*Of [a-z](?!ourse)[^.]*\.$": "a complete sentence with a subject and a verb",
+        r"\bbehind\b(?! (a|the) (firewall|proxy|router))": "after, following, below or under, as is meant",
+        r"\b([Ww]hoever|[Nn]obody|[Ss]omebody)\b": "name the thread, rank or process",
+        r"(?<!users )(?<!user )(?<!readers )(?<!people )(?<!engineers )(?<!anyone )\b[Ww]ho\b": "that, for a thread, rank or process",
+        r"^(Whether|Whose|Which|Where|Who)\b.*\.$": "Returns whether …, or a statement in place of a question",
+        r"\b(has|have|had) come\b(?! with)": "has arrived",
+        r"\b(as many|as long) as may\b|\bfor people\b": "what is allowed, and for whom",
+        r"\b(one|\d[\d,.]*( [a-z]+)?|[uµm]s|[KMG]iB|GB/s) an? "
+        r"(rank|peer|process|block|group|call|message|byte|bit|second|GPU)\b": "per",
+        r"(?<!if there )\bis none\b|\b(which|that) is no\b": "say what it is",
+        r"\b(amid|in vain|likewise|by and by|so many)\b": "a plainer word",
+    }
+)
+
+OLD_WORDS = rules(
+    {
+        r"\b(Peer|Device|Own)Card\b": "PeerAddress, DeviceAddress, OwnAddress",
+        r"\b(BellPull|BellPage|RingLine|BlockPool|FoldKernels|FoldType|TeamMailbox|SegmentPlace|LentPlace|AxonMends)\b": (
+            "WakeUpPipe, DoorbellPage, RingEntry, SizeClassPool, ReduceKernels, ReduceType, TeamControl, …Location"
+        ),
+        r"\b(Shelf|Companion|Letter|Whereabouts)\b": "InFlightWorks, DeviceHook, ControlMessage, MemoryHandle",
+        r"\b[Mm]ends\b": "compatibility patches",
+        r"\b(deaf|deafness|farewell|last words)\b": "wedged receive queue, drain on peer death",
+        r"\b(crowded?|thins? out)\b": "oversubscribed, back off",
+        r"\bstands (in|by) for\b": "follower, idle",
+        r"\bbell pull\b": "wake-up pipe",
+        r"\bdevice cards?\b|\bpeer cards?\b": "device address, peer address",
+        r"\bloans?\b|\blends?\b|\blent\b|\bborrows?\b": "zero-copy get: expose, read, acknowledge",
+        r"\bshelf\b|\bcompanion\b": "works in flight, device hook",
+    }
+)
+
+COMMENT = re.compile(r"//+\s?(.*)$")
+STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def prose_of_cpp(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        code = STRING.sub(lambda found: '"' + " " * len(found[1]) + '"', line)
+        comment = code.find("//")
+        if comment >= 0:
+            yield number, line[comment:].lstrip("/").strip()
+        if not line.lstrip().startswith("#include"):
+            for found in STRING.finditer(line[:comment] if comment >= 0 else line):
+                yield number, found[1]
+
+
+def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.lstrip("# ")
+        elif token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)):
+            for offset, line in enumerate(token.string.splitlines()):
+                yield token.start[0] + offset, line.strip(" \"'")
+
+
+def prose_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The prose of a file, line by line: comments and texts of code, all of a page but its code blocks."""
+    text = path.read_text(errors="replace")
+    if path.suffix in CPP:
+        yield from prose_of_cpp(text)
+    elif path.suffix in PYTHON:
+        yield from prose_of_python(text)
+    elif path.suffix in TEXT:
+        is_code = False
+        for number, line in enumerate(text.splitlines(), start=1):
+            if line.lstrip().startswith("```"):
+                is_code = not is_code
+            elif not is_code and not line.startswith("    "):
+                yield number, re.sub(r"`[^`]*`", "``", line)
+    elif path.suffix in HASH_COMMENTS or path.name in ("Makefile", "CMakeLists.txt"):
+        for number, line in enumerate(text.splitlines(), start=1):
+            if found := re.search(r"(?:^|\s)#\s?(.*)$", line):
+                yield number, found[1]
+
+
+def problems(path: Path) -> Iterator[str]:
+    for number, line in prose_of(path):
+        for rule in (*PATTERNS, *OLD_WORDS):
+            if found := rule.pattern.search(line):
+                yield f"{path}:{number}: '{found[0].strip()}': write {rule.advice}"
+
+
+def tracked(paths: list[str]) -> Iterator[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z", "--", *paths], check=True, text=True, stdout=subprocess.PIPE).stdout
+    for name in filter(None, listed.split("\0")):
+        if not name.startswith(EXEMPT) and Path(name).is_file():
+            yield Path(name)
+
+
+def main() -> int:
+    found = [problem for path in tracked(sys.argv[1:]) for problem in problems(path)]
+    print("\n".join(found) if found else "prose: plain")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
