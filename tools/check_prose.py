@@ -120,7 +120,9 @@ def problems(path: Path) -> Iterator[str]:
 
 
 def tracked(paths: list[str]) -> Iterator[Path]:
-    listed = subprocess.run(["git", "ls-files", "-z", "--", *paths], check=True, text=True, stdout=subprocess.PIPE).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--", *paths], check=True, text=True, stdout=subprocess.PIPE
+    ).stdout
     for name in filter(None, listed.split("\0")):
         if not name.startswith(EXEMPT) and Path(name).is_file():
             yield Path(name)

@@ -64,6 +64,7 @@ using library::Tensor;
 using library::TensorView;
 using rpc::ListenerCounts;
 using rpc::RuntimeOptions;
+using rpc::Value;
 using rpc::ValueReader;
 using rpc::ValueWriter;
 

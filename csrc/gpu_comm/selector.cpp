@@ -26,7 +26,8 @@ struct TuningRow {
 };
 
 // Measured with 2 and 4 GPUs: packets in benchmarks/results/kernels_ll_4xh200.jsonl, LL128 and zero-copy kernels in
-// kernels_ll128_2xh200.jsonl, kernels_zero_copy_2xh200.jsonl, kernels_zero_copy_4xh200.jsonl and kernels_zero_copy_4xh100.jsonl.
+// kernels_ll128_2xh200.jsonl, kernels_zero_copy_2xh200.jsonl, kernels_zero_copy_4xh200.jsonl and
+// kernels_zero_copy_4xh100.jsonl.
 constexpr TuningRow kTuning[] = {
     {transport::OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kLlOneShot},
     {transport::OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kLlOneShot},

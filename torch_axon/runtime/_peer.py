@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._future import Future
 from torch_axon.runtime._generators import Answers
 from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, Policy, policy_of, read_answer

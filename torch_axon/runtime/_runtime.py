@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from types import CoroutineType, TracebackType
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist

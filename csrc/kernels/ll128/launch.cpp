@@ -8,7 +8,8 @@ namespace axon::kernels::ll128 {
 namespace {
 
 constexpr uint32_t kFewestWarpsPerBlock = 4;
-// Over all links (benchmarks/results/kernels_ll128_2xh200.jsonl; docs/adr/0012-send-larger-gpu-messages-as-ll128-lines.md).
+// Over all links (benchmarks/results/kernels_ll128_2xh200.jsonl;
+// docs/adr/0012-send-larger-gpu-messages-as-ll128-lines.md).
 constexpr ChannelLimits kPreferredChannels{.of_short = 192, .of_long = 160};
 // Of a point-to-point message: long ones are written directly, by fewer warps on more multiprocessors. 1 GiB each way
 // between two H100: 338 GB/s by 160 warps, 11 a block; 357 to 358, 5 a block; 364 to 365 by 128, 4 a block.
