@@ -80,6 +80,8 @@ check: $(VENV)/.editable
 	@$(BIN)/mypy
 	@$(BIN)/python tools/check_stub.py
 	@$(BIN)/python tools/check_layers.py
+	@$(BIN)/python tools/check_names.py
+	@$(BIN)/python tools/check_prose.py
 	@$(BIN)/python tools/check_sizes.py
 	@$(BIN)/python tools/check_kernels.py
 	@$(BIN)/python tools/check_commits.py

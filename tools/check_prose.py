@@ -1,7 +1,7 @@
-"""Refuses prose that reads as translated, and words that only this project used, in comments, docstrings, docs and texts.
+"""Refuses prose that reads as translated, and words that only this project used: in comments, docstrings, docs, texts.
 
-`PATTERNS` are phrases that a reader stumbles over; `OLD_WORDS` are names that have been replaced: the first must not occur
-in prose, the second neither in prose nor in identifiers. Each entry says what to write instead.
+`PATTERNS` are phrases that a reader stumbles over. `OLD_WORDS` are names that have been replaced by the field's terms.
+Each entry says what to write instead.
 
     python tools/check_prose.py [PATH…]        # files or folders; by default all that git tracks
 
@@ -22,7 +22,6 @@ PYTHON = {".py", ".pyi"}
 HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yml"}
 TEXT = {".md"}
 EXEMPT = ("CHANGELOG.md", "docs/adr/", "benchmarks/results/", "tools/check_prose.py", "tests/tools/test_check_prose.py")
-HISTORY = ("CHANGELOG.md", "docs/adr/")
 
 
 class Rule(NamedTuple):
@@ -39,7 +38,9 @@ PATTERNS = rules(
         r"^\s*Of [a-z](?!ourse)[^.]*\.$": "a complete sentence with a subject and a verb",
         r"\bbehind\b(?! (a|the) (firewall|proxy|router))": "after, following, below or under, as is meant",
         r"\b([Ww]hoever|[Nn]obody|[Ss]omebody)\b": "name the thread, rank or process",
-        r"(?<!users )(?<!user )(?<!readers )(?<!people )(?<!engineers )(?<!anyone )\b[Ww]ho\b": "that, for a thread, rank or process",
+        r"(?<!users )(?<!user )(?<!readers )(?<!people )(?<!engineers )(?<!anyone )\b[Ww]ho\b": (
+            "that, for a thread, rank or process"
+        ),
         r"^(Whether|Whose|Which|Where|Who)\b.*\.$": "Returns whether …, or a statement in place of a question",
         r"\b(has|have|had) come\b(?! with)": "has arrived",
         r"\b(as many|as long) as may\b|\bfor people\b": "what is allowed, and for whom",
@@ -53,9 +54,10 @@ PATTERNS = rules(
 OLD_WORDS = rules(
     {
         r"\b(Peer|Device|Own)Card\b": "PeerAddress, DeviceAddress, OwnAddress",
-        r"\b(BellPull|BellPage|RingLine|BlockPool|FoldKernels|FoldType|TeamMailbox|SegmentPlace|LentPlace|AxonMends)\b": (
-            "WakeUpPipe, DoorbellPage, RingEntry, SizeClassPool, ReduceKernels, ReduceType, TeamControl, …Location"
+        r"\b(BellPull|BellPage|RingLine|BlockPool|FoldKernels|FoldType)\b": (
+            "WakeUpPipe, DoorbellPage, RingEntry, SizeClassPool, ReduceKernels, ReduceType"
         ),
+        r"\b(TeamMailbox|SegmentPlace|LentPlace)\b": "TeamControl, IpcLocation, ExposedLocation",
         r"\b(Shelf|Companion|Letter|Whereabouts)\b": "InFlightWorks, DeviceHook, ControlMessage, MemoryHandle",
         r"\b[Mm]ends\b": "compatibility patches",
         r"\b(deaf|deafness|farewell|last words)\b": "wedged receive queue, drain on peer death",

@@ -14,7 +14,6 @@ import pytest
         ("transport/loopback.cpp", "#  include <ucs/type/status.h>"),
         ("base/log.cpp", 'const char* level = std::getenv("AXON_LOG");'),
         ("cuda/stream.hpp", '#include "kernels/signal.cuh"'),
-        ("kernels/copy.cuh", '#include "cuda/stream.hpp"'),
         ("kernels/copy.cu", '#include "memory/buffer.hpp"'),
         ("collectives/ring.cpp", '#include "ring.hpp"'),
         ("c10d/backend.hpp", '#include "rpc/core/handshake/listener.hpp"'),
@@ -23,6 +22,8 @@ import pytest
         ("axon/runtime.cpp", '#include "rpc/python/python_runtime.hpp"'),
         ("rpc/python/bindings.cpp", '#include "axon/runtime.hpp"'),
         ("rpc/core/runtime.cpp", '#include "axon/runtime.hpp"'),
+        ("ipc/arena.cpp", '#include "engine/engine.hpp"'),
+        ("fused/matmul/tile_choice.cpp", '#include "c10d/backend.hpp"'),
     ],
 )
 def test_breach_is_found(file: str, line: str) -> None:

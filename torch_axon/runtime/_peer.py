@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._future import Future
 from torch_axon.runtime._generators import Answers
 from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, Policy, policy_of, read_answer
@@ -25,7 +26,7 @@ _LEAST_LOOK_INTERVAL_S, _MOST_LOOK_INTERVAL_S = 0.002, 0.05
 _numbers = itertools.count()  # of generators, unique in this process
 
 
-class Peer:
+class Peer(Closable):
     """A connected runtime of another process, or of this one, as `Runtime.connect` returns it.
 
     All methods may be called on any thread. A peer is a context manager, also an asynchronous one, that closes the

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from torch_axon import _native
 from torch_axon.runtime import _at_exit, _connecting, _errors, _kinds
+from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._connecting import Target
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
 from torch_axon.runtime._generators import Generators
@@ -37,7 +38,7 @@ _SPIN_BUDGET_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
 _LONGEST_END_S = 2.0
 
 
-class Runtime:
+class Runtime(Closable):
     """Registers functions for peers, listens for peers and connects to them.
 
     All methods may be called on any thread. A runtime is a context manager, also an asynchronous one, that closes it.
