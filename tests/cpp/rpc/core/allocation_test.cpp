@@ -49,7 +49,7 @@ TEST_P(CallAllocation, none_once_warm) {
   };
   ASSERT_TRUE(pair.server->add("echo_once_all_are_here", echo_once_all_are_here).ok());
 
-  const Bytes bytes = pattern(num_bytes, 1);
+  const transport::Bytes bytes = transport::pattern(num_bytes, 1);
   std::vector<CallPointer> calls;
   for (size_t i = 0; i < kMostAtServer; ++i) calls.push_back(CallPointer::adopt(*new Call));
   const auto run = [&](std::string_view function, int num_rounds) {

@@ -52,7 +52,7 @@ TEST(AnswersAfterHangUpTest, an_answer_may_come_after_its_sender_s_socket_has_hu
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
   FileDescriptor servers(ends[1]);
   held_call.pair.meet(FileDescriptor(ends[0]));
-  const Bytes bytes = pattern(100, 1);
+  const transport::Bytes bytes = transport::pattern(100, 1);
   const CallPointer call = held_call.call(bytes);
   servers = FileDescriptor();
   // Later than the engine's own looks, of which there are none any more then.
@@ -73,7 +73,7 @@ struct Overtaken {
 
 class OvertakenTest : public testing::TestWithParam<Overtaken> {};
 
-INSTANTIATE_TEST_SUITE_P(engine::Answers, OvertakenTest,
+INSTANTIATE_TEST_SUITE_P(Answers, OvertakenTest,
                          testing::Values(Overtaken{100, 2}, Overtaken{5'000, 3}, Overtaken{5'000, 4},
                                          Overtaken{100'000, 3}, Overtaken{100'000, 4}),
                          [](const auto& info) {
@@ -82,7 +82,7 @@ INSTANTIATE_TEST_SUITE_P(engine::Answers, OvertakenTest,
 
 TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_ends) {
   HeldCall held_call({.largest_eager_num_bytes = 10'000, .holds = {{.send = GetParam().send, .num_rounds = 100'000}}});
-  const Bytes bytes = pattern(GetParam().num_bytes, 1);
+  const transport::Bytes bytes = transport::pattern(GetParam().num_bytes, 1);
   const CallPointer call = held_call.call(bytes);
   held_call.pair.to_client->close(Clock::now() + 60s);
   std::thread looks([&] {  // without a pause: the word leaves right behind the answer

@@ -51,7 +51,7 @@ class AskedCall final : public Call {
   void on_announced() noexcept override {
     std::vector<Buffer> buffers;
     for (const Inbound::Tensor& tensor : reply().tensors()) {
-      transport::Bytes& bytes = cuda::memory.emplace_back(tensor.data.num_bytes);
+      transport::Bytes& bytes = memory.emplace_back(tensor.data.num_bytes);
       buffers.push_back({bytes.data(), bytes.size()});
     }
     connection_.accept(*this, buffers);
@@ -63,7 +63,7 @@ class AskedCall final : public Call {
 TEST_P(CallsTest, answers_land_where_they_are_asked_to) {
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
   for (const size_t size : {5000u, 70'000u, 1u << 20}) {
-    const Bytes bytes = pattern(size, size);
+    const transport::Bytes bytes = transport::pattern(size, size);
     const auto call = Counted<AskedCall>::adopt(*new AskedCall(*pair_.to_server));
     fill(call->request, "echo", bytes);
     pair_.to_server->start(*call);
@@ -78,7 +78,7 @@ TEST_P(CallsTest, answers_land_where_they_are_asked_to) {
 TEST_P(CallsTest, both_ends_call_each_other) {
   ASSERT_TRUE(pair_.server->add("echo", echo).ok());
   ASSERT_TRUE(pair_.client->add("echo", echo).ok());
-  const Bytes bytes = pattern(100, 1);
+  const transport::Bytes bytes = transport::pattern(100, 1);
   EXPECT_EQ(content(invoke(*pair_.to_client, "echo", bytes)->reply()), bytes);
   EXPECT_EQ(content(invoke(*pair_.to_server, "echo", bytes)->reply()), bytes);
 }
@@ -190,7 +190,7 @@ TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_slots_are_kept) {
 TEST_P(CallsTest, cancelled_calls_end_at_once) {
   std::atomic<Invocation*> held{nullptr};
   ASSERT_TRUE(pair_.server->add("hold", [&](Invocation& invocation) { held.store(&invocation); }).ok());
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   const CallPointer call = start(*pair_.to_server, "hold", bytes);
   const Clock::time_point deadline = Clock::now() + 30s;
   while (held.load() == nullptr && Clock::now() < deadline) std::this_thread::yield();

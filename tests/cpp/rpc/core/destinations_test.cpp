@@ -46,7 +46,7 @@ class DestinationsTest : public testing::Test {
 
   // Up to 1,000 bytes come at once, others are fetched.
   transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
-  Bytes memory_;
+  transport::Bytes memory_;
   std::atomic<Invocation*> asked_{nullptr};
   std::atomic<int> num_released_{0};
   TwoRuntimes pair_{engine::loopback_transports(fabric_, 2), {.name = "server", .max_early_num_bytes = 20'000}};
@@ -55,7 +55,7 @@ class DestinationsTest : public testing::Test {
 TEST_F(DestinationsTest, arguments_land_where_their_function_says) {
   int count = 0;
   for (const size_t size : {8u, 4096u, 5000u, 1u << 20}) {  // in the header frame, by themselves, fetched
-    const Bytes bytes = pattern(size, size);
+    const transport::Bytes bytes = transport::pattern(size, size);
     const CallPointer call = start(*pair_.to_server, "landed", bytes);
     Invocation& invocation = await_question();
     EXPECT_EQ(invocation.arguments().tensors()[0].shape[0], static_cast<int64_t>(size));
@@ -68,7 +68,7 @@ TEST_F(DestinationsTest, arguments_land_where_their_function_says) {
 }
 
 TEST_F(DestinationsTest, a_buffer_of_null_leaves_it_to_the_runtime) {
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   ASSERT_TRUE(pair_.server
                   ->add("anywhere", echo,
                         [](Invocation& invocation) {
@@ -80,7 +80,7 @@ TEST_F(DestinationsTest, a_buffer_of_null_leaves_it_to_the_runtime) {
 }
 
 TEST_F(DestinationsTest, a_function_may_refuse_what_is_announced) {
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   const CallPointer call = start(*pair_.to_server, "landed", bytes);
   await_question().fail("MemoryError", "full");
   wait_for(*pair_.to_server, *call);
@@ -89,7 +89,7 @@ TEST_F(DestinationsTest, a_function_may_refuse_what_is_announced) {
 }
 
 TEST_F(DestinationsTest, who_is_cancelled_while_it_is_asked_is_not_called) {
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   const CallPointer call = start(*pair_.to_server, "landed", bytes);
   Invocation& invocation = await_question();
   pair_.to_server->cancel(*call);
@@ -103,7 +103,7 @@ TEST_F(DestinationsTest, who_is_cancelled_while_it_is_asked_is_not_called) {
 }
 
 TEST_F(DestinationsTest, who_is_lost_while_it_is_asked_is_not_called) {
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   start(*pair_.to_server, "landed", bytes);
   Invocation& invocation = await_question();
   pair_.client->close();
@@ -116,7 +116,7 @@ TEST_F(DestinationsTest, who_is_lost_while_it_is_asked_is_not_called) {
 
 TEST_F(DestinationsTest, payload_frames_that_wait_are_bounded_in_bytes) {
   std::vector<CallPointer> calls;
-  const Bytes bytes = pattern(5000, 1);  // comes at once, by itself
+  const transport::Bytes bytes = transport::pattern(5000, 1);  // comes at once, by itself
   std::vector<Invocation*> asked;
   for (int i = 0; i < 5; ++i) {
     calls.push_back(start(*pair_.to_server, "landed", bytes));
@@ -152,7 +152,7 @@ TEST_F(DestinationsTest, answers_may_be_declined) {
     }
     Connection& connection_;
   };
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   for (int i = 0; i < 3; ++i) {
     const auto call = Counted<DecliningCall>::adopt(*new DecliningCall(*pair_.to_server));
     fill(call->request, "echo", bytes);

@@ -44,7 +44,7 @@ TEST_F(EndingsTest, answers_that_callers_have_not_fetched_are_waited_for) {
   EXPECT_FALSE(pair.server->is_idle());
   EXPECT_FALSE(pair.client->is_idle());
   transport::Bytes memory(bytes.size());
-  const Buffer buffer{cuda::memory.data(), memory.size()};
+  const Buffer buffer{memory.data(), memory.size()};
   pair.to_server->accept(*call, {&buffer, 1});
   wait_for(*pair.to_server, *call);
   EXPECT_EQ(memory, bytes);
@@ -69,7 +69,7 @@ TEST_F(EndingsTest, messages_without_an_answer_are_waited_for) {
 TEST_F(EndingsTest, what_moves_between_us_and_the_dead_is_not_waited_for) {
   TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);
   fill(call->request, "echo", bytes);
   pair.to_server->start(*call);
@@ -81,7 +81,7 @@ TEST_F(EndingsTest, what_moves_between_us_and_the_dead_is_not_waited_for) {
 TEST_F(EndingsTest, runtimes_are_not_kept_by_an_engine_that_is_shut_down) {
   TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
-  const Bytes bytes = pattern(100'000, 1);
+  const transport::Bytes bytes = transport::pattern(100'000, 1);
   const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);  // nobody fetches its answer
   fill(call->request, "echo", bytes);
   pair.to_server->start(*call);
@@ -104,7 +104,7 @@ TEST_F(EndingsTest, calls_beyond_those_that_may_run_are_refused) {
                         })
                   .ok());
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
-  const Bytes bytes = pattern(8, 1);
+  const transport::Bytes bytes = transport::pattern(8, 1);
   const CallPointer first = start(*pair.to_server, "hold", bytes);
   const CallPointer second = start(*pair.to_server, "hold", bytes);
   const CallPointer refused = invoke(*pair.to_server, "hold", bytes);

@@ -50,7 +50,7 @@ struct NoControl final : messaging::ControlHandler {
   void on_peer_lost(transport::PeerId, Status) noexcept override {}
 };
 
-Bytes first_of(Outbound& outbound) {
+transport::Bytes first_of(Outbound& outbound) {
   Recorder recorder;
   NoControl control;
   messaging::Messenger messenger(recorder, control);
@@ -61,7 +61,7 @@ Bytes first_of(Outbound& outbound) {
 transport::Bytes header_frame(std::string_view function, size_t num_bytes) {
   Nobody nobody;
   Outbound outbound(nobody);
-  const Bytes content = pattern(num_bytes, 1);
+  const transport::Bytes content = transport::pattern(num_bytes, 1);
   fill(outbound, function, content);
   return first_of(outbound);
 }
@@ -145,7 +145,7 @@ TEST(HeaderFrame, a_tensor_of_another_length_than_its_shape_is_not_sent) {
   Nobody nobody;
   Outbound outbound(nobody);
   outbound.open("function");
-  const Bytes bytes(13);
+  const transport::Bytes bytes(13);
   outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {bytes.data(), 13}});
   outbound.seal();
   ASSERT_FALSE(outbound.fits().ok());
@@ -206,7 +206,7 @@ class HostileTest : public testing::Test, private transport::Receiver {
     EXPECT_TRUE(pair_.server->add("echo", echo).ok());
   }
 
-  void send(transport::OperationKind kind, uint32_t number, uint32_t slot, const Bytes& payload) {
+  void send(transport::OperationKind kind, uint32_t number, uint32_t slot, const transport::Bytes& payload) {
     transport::MessageHeader header;
     header.key = pair_.to_server->identity().peer_key;
     header.sequence = number;
@@ -217,7 +217,7 @@ class HostileTest : public testing::Test, private transport::Receiver {
   }
 
   void expect_service() {
-    const Bytes bytes = pattern(100'000, 3);
+    const transport::Bytes bytes = transport::pattern(100'000, 3);
     const CallPointer call = invoke(*pair_.to_server, "echo", bytes);
     ASSERT_TRUE(call->status().ok()) << call->status().message();
     EXPECT_EQ(content(call->reply()), bytes);
@@ -268,7 +268,7 @@ class HostileExposer : public HostileTest {
     int count = 0;
   };
 
-  const Bytes bytes_ = pattern(100, 1);
+  const transport::Bytes bytes_ = transport::pattern(100, 1);
   std::atomic<int> num_taken_{0};
   Ended ended_{{.done = [](transport::Completion& self, Status) noexcept { ++static_cast<Ended&>(self).count; }}};
   int num_offered_ = 0;
@@ -306,7 +306,7 @@ TEST_F(HostileTest, repeated_calls_run_once) {
                           echo(invocation);
                         })
                   .ok());
-  const Bytes call = header_frame("count", 10);
+  const transport::Bytes call = header_frame("count", 10);
   for (int i = 0; i < 5; ++i) send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
   const Clock::time_point deadline = Clock::now() + 30s;
   while ((num_run.load() == 0 || !pair_.server->is_idle()) && Clock::now() < deadline) std::this_thread::yield();
@@ -317,7 +317,7 @@ TEST_F(HostileTest, repeated_calls_run_once) {
 }
 
 TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
-  const Bytes call = exposing_header_frame("take");
+  const transport::Bytes call = exposing_header_frame("take");
   send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
   offer(800 + kWindow, 0, kExposedFrameNumBytes);  // as it ought to be
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
