@@ -1,5 +1,7 @@
-// The flush of a transport above another one: drives until nothing of its own is under way, then flushes the one below
-// for what is left of the time.
+// Flushes a transport that is layered above another one: drives it until its own transfers have ended, then flushes the
+// lower transport for the rest of the timeout.
+//
+//   flush_layer(*this, *network_, timeout_ms, [&] { return queue_.empty(); });
 #pragma once
 
 #include <algorithm>

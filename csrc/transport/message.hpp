@@ -1,7 +1,8 @@
-// The wire: what stands in front of every message. docs/wire.md gives every byte; tests/cpp pins them.
+// The wire format: the header that precedes every message. docs/wire.md gives every byte; tests/cpp pins them.
 //
-// The last 16 bytes are the fingerprint of the operation the message belongs to. Both ends compare it on every message,
-// so that a rank that called something else is named before its data is used, at no extra message.
+// The last 16 bytes are the fingerprint of the operation that the message belongs to. Both ends compare it on every
+// message. A rank that called a different operation is thus named before its data is used, at the cost of no extra
+// message.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace axon::transport {
 
-// Bumped by any change to this file; compared when peers meet.
+// Must be incremented with any change to this file. Peers compare it when they connect.
 inline constexpr uint32_t kWireVersion = 12;
 
 enum class OperationKind : uint8_t {
@@ -26,7 +27,7 @@ enum class OperationKind : uint8_t {
   kAllToAll = 8,
   kBarrier = 9,
   kPointToPoint = 10,
-  // Of calls between runtimes: for who is addressed by the key, not for a group.
+  // Calls between runtimes: the key addresses a runtime instead of a group.
   kInvoke = 16,
   kTell = 17,
   kInvokePayload = 18,
@@ -36,17 +37,17 @@ enum class OperationKind : uint8_t {
   kCancel = 22,
   kClose = 23,
   kWithdrawn = 24,
-  // Of long messages in fragments: between transports, for who is named by the key.
+  // Long messages in fragments, between transports: the key is the name of the addressed transport.
   kRts = 32,
   kCts = 33,
   kNack = 34,
   kFragment = 35,
-  // Control: between engines, outside any operation's sequence.
+  // Control messages between engines, outside any operation's sequence.
   kFailureNotice = 64,
   kProgressQuery = 65,
   kProgressReply = 66,
   kDeparture = 67,
-  kCredit = 68,  // between inboxes: flow_control.hpp
+  kCredit = 68,  // between inboxes; see flow_control.hpp
 };
 
 const char* name_of(OperationKind kind) noexcept;
@@ -65,18 +66,19 @@ struct Fingerprint {
   Reduction reduction{};
   uint8_t algorithm = 0;
   int32_t root = -1;  // −1 where the operation has none
-  // What must agree between ranks: the whole for collectives, 0 where sizes may differ. Of each message of an
-  // all_to_all: what its sender expects from its receiver.
+  // The element count on which ranks must agree: the total for collectives, 0 where sizes may differ. In a message of
+  // an all_to_all it is the count that the sender expects from the receiver.
   uint64_t num_elements = 0;
 
-  // At once, rather than member by member.
+  // Compares all bytes at once instead of member by member.
   friend bool operator==(const Fingerprint& left, const Fingerprint& right) noexcept {
     return std::memcmp(&left, &right, sizeof left) == 0;
   }
 };
 static_assert(std::has_unique_object_representations_v<Fingerprint>);
 
-// Whether these are of the same call, whatever the ranks of an all_to_all send to each other.
+// Returns whether both fingerprints belong to the same call. The counts that ranks of an all_to_all send to each other
+// may differ.
 inline bool is_same_call(const Fingerprint& left, const Fingerprint& right) noexcept {
   if (left == right) [[likely]]
     return true;
@@ -86,11 +88,12 @@ inline bool is_same_call(const Fingerprint& left, const Fingerprint& right) noex
 }
 
 struct MessageHeader {
-  uint64_t key = 0;          // the destination's in that group: from its peer address, which only members read
+  uint64_t key = 0;          // the destination's key in that group, from its peer address, which only members read
   uint32_t source = 0;       // rank in that group
   uint32_t destination = 0;  // rank in that group
-  uint32_t sequence = 0;  // collectives: the group's operation count; point to point: count from source to destination
-  uint32_t slot = 0;      // collectives: which message of the operation; point to point: the tag
+  // Collectives: the group's operation count; point-to-point: the count from source to destination.
+  uint32_t sequence = 0;
+  uint32_t slot = 0;  // collectives: index of the message in the operation; point-to-point: the tag
   Fingerprint fingerprint;
 };
 

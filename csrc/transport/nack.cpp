@@ -7,7 +7,7 @@
 
 namespace axon::nack {
 
-// The longest beginning that does not end within a character of UTF-8.
+// Returns the longest prefix of at most `most` bytes that does not split a UTF-8 character.
 static std::string_view cut(std::string_view text, size_t most) noexcept {
   if (text.size() <= most) return text;
   const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xC0) == 0x80; };

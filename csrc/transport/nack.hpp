@@ -1,7 +1,8 @@
-// Why a receiver refuses a message that waits at its sender (NACK): what travels back, over every transport.
+// Encodes the reason for which a receiver refuses a message that waits at its sender (NACK). Every transport uses this
+// encoding.
 //
 //   const nack::Encoded reason(why);
-//   …                                     // reason.bytes() travel
+//   …                                     // send reason.bytes()
 //   const Status there = nack::decode(bytes);
 #pragma once
 
@@ -13,7 +14,7 @@
 
 namespace axon::nack {
 
-// An ErrorCode, and as much of the text as fits; nothing for a success: the payload is just not needed any more.
+// An ErrorCode, then as much of the text as fits. A success encodes to nothing: the payload is no longer needed.
 // Allocates nothing.
 class Encoded {
  public:
@@ -27,8 +28,8 @@ class Encoded {
   size_t num_bytes_ = 0;
 };
 
-// What the sender's transfer ends with; never a success. A mismatch stays one, since its text names both ranks;
-// everything else is kAborted.
+// Returns the status with which the sender's transfer ends, which is never a success. A mismatch keeps its code, since
+// its text names both ranks; everything else becomes kAborted.
 Status decode(std::span<const std::byte> bytes);
 
 }  // namespace axon::nack

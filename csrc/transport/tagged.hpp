@@ -1,9 +1,10 @@
-// A layer's own objects as rendezvous of payloads, told apart from those of the transport below it, whose addresses are
-// that one's affair: UCX's have any alignment. By a bit that no address of user space has, another one a layer.
+// Lets a transport layer tell its own rendezvous handles from those of the transport below it. The lower transport's
+// handles may be addresses of any alignment, as UCX's are. The tag is therefore a bit that no user-space address has
+// set, with a different bit for each layer.
 //
 //   using Handle = Tagged<Arrival, 62>;
-//   … {.rendezvous = Handle::of(arrival)} …        Arrival* arrival = Handle::find(rendezvous);   // null: the
-//   network's
+//   … {.rendezvous = Handle::of(arrival)} …
+//   Arrival* arrival = Handle::find(rendezvous);   // null: the handle belongs to the network
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace axon::transport {
 
 template <typename T, int kBit>
 struct Tagged {
-  static_assert(kBit >= 60 && kBit <= 62);  // below: addresses, and what CPUs keep beside them
+  static_assert(kBit >= 60 && kBit <= 62);  // lower bits hold addresses and the metadata that CPUs keep beside them
 
   static void* of(T& object) noexcept { return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(&object) | kTag); }
   static T* find(void* rendezvous) noexcept {

@@ -1,15 +1,15 @@
-// How bytes move between processes: the one interface under the engine, implemented by
-// ucx/ and loopback/, and by tcp_fragments/ and rings/ above others.
+// The interface through which the engine moves bytes between processes. ucx/ and loopback/ implement it; tcp_fragments/
+// and rings/ implement it on top of another transport.
 //
-// Thread rule: everything here is called by the progress owner, one thread at a time.
-// Re-entrancy: send() may deliver to the receiver before it returns (a peer may be this very process); fetch() and
-// send() may be called from inside Receiver::on_message.
+// Thread rule: the progress owner calls every function here, one thread at a time.
+// Re-entrancy: send() may deliver to the receiver before it returns, because a peer may be this very process.
+// Receiver::on_message may call fetch() and send().
 //
 //   auto finished = transport.send(peer, header, payload, completion);
 //   if (!finished) …                       // pending: completion.done(…) is called from a later progress()
 //   else if (!finished->ok()) …            // failed at once; completion is not called
 //
-// Order: none is promised between two messages to one peer; the layers above match by what the header says.
+// Order: messages to one peer may arrive in any order. The layers above match them by their headers.
 #pragma once
 
 #include <chrono>
@@ -26,10 +26,10 @@
 
 namespace axon::transport {
 
-// A peer process, counted from 0 by this engine in the order of add_peer().
+// A peer process, numbered from 0 by this engine in the order of add_peer().
 using PeerId = uint32_t;
 
-// One of the ways over which messages reach a peer, by the transport's own names: "cma" over "memory", "tcp" over
+// One of the routes by which messages reach a peer, named as the transport names it: "cma" over "memory", "tcp" over
 // "eth0".
 struct Lane {
   std::string name;
@@ -38,29 +38,31 @@ struct Lane {
   friend bool operator==(const Lane&, const Lane&) = default;
 };
 
-// Told when a pending transfer has ended. Lives until told, or until the transport is destroyed (which tells nobody).
+// Notified when a pending transfer ends. It must live until then, or until the transport is destroyed, which notifies
+// nothing.
 struct Completion {
   void (*done)(Completion& self, Status status) noexcept = nullptr;
 };
 
-// Of transfers whose end concerns nobody.
+// For transfers whose completion needs no action.
 inline Completion unattended{[](Completion&, Status) noexcept {}};
 
-// A message's payload as it arrives. Small ones lie in `bytes`, valid only during on_message. Large ones wait at the
-// sender: `rendezvous` is then non-null, and whoever gets it owes the transport exactly one fetch() or refuse().
+// A message's payload as it arrives. A small payload lies in `bytes`, valid only during on_message. A large one waits
+// at its sender: `rendezvous` is then non-null, and the receiver owes the transport exactly one fetch() or refuse().
 struct Payload {
   const std::byte* bytes = nullptr;
   size_t num_bytes = 0;
   void* rendezvous = nullptr;
 };
 
-// Whom a transport delivers to.
+// Takes the messages that a transport delivers.
 class Receiver {
  public:
   virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
-  // The transport itself learned that the peer is gone. Called once a peer.
+  // The transport itself learned that the peer is gone. Called once per peer.
   virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
-  // The transport has refused something that was for itself: bytes that no transport of ours writes, or once more.
+  // The transport has refused a message that was addressed to itself: no transport of ours sends such bytes, or the
+  // message was a duplicate.
   virtual void on_refused(const char* /*what*/) noexcept {}
 
  protected:
@@ -76,66 +78,72 @@ class Transport {
   // Set once, before the first progress().
   virtual void set_receiver(Receiver& receiver) noexcept = 0;
 
-  // What a peer needs to reach this process. Valid as long as the transport.
+  // The bytes that a peer needs to reach this process. Valid as long as the transport.
   virtual std::span<const std::byte> address() const noexcept = 0;
 
-  // A peer that can be sent to; connected on first use. `same_host` peers share memory and are watched by process; the
-  // transport itself must notice the loss of others.
+  // Adds a peer, to which the transport connects on first use. Peers with `same_host` share memory, and the caller
+  // watches their processes. The transport itself must notice the loss of others.
   virtual Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) = 0;
 
-  // How many file descriptors the first messages to and from this peer may still open, so that whoever meets further
-  // peers leaves them.
+  // Returns how many file descriptors the first messages to and from this peer may still open. A caller that adds
+  // further peers leaves that many available.
   virtual size_t num_descriptors_to_come(PeerId /*peer*/) const noexcept { return 0; }
 
-  // What messages to this peer take, each once; connects if nothing has been sent yet. For people.
+  // Returns the lanes that messages to this peer take, each once; connects if nothing has been sent yet. For
+  // diagnostics.
   virtual Result<std::vector<Lane>> lanes(PeerId peer) = 0;
 
-  // Payloads of up to this size are sent eagerly by send(): none of them waits for its receiver. Larger ones all do.
+  // Payloads of up to this size are sent eagerly by send(), without waiting for the receiver. All larger ones wait.
   virtual size_t largest_eager() const noexcept { return kLargestEager; }
 
-  // Payload and completion stay alive until done; the header is copied.
+  // The payload and the completion must stay alive until the transfer is done; the header is copied.
   virtual std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                      Completion& completion) noexcept = 0;
 
-  // The same, but the payload waits at the sender for its fetch or refusal, however short it is: one byte or more.
+  // Like send(), but the payload waits at the sender for its fetch or refusal, however short it is. It must have at
+  // least one byte.
   virtual std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                                 Completion& completion) noexcept = 0;
 
-  // Takes a waiting payload into `into` (exactly its length), or refuses it. A refusal with a reason fails the sender's
-  // transfer with that (transport/nack.hpp). One without (a success) says that the payload is not needed any more:
-  // the transfer ends, some with success.
+  // fetch() copies a waiting payload into `into`, which must have exactly its length; refuse() declines it. A refusal
+  // with a reason fails the sender's transfer with that reason (transport/nack.hpp). A refusal with a success says that
+  // the payload is no longer needed: the transfer ends, on some transports with success.
   virtual std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept = 0;
   virtual void refuse(void* rendezvous, const Status& why) noexcept = 0;
 
-  // Takes back a call that has been sent: nobody waits for it any more. Where its receiver has not read it yet, that
-  // gets kWithdrawn in its place, of the same key and sequence, and none of what it carries. True if it had not left
-  // this process; false if it may have been read, so that the receiver has to be told.
+  // Withdraws a call that has been sent, because its caller no longer waits for it. A receiver that has not read the
+  // call yet finds kWithdrawn instead, with the same key and sequence and without its payloads. Returns whether the
+  // call had not left this process. If false, the receiver may have read it and must be notified.
   virtual bool withdraw(PeerId /*peer*/, const MessageHeader& /*call*/) noexcept { return false; }
-  // Returns whether withdraw() gets hold of what the peer has not read.
+  // Returns whether withdraw() can change messages that the peer has not read yet.
   virtual bool can_withdraw(PeerId /*peer*/) const noexcept { return false; }
 
-  // Nothing is sent to or expected from this peer any more. Pending transfers with it fail, or are never told done.
+  // Nothing is sent to or expected from this peer any more. Pending transfers with it fail, or their completions are
+  // never called.
   virtual void drop_peer(PeerId peer) noexcept = 0;
 
-  // Something waits here, though whoever sent it may be through, and moves only in further calls of progress().
+  // Returns whether a message waits in this process, although its sender may have finished. It moves only in further
+  // calls of progress().
   virtual bool holds_back() const noexcept { return false; }
 
-  // Moves everything that can move; returns how much did (0: nothing).
+  // Moves everything that can move. Returns how many items moved, 0 for none.
   virtual unsigned progress() noexcept = 0;
 
-  // Whether something of this peer's lies here and only has to be looked at: that does not end with its process.
+  // Returns whether an unread message from this peer lies in this process. It stays readable after the peer's process
+  // ends.
   virtual bool has_unread(PeerId /*peer*/) const noexcept { return false; }
 
-  // For after a death on this host: false if nothing that others send gets here any more, since what was killed had
-  // begun to write where all write. Delivers meanwhile, for as long at most.
+  // Call this after a process of this host has died. Returns false if the receive queue is wedged: the killed process
+  // had begun to write into the queue that all peers write, so later messages never arrive. Delivers messages
+  // meanwhile, for at most `at_most`.
   virtual bool check_receive_queue(std::chrono::milliseconds /*at_most*/) noexcept { return true; }
 
-  // For sleeping: event_fd() becomes readable once something arrives after arm() returned true; false: progress first.
-  // Progress made since then, by others, does not take that away.
+  // For sleeping: event_fd() becomes readable when something arrives after arm() returned true. If arm() returns false,
+  // call progress() first. Progress made by other threads since then does not clear the event.
   virtual int event_fd() const noexcept = 0;
   virtual bool arm() noexcept = 0;
 
-  // Delivers what was sent to live peers, at most until `timeout_ms` have passed. Called once, before destruction.
+  // Delivers what was sent to live peers, for at most `timeout_ms`. Called once, before destruction.
   virtual void flush(int timeout_ms) noexcept = 0;
 };
 

@@ -1,11 +1,11 @@
-// Peers in one process: a network in memory that joins any number of transports, and breaks on demand.
+// A network in memory that connects any number of transports in one process, and injects faults on demand.
 //
 //   LoopbackFabric fabric({.seed = seed, .reorder = 0.5});
 //   std::unique_ptr<Transport> first = fabric.make_transport();   // "process" 0
 //   std::unique_ptr<Transport> second = fabric.make_transport();  // "process" 1
 //
-// Threads: one thread a transport, or one for all; with one, every run of a seed is the same. The fabric outlives its
-// transports. Two processes here differ in nothing from two real ones but that they share memory.
+// Threads: one thread per transport, or one for all. With one thread, every run with the same seed is identical. The
+// fabric must outlive its transports. Processes here differ from real ones only in that they share memory.
 #pragma once
 
 #include <deque>
@@ -25,19 +25,20 @@ class LoopbackFabric {
   LoopbackFabric(const LoopbackFabric&) = delete;
   LoopbackFabric& operator=(const LoopbackFabric&) = delete;
 
-  // The next process, counted from 0.
+  // Adds the next process, numbered from 0.
   std::unique_ptr<Transport> make_transport();
 
-  // Ends a process in the middle of whatever it does: nothing of it moves any more, and its peers hear of it. Any
+  // Kills a process in the middle of whatever it does: it moves nothing any more, and its peers are notified. Any
   // thread.
   void kill(uint32_t process);
   bool is_dead(uint32_t process) const;
 
-  // Nothing that is sent to it from now on gets there, as when a killed process had begun to write where all write. Any
-  // thread.
+  // Wedges a process's receive queue: no message sent to it from now on arrives, as when a killed process had begun to
+  // write into the shared queue. Any thread.
   void wedge(uint32_t process);
 
-  // How far it has come: to kill it at each of its steps, run once without faults and then once a step.
+  // The number of steps that a process has taken. To kill it at each of its steps, run once without faults, then once
+  // per step.
   uint64_t num_steps(uint32_t process) const;
   uint64_t num_sends() const;
   uint64_t num_fetches() const;
@@ -45,12 +46,12 @@ class LoopbackFabric {
  private:
   friend class LoopbackTransport;
 
-  // All of these: mutex_ is held.
+  // The caller holds mutex_.
   void kill_held(uint32_t process);
   void tell_loss(Mailbox& survivor, uint32_t process);
 
   const FaultPlan plan_;
-  mutable std::mutex mutex_;       // guards all below, and what lies in the mailboxes; never held in a callback
+  mutable std::mutex mutex_;  // guards the members below and the content of the mailboxes; never held in a callback
   std::deque<Mailbox> mailboxes_;  // by process
   uint64_t num_sends_ = 0;
   uint64_t num_fetches_ = 0;

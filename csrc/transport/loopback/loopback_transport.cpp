@@ -45,7 +45,7 @@ Result<PeerId> LoopbackTransport::add_peer(std::span<const std::byte> address, b
   return static_cast<PeerId>(peers_.size() - 1);
 }
 
-// One step nearer to this process's death; true if it lives on.
+// Counts a step, and kills the process if the plan says so. Returns whether the process is still alive.
 bool LoopbackTransport::step() {
   if (mailbox_.dead) return false;
   ++mailbox_.num_steps;
@@ -76,7 +76,7 @@ std::optional<Status> LoopbackTransport::send_by(Protocol protocol, PeerId peer,
       outgoing_.push_back(message);
       return std::nullopt;
     }
-    // To itself at once, from within send(), as UCX does.
+    // A process's message to itself is delivered at once, from within send(), as UCX does.
     const bool in_order = plan.delay == 0 && plan.reorder == 0 && plan.holds.empty();
     const bool at_once = peers_[peer].process == process_ && protocol == Protocol::kEager && in_order;
     if (!at_once) return post(message);
@@ -90,7 +90,7 @@ std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
   Mailbox& target = fabric_.mailboxes_[peers_[message.peer].process];
   if (target.closed) return Status(ErrorCode::kPeerLost, name_of(peers_[message.peer].process) + " is gone");
   const bool eager = message.protocol == Protocol::kEager;
-  if (target.dead || target.wedged) return eager ? std::optional(Status()) : std::nullopt;  // nobody will fetch it
+  if (target.dead || target.wedged) return eager ? std::optional(Status()) : std::nullopt;  // no process will fetch it
   if (target.parcels.size() >= fabric_.plan_.mailbox_capacity) {
     outgoing_.push_back(message);
     return std::nullopt;
@@ -226,7 +226,7 @@ void LoopbackTransport::deliver(LostProcess lost) noexcept {
 bool LoopbackTransport::arm() noexcept {
   const std::lock_guard lock(fabric_.mutex_);
   if (mailbox_.dead) return true;
-  mailbox_.silence();  // not in progress(): others may make it while a sleeper relies on the descriptor
+  mailbox_.silence();  // not in progress(), which another thread may call while a sleeper relies on the descriptor
   mailbox_.armed = !has_work();
   return mailbox_.armed;
 }

@@ -1,4 +1,4 @@
-// One process's end of a LoopbackFabric.
+// The transport of one process in a LoopbackFabric, which makes it. One thread at a time may use it.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ class LoopbackTransport final : public Transport {
     MessageHeader header;
     ConstBuffer payload;
     Completion* completion;
-    uint64_t number;  // of all sends of the fabric
+    uint64_t number;  // counted over all sends of the fabric
   };
   struct Fetching {
     std::unique_ptr<WaitingSend> waiting;
@@ -60,7 +60,7 @@ class LoopbackTransport final : public Transport {
   std::optional<Status> send_by(Protocol protocol, PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                 Completion& completion) noexcept;
 
-  // All of these: the fabric's mutex is held.
+  // The caller holds the fabric's mutex.
   bool step();
   std::optional<Status> post(const Outgoing& message);
   Status finish(const Fetching& fetching);
@@ -70,7 +70,7 @@ class LoopbackTransport final : public Transport {
   void do_fetches(Ended& ended);
   bool has_work() const noexcept { return !mailbox_.parcels.empty() || !outgoing_.empty() || !fetching_.empty(); }
 
-  // And of these it is not.
+  // The caller does not hold the fabric's mutex.
   void deliver(Parcel parcel) noexcept;
   void deliver(ArrivingMessage& message) noexcept;
   void deliver(LostProcess lost) noexcept;

@@ -10,7 +10,7 @@
 
 namespace axon::transport {
 
-// Each process draws from its own numbers, so that what it meets depends on its own calls only.
+// Each process draws its own random numbers, so that its faults depend on its own calls only.
 Mailbox::Mailbox(uint64_t seed, uint32_t process)
     : random(seed * 0x9E3779B97F4A7C15u + process), event_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (event_fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
@@ -41,7 +41,8 @@ void Mailbox::put(Parcel parcel, const FaultPlan& plan, uint64_t number) {
 void Mailbox::ring() {
   rung = true;
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(event_fd, &one, sizeof one);  // full only if rung already
+  // Fails only if the descriptor is readable already.
+  [[maybe_unused]] const ssize_t written = write(event_fd, &one, sizeof one);
 }
 
 void Mailbox::silence() {

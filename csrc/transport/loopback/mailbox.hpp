@@ -1,4 +1,5 @@
-// What waits for one process of a LoopbackFabric, and what the fabric knows of it. Guarded by the fabric's mutex.
+// The messages that wait for one process of a LoopbackFabric, and the fabric's state of that process. The fabric owns
+// it, and its mutex guards it.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ struct WaitingSend {
 struct ArrivingMessage {
   MessageHeader header;
   std::vector<std::byte> bytes;
-  std::unique_ptr<WaitingSend> waiting;  // in place of bytes
+  std::unique_ptr<WaitingSend> waiting;  // instead of bytes
 };
 
 struct EndedTransfer {
@@ -49,14 +50,15 @@ struct Mailbox {
   Mailbox& operator=(const Mailbox&) = delete;
 
   bool chance(double probability);
-  // Puts a parcel in, wherever the plan wants it, and wakes a sleeper. `number`: of the send, if it is a message.
+  // Inserts a parcel at the position that the plan chooses, and wakes a sleeper. `number` is that of the send, for
+  // messages.
   void put(Parcel parcel, const FaultPlan& plan, uint64_t number = 0);
   void ring();
   void silence();
   std::deque<Parcel> take_due(size_t at_most);
-  // The sends whose payloads this process has not fetched, delivered or not.
+  // Returns the sends whose payloads this process has not fetched, whether delivered or not.
   std::vector<const WaitingSend*> waiting_sends() const;
-  // Stands for what waits: an address of any alignment, as UCX's are.
+  // Returns a handle for a waiting send: an address of any alignment, as UCX's are.
   void* next_handle(WaitingSend& waiting) noexcept {
     static_assert(sizeof waiting >= 8);
     return reinterpret_cast<std::byte*>(&waiting) + num_handles++ % 8;
@@ -76,7 +78,7 @@ struct Mailbox {
   bool rung = false;
   bool dead = false;
   bool wedged = false;
-  bool closed = false;  // its transport is gone
+  bool closed = false;  // its transport has been destroyed
 };
 
 }  // namespace axon::transport

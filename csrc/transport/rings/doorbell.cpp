@@ -17,7 +17,7 @@ static Status failed(const std::string& call) {
   return out_of(call, errno);
 }
 
-// The pipe has its owner for a writer, too: it is never at its end.
+// The owner holds the pipe open for writing, too, so that a read never finds its end.
 Result<RingDoorbell> RingDoorbell::make(uint64_t key) {
   Result<SharedPages> page = SharedPages::make(sizeof(DoorbellPage));
   if (!page.ok()) return std::move(page.status());
@@ -55,7 +55,7 @@ bool RingDoorbell::next(RingCall& call, bool& finds_foreign) noexcept {
       return true;
     }
     if (read_more()) continue;
-    finds_foreign |= begin_ != end_;  // calls are whole
+    finds_foreign |= begin_ != end_;  // an incomplete call at the end is foreign
     begin_ = end_ = 0;
     num_calls_seen_ = num_calls;
     return false;
@@ -64,7 +64,7 @@ bool RingDoorbell::next(RingCall& call, bool& finds_foreign) noexcept {
 
 void RingDoorbell::wake() noexcept {
   const RingCall wake{.key = key_, .caller = {}};
-  [[maybe_unused]] const ssize_t written = write(pipe_.get(), &wake, sizeof wake);  // full: it is readable
+  [[maybe_unused]] const ssize_t written = write(pipe_.get(), &wake, sizeof wake);  // a full pipe is readable already
 }
 
 void RingDoorbell::refuse(uint64_t number) noexcept {
@@ -74,7 +74,7 @@ void RingDoorbell::refuse(uint64_t number) noexcept {
   page.num_refusals.store(num_refusals, std::memory_order_release);
 }
 
-// For reading, too: to write into a pipe that nobody reads any more would be a signal that ends the process.
+// Opened for reading, too: a write into a pipe without a reader would raise SIGPIPE, which ends the process.
 Result<WakeUpPipe> WakeUpPipe::open(const RingAddress& address) {
   Result<SharedPages> page = SharedPages::open(address.pid, address.page, sizeof(DoorbellPage));
   if (!page.ok()) return std::move(page.status());

@@ -1,11 +1,15 @@
-// How a process calls another one of its host: a pipe that its owner reads, and a page that says whether to look there.
+// Wakes another process on this host through a pipe that its owner reads, and a shared page that says whether to read
+// it.
 //
-//   Result<RingDoorbell> mine = RingDoorbell::make(key);           // who knows the key may call
-//   Result<WakeUpPipe> theirs = WakeUpPipe::open(address);         // of theirs, by way of their process's descriptors
-//   theirs.value().call({.key = address.key, …});              // never waits
+//   Result<RingDoorbell> mine = RingDoorbell::make(key);     // a process that knows the key may call
+//   Result<WakeUpPipe> theirs = WakeUpPipe::open(address);   // through the descriptors of the other process
+//   theirs.value().call({.key = address.key, …});            // never waits
 //
-// A call is written whole or not at all, whoever is killed meanwhile. Others who may look into the process can write
-// what they like: what does not begin with the key is no call.
+// A call is written whole or not at all, even if a process is killed meanwhile. Any process that may access this one's
+// descriptors can write into the pipe. Bytes that do not begin with the key are therefore ignored.
+//
+// A RingDoorbell owns the page and the pipe; a WakeUpPipe owns its mappings of both. The progress owner uses them, one
+// thread at a time.
 #pragma once
 
 #include <array>
@@ -19,10 +23,10 @@
 
 namespace axon::transport {
 
-// Of a process that takes rings; behind the network's address. Key 0: it takes none.
+// The address of a process that accepts rings, following the network's address. Key 0: it accepts none.
 struct RingAddress {
-  uint64_t key = 0;       // random: who knows it has been given the address
-  uint64_t identity = 0;  // where the key lies in the process's memory, for who reads there
+  uint64_t key = 0;       // random; a process that knows it was given the address
+  uint64_t identity = 0;  // address of the key in the process's memory, for processes that read it
   int32_t pid = 0;
   int32_t page = -1;  // descriptors of that process
   int32_t pipe = -1;
@@ -35,14 +39,14 @@ static_assert(sizeof(RingAddress) == 32);
 struct RingCall {
   enum class Kind : uint32_t { kWake, kRing };
 
-  // Set in a refusal's number where the process that was called had no file descriptor left: it may have some later.
+  // Set in a refusal's number if the called process had no file descriptor left. It may have one later.
   static constexpr uint64_t kForWant = 1;
 
-  uint64_t key = 0;  // of who is called
+  uint64_t key = 0;  // of the called process
   RingAddress caller;
-  uint64_t number = 0;  // random and even: what a refusal names
+  uint64_t number = 0;  // random and even; a refusal names it
   Kind kind = Kind::kWake;
-  int32_t descriptor = -1;  // of the caller's ring, which is to be read from now on
+  int32_t descriptor = -1;  // of the caller's ring, which the called process is to read from now on
 };
 static_assert(sizeof(RingCall) == 56);
 
@@ -50,10 +54,11 @@ struct DoorbellPage {
   static constexpr uint32_t kNumRefusals = 64;
 
   uint64_t key;
-  std::atomic<uint32_t> num_calls;     // by callers, once one that is to be answered is in the pipe
-  std::atomic<uint32_t> num_refusals;  // by the owner: of rings, the latest at num_refusals % kNumRefusals
-  std::atomic<uint32_t> is_closed;     // by the owner, who hears nothing any more
-  std::array<std::atomic<uint64_t>, kNumRefusals> refusals;  // the numbers of their calls
+  // Incremented by a caller after it has written a call that needs an answer into the pipe.
+  std::atomic<uint32_t> num_calls;
+  std::atomic<uint32_t> num_refusals;  // written by the owner: refused rings, the latest at num_refusals % kNumRefusals
+  std::atomic<uint32_t> is_closed;     // written by the owner, which reads no more calls
+  std::array<std::atomic<uint64_t>, kNumRefusals> refusals;  // the numbers of the refused calls
 };
 
 class RingDoorbell {
@@ -62,9 +67,9 @@ class RingDoorbell {
 
   int page() const noexcept { return page_.descriptor(); }
   int pipe() const noexcept { return pipe_.get(); }
-  // Somebody may have called for an answer since the last next() that found nothing.
+  // Returns whether a process may have called for an answer since the last next() that returned false.
   bool has_calls() const noexcept { return shared().num_calls.load(std::memory_order_acquire) != num_calls_seen_; }
-  // The next call; false: there is none. What is none is left out, and `finds_foreign` set.
+  // Reads the next call. Returns whether there was one. Foreign bytes are skipped, and set `finds_foreign`.
   bool next(RingCall& call, bool& finds_foreign) noexcept;
   void refuse(uint64_t number) noexcept;
   // Makes the pipe readable, as a call does.
@@ -88,12 +93,12 @@ class RingDoorbell {
 
 class WakeUpPipe {
  public:
-  // Fails where this process may not look into that one, or it is another one by now.
+  // Fails if this process may not access the other one, or if another process has taken its pid.
   static Result<WakeUpPipe> open(const RingAddress& address);
 
-  // False: so much lies there unread that there is no room. Who sleeps is woken then, too.
+  // Returns whether the call was written. If false, the pipe is full; a sleeping owner is woken then, too.
   bool call(const RingCall& call) noexcept;
-  // Whether this call has been, since the last time that this was asked.
+  // Returns how the owner has refused this call since the last query, if at all.
   enum class Refused : uint8_t { kNo, kYes, kForWant, kMaybe };
   Refused has_refused(uint64_t number) noexcept;
   bool is_closed() const noexcept { return shared().is_closed.load(std::memory_order_acquire) != 0; }

@@ -1,4 +1,7 @@
-// Other processes' memory, read by one copy in the kernel (cross-memory attach), where the kernel permits it.
+// Reads another process's memory with one copy in the kernel (cross-memory attach), where the kernel permits it. Any
+// thread.
+//
+//   if (read_process(address, from, to, num_bytes) == ReadOutcome::kRead) …
 #pragma once
 
 #include <cstdint>
@@ -11,13 +14,13 @@ namespace axon::transport {
 
 enum class ReadOutcome : uint8_t {
   kRead,
-  kForbidden,   // to this process, and later, too
-  kUnreadable,  // this memory, by the kernel
+  kForbidden,   // this process may not read that one, now or later
+  kUnreadable,  // the kernel cannot read this memory
   kGone,        // the process has ended
 };
 
-// `num_bytes` at `from` in the memory of the process with this address into `to`. Its identity is read in the same
-// call: a process that has come into its place is not taken for it.
+// Copies `num_bytes` at `from` in the memory of the process with this address into `to`. The same call reads the
+// process's identity, so that a new process with the same pid is not mistaken for it.
 ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept;
 
 }  // namespace axon::transport

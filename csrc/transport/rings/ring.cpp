@@ -30,9 +30,9 @@ bool RingWriter::has_room(uint32_t num_entries) noexcept {
   return fits();
 }
 
-// The first entry last and at one go: its reader looks at it all the time, and takes it away in between. The head is
-// exchanged, not stored: whether the reader sleeps is read behind it, as the reader looks for messages behind saying
-// so.
+// The first entry is written last and in one go: the reader polls its cache line, and takes the line away between two
+// writes. The head is exchanged rather than stored, because `sleeps` must be read after it. The reader orders its
+// accesses the other way: it sets `sleeps`, then looks for messages.
 template <typename Header>
 RingWriter::Outcome RingWriter::put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept {
   static constexpr size_t kMostInFirst = RingEntry::kNumBytes - sizeof header;
@@ -99,9 +99,9 @@ std::byte* RingWriter::operation_in(uint32_t entry, const MessageHeader& call) c
   return is_this ? first.begin() + offsetof(MessageHeader, fingerprint) + offsetof(Fingerprint, operation) : nullptr;
 }
 
-// From the last entry that the reader has given back: what lies behind it begins with a head. A reader that says
-// otherwise gets what it deserves, but leads nobody out of the ring. The head is stored once more, so that whoever
-// finds it from now on sees what is written before.
+// Starts at the last entry that the reader has returned, since the entry following it begins with a head. A reader that
+// lies about its count harms only itself, but cannot lead this loop out of the ring. The head is stored once more, so
+// that a reader that loads it from now on sees the changed operation.
 void RingWriter::withdraw(const MessageHeader& call) noexcept {
   uint32_t entry = ring().num_taken.load(std::memory_order_acquire);
   for (uint32_t num_left = num_written_ - entry; num_left != 0 && num_left <= RingMemory::kNumEntries;) {
@@ -123,7 +123,7 @@ void RingWriter::withdraw(const MessageHeader& call) noexcept {
   }
 }
 
-// Entries that hold a head of theirs keep it: in the next lap it is none.
+// Clears entries that hold payload bytes. Entries with their own head keep it: it is invalid in the next lap.
 void RingReader::give_back() noexcept {
   for (; num_told_ != num_taken_; ++num_told_) {
     sync::atomic<RingHead>& head = ring().entries[num_told_ % RingMemory::kNumEntries].head;

@@ -1,15 +1,19 @@
-// A queue of messages from one process to another, in memory that both map: one writes, one reads, neither waits.
+// A queue of messages from one process to another, in memory that both map. One process writes, the other reads, and
+// neither waits.
 //
-//   if (writer.write(kind, header, payload) == RingWriter::Outcome::kFull) …   // later
+//   if (writer.write(kind, header, payload) == RingWriter::Outcome::kFull) …   // try again later
 //   reader.read(most, [](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) { … });
 //
-// The memory is entries of 64 bytes. A message takes as many as it needs, side by side: a head, the header, the
-// payload, so that up to 16 bytes travel in one entry, 48 of a call's. The head is written last: a writer that dies at
-// any instruction leaves nothing half written to be read, nor can it hold anybody up. A reader believes no head that
-// leads out of the ring.
+// The memory consists of entries of 64 bytes. A message takes as many contiguous entries as it needs for a head, the
+// header and the payload. One entry thus carries up to 16 bytes of payload, or 48 bytes of a call's. The head is
+// written last. A writer that dies at any instruction leaves no partly written message for the reader, and cannot block
+// it. A reader rejects every head that would lead out of the ring.
 //
-// Heads name their entry, counted from the start: what is left of the lap before is none. Nor are payloads taken for
-// one: where one has lain on an entry's first bytes, the reader clears them before the writer gets the entry again.
+// Heads name their entry, counted from the start, so that a head of the previous lap is invalid. A payload is never
+// mistaken for a head. If payload bytes have covered an entry's first bytes, the reader clears them before the writer
+// reuses the entry.
+//
+// The writer's process owns the memory; the reader maps it. Each end belongs to one thread at a time.
 #pragma once
 
 #include <array>
@@ -25,13 +29,13 @@ namespace axon::transport {
 
 inline constexpr size_t kEntryBytes = 64;
 
-// An entry's number, what begins there, and how many bytes of payload it has. Aligned as what is loaded at one go is:
-// clang calls libatomic for anything else.
+// An entry's number, the kind of message that begins there, and the size of its payload. It is aligned for one atomic
+// load: clang calls libatomic for any other alignment.
 struct alignas(sizeof(uint64_t)) RingHead {
   enum class Kind : uint8_t {
     kNothing,
-    kWrap,     // the next one begins on the ring's first entry
-    kMessage,  // this and those below: see ring_link.hpp
+    kWrap,     // the next message begins at the ring's first entry
+    kMessage,  // for this and the following kinds, see ring_link.hpp
     kRts,
     kAck,
     kNack,
@@ -45,8 +49,8 @@ struct alignas(sizeof(uint64_t)) RingHead {
   uint32_t entry = 0;
 };
 
-// What of a call's message header differs from one to the next. Whole headers of calls put their keys into a table of
-// both ends, where these find them.
+// The part of a call's message header that differs from one call to the next. Each whole header of a call stores its
+// key in a table at both ends; a CallHeader refers to the key by its index there.
 struct CallHeader {
   uint32_t sequence = 0;
   OperationKind operation{};
@@ -62,7 +66,7 @@ class KeyTable {
   CallHeader shorten(const MessageHeader& header) const noexcept {
     return {.sequence = header.sequence, .operation = header.fingerprint.operation, .key = index_of(header.key)};
   }
-  // With a key of nobody's where there is none.
+  // An unknown index gives key 0, which no receiver has.
   MessageHeader restore(const CallHeader& header) const noexcept {
     MessageHeader whole;
     whole.key = keys_[header.key % kNumKeys];
@@ -80,7 +84,7 @@ class KeyTable {
 struct alignas(kEntryBytes) RingEntry {
   sync::atomic<RingHead> head;
 
-  // Of the header, behind the head; the payload follows, through the entries behind this one.
+  // The start of the header, following the head. The payload follows the header, and continues in the next entries.
   std::byte* begin() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof head; }
   static constexpr size_t kNumBytes = kEntryBytes - sizeof head;
 };
@@ -90,11 +94,11 @@ struct RingMemory {
   static constexpr uint32_t kNumEntries = ring_size::kNumEntries;
   static constexpr size_t kMostBytes = ring_size::kMostBytes;
 
-  // Written by the reader. The count is of entries from the start, and wraps.
+  // Written by the reader. The count is of entries from the start, and wraps around.
   alignas(2 * kEntryBytes) sync::atomic<uint32_t> num_taken;
-  sync::atomic<uint32_t> is_read;  // from now on; before, nothing is written
-  sync::atomic<uint32_t> sleeps;   // the reader does, and wants to be woken; cleared by the writer
-  uint64_t writer;                 // the keys of these two, by the writer, who then shows the ring
+  sync::atomic<uint32_t> is_read;  // set by the reader when it maps the ring; the writer writes nothing before
+  sync::atomic<uint32_t> sleeps;   // set by a reader that sleeps and must be woken; cleared by the writer
+  uint64_t writer;                 // the keys of both processes, stored by the writer before it shares the ring
   uint64_t reader;
   alignas(2 * kEntryBytes) RingEntry entries[kNumEntries];
 
@@ -110,13 +114,13 @@ class RingWriter {
 
   static Result<RingWriter> make(uint64_t writer, uint64_t reader);
 
-  // What the reader opens it by, until it has.
+  // The descriptor by which the reader opens the ring; it is valid until then.
   int descriptor() const noexcept { return pages_.descriptor(); }
-  // Whether somebody reads; nothing may be written before.
+  // Returns whether the reader has mapped the ring; nothing may be written before.
   bool is_read() noexcept;
-  // Never waits. A sleeper is one that must be woken, and of which nobody else has been told.
+  // Never waits. kWrittenToSleeper is returned once per sleep: the caller must wake the reader.
   Outcome write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
-  // The reader finds kWithdrawn in the place of this call, unless it has read that already.
+  // Makes the reader find kWithdrawn instead of this call, unless it has read the call already.
   void withdraw(const MessageHeader& call) noexcept;
 
  private:
@@ -125,30 +129,31 @@ class RingWriter {
   template <typename Header>
   Outcome put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept;
   bool has_room(uint32_t num_entries) noexcept;
-  // The place of the operation in the header of the entry, if that begins this call; else null.
+  // Returns the address of the operation in the entry's header if the entry begins this call; otherwise null.
   std::byte* operation_in(uint32_t entry, const MessageHeader& call) const noexcept;
 
   SharedPages pages_;
   uint32_t num_written_ = 0;
-  uint32_t num_taken_ = 0;  // as last seen
+  uint32_t num_taken_ = 0;  // as last read from the ring
   bool is_read_ = false;
-  KeyTable keys_;                                        // that its reader knows
-  std::array<uint32_t, KeyTable::kNumKeys> named_at_{};  // from which entry on a place has the key that it has now
+  KeyTable keys_;                                        // the keys that the reader knows
+  std::array<uint32_t, KeyTable::kNumKeys> named_at_{};  // the entry that stored each key
 };
 
 class RingReader {
  public:
-  // By what its writer's process has told; the writer may write from now on. kInvalidArgument: it is no ring, or not
-  // one between these two.
+  // Opens a ring by the pid and descriptor that the writer's process has sent. The writer may write from then on.
+  // kInvalidArgument: the memory is not a ring, or not one between these two processes.
   static Result<RingReader> open(int32_t pid, int descriptor, uint64_t writer, uint64_t reader);
 
-  // Up to so many messages; returns how many. They are the ring's until `deliver` returns, and may change until then.
+  // Reads up to `most` messages and returns how many. Each lies in the ring until `deliver` returns, and its writer may
+  // change it until then.
   template <typename Deliver>
   unsigned read(unsigned most, Deliver deliver) noexcept;
   bool has_message() const noexcept { return !is_broken_ && is_next(entry().head.load()); }
-  // Something that no writer of ours writes has been found: nothing is read any more.
+  // Returns whether the ring holds bytes that no writer of ours writes. Nothing more is read from it.
   bool is_broken() const noexcept { return is_broken_; }
-  // The writer tells of the next message. Look for messages afterwards.
+  // Asks the writer to wake this process for the next message. Look for messages afterwards.
   void fall_asleep() noexcept { ring().sleeps.store(1); }
 
  private:
@@ -166,7 +171,7 @@ class RingReader {
 
   SharedPages pages_;
   uint32_t num_taken_ = 0;
-  uint32_t num_told_ = 0;  // of these, the writer knows
+  uint32_t num_told_ = 0;  // the count that the writer knows
   bool is_broken_ = false;
   KeyTable keys_;
 };
@@ -178,7 +183,8 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
     RingEntry& first = entry();
     const RingHead head = first.head.load(std::memory_order_acquire);
     if (!is_next(head)) {
-      __builtin_prefetch(&first + 1);  // what the next message goes on with is written before its head, and then here
+      // The writer fills the next message's second entry before its head, and the reader needs it next.
+      __builtin_prefetch(&first + 1);
       break;
     }
     ++num_read;

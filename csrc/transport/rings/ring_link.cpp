@@ -14,29 +14,29 @@
 
 namespace axon::transport {
 
-// Read at one go; then others have their turn.
+// The most bytes that one read copies; then other links have their turn.
 static constexpr size_t kChunk = size_t{1} << 20;
-// Several of them are in the ring at once: one is written while another one is read.
+// Small enough for several in the ring at once: one is written while another is read.
 static constexpr size_t kRingFragmentBytes = size_t{16} << 10;
-// Who offers more, and does not read that all of it is refused, means harm.
+// A peer that lets this many answers wait keeps sending without reading them, so it is malicious or broken.
 static constexpr size_t kMostWaiting = size_t{1} << 20;
 struct RingLink::Waiting : ListNode<Waiting> {
   RingHead::Kind kind = RingHead::Kind::kMessage;
   MessageHeader header;
   ConstBuffer payload;
-  RemoteBytes rts;                   // of an RTS, whose payload this is
-  Status why;                        // of a NACK, whose payload this becomes
-  Completion* completion = nullptr;  // of a message
+  RemoteBytes rts;                   // the payload of an RTS
+  Status why;                        // the reason of a NACK, encoded into its payload
+  Completion* completion = nullptr;  // the completion of a message
 };
 
-// Of ours, that the other process is to fetch.
+// A payload of ours that the other process is to fetch.
 struct RingLink::Kept : ListNode<Kept> {
   Kept(ConstBuffer bytes, Completion& of) noexcept : payload(bytes), completion(of) {}
 
   const ConstBuffer payload;
   Completion& completion;
   uint64_t number = 0;
-  bool is_pulled = false;  // it has been asked for by fragments, which is done once
+  bool is_pulled = false;  // whether fragments have been requested, which a peer may do once
   size_t num_sent = 0;
 };
 
@@ -77,7 +77,7 @@ RingLink::~RingLink() {
 
 // ---- Sending
 
-// Whether there was room. Behind what waits there is none.
+// Returns whether the entry was written. The caller checks that no earlier message waits in the queue.
 bool RingLink::write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
   switch (writer_->write(kind, header, payload)) {
     case RingWriter::Outcome::kFull:
@@ -108,7 +108,7 @@ void RingLink::release(Waiting& waiting) noexcept {
   shared_.pool.release(&waiting, sizeof waiting);
 }
 
-// None is done before it is in the ring, where its receiver finds it though this process has ended.
+// A send completes only after the message is in the ring, where the receiver finds it even if this process has ended.
 std::optional<Status> RingLink::send(const MessageHeader& header, ConstBuffer payload,
                                      Completion& completion) noexcept {
   if (state_ == State::kLost) [[unlikely]]
@@ -161,7 +161,7 @@ unsigned RingLink::write_waiting() noexcept {
   return num_written;
 }
 
-// Parts of a call need not leave at all; the call itself still has to be answered, which gives its place back.
+// Payload frames of a call need not be sent at all. The call itself still needs an answer, which frees its slot.
 bool RingLink::take_back(Waiting& waiting) noexcept {
   Completion* completion = waiting.completion;
   if (waiting.kind == RingHead::Kind::kRts) {
@@ -199,7 +199,7 @@ bool RingLink::withdraw(const MessageHeader& call) noexcept {
   return has_waited;
 }
 
-// Answers concern nobody there.
+// Answers are dropped: over the network, no rendezvous exists that they could name.
 void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
   while (Waiting* first = queue_.front()) {
     Completion* completion = first->completion;
@@ -217,7 +217,7 @@ void RingLink::hand_over(Transport& network, PeerId peer) noexcept {
   }
 }
 
-// ---- What is offered
+// ---- Payloads that wait at this process
 
 uint64_t RingLink::keep(ConstBuffer payload, Completion& completion) noexcept {
   auto& kept = *new (shared_.pool.allocate(sizeof(Kept))) Kept(payload, completion);
@@ -234,7 +234,7 @@ Completion& RingLink::let_go(Kept& kept) noexcept {
   return completion;
 }
 
-// Of those that are asked for, in turn, if there is room.
+// Sends the next fragment of the oldest requested payload if the ring has room.
 unsigned RingLink::push_fragment() noexcept {
   Kept* const kept = pulled_.front();
   if (kept == nullptr) return 0;
@@ -268,7 +268,7 @@ unsigned RingLink::read(unsigned most) noexcept {
   return num_read;
 }
 
-// False: no process of ours writes that.
+// Returns whether the message is valid. False: no process of ours writes such a message.
 bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) noexcept {
   if (kind == RingHead::Kind::kMessage) [[likely]] {
     shared_.receiver->on_message(header, payload);
@@ -316,7 +316,7 @@ std::optional<Status> RingLink::fetch(Arrival& arrival, Buffer into, Completion&
   return is_first ? link.read_chunk(arrival) : std::nullopt;
 }
 
-// What cannot be read here has to come through the ring.
+// Payloads that cannot be read from the peer's memory are requested through the ring.
 std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
   if (state_ == State::kLost) {
     arrival.release();
@@ -350,7 +350,7 @@ std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
   return lost();
 }
 
-// The one that has waited longest.
+// Continues the fetch that has waited longest.
 unsigned RingLink::fetch_more() noexcept {
   Arrival* const arrival = fetching_.pop_front();
   if (arrival == nullptr) return 0;
@@ -385,7 +385,7 @@ bool RingLink::reads_memory() noexcept {
 // ---- Both
 
 unsigned RingLink::advance_all() noexcept {
-  if (state_ == State::kNew) connect();  // the pipe was full
+  if (state_ == State::kNew) connect();  // the pipe was full at the last attempt
   if (state_ == State::kCalled) look_for_answer();
   look_for_fault();
   unsigned num_moved = state_ == State::kOpen ? write_waiting() : 0;
@@ -393,7 +393,7 @@ unsigned RingLink::advance_all() noexcept {
   return num_moved + fetch_more();
 }
 
-// What waits, waits for nobody.
+// Messages that wait for a closed peer will never be read. All messages that it has written are read first.
 void RingLink::look_for_fault() noexcept {
   if (fault_ == nullptr && wake_up_pipe_ && wake_up_pipe_->is_closed() && !has_message())
     fault_ = "it takes no messages any more";

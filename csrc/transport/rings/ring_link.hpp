@@ -1,13 +1,14 @@
-// What this process and another one of its host have to do with each other: a ring each way, what waits for room there,
-// and long payloads, which wait at their sender.
+// The connection between this process and another one on its host: a ring in each direction, the messages that wait for
+// room, and long payloads, which wait at their sender. A RingTransport owns its links; the progress owner uses them.
 //
-//   kMessage   a message, whole
+//   kMessage   a whole message
 //   kRts       a message whose payload (RemoteBytes) its receiver is to fetch or refuse
-//   kAck       by the receiver: it has the payload; kNack: it does not want it, and why (transport/nack.hpp)
-//   kCts       by a receiver that may not read the sender's memory: send it, in …
-//   kFragment  … of these, in order
+//   kAck       from the receiver: it has the payload
+//   kNack      from the receiver: it refuses the payload, and why (transport/nack.hpp)
+//   kCts       from a receiver that cannot read the sender's memory: send the payload in fragments
+//   kFragment  a fragment of a payload, in order
 //
-// Answers name the RTS by its number, in the place of a header's key. None is believed that names another one.
+// Answers carry the RTS's number instead of a header's key. An answer with an unknown number is rejected.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@
 
 namespace axon::transport {
 
-// An RTS's payload.
+// The payload of an RTS: where the sender's payload lies.
 struct RemoteBytes {
   uint64_t address = 0;
   uint64_t num_bytes = 0;
@@ -35,7 +36,7 @@ static_assert(sizeof(RemoteBytes) == 24);
 
 class RingLink {
  public:
-  // What links of one transport share.
+  // State shared by all links of one transport.
   struct Shared {
     RingAddress own;
     bool reads_processes = true;
@@ -45,9 +46,9 @@ class RingLink {
 
   enum class State : uint8_t {
     kNew,
-    kCalled,  // and has not mapped our ring yet: what is sent waits
+    kCalled,  // the peer has been called and has not mapped our ring yet: messages wait
     kOpen,
-    kNetwork,  // takes no ring of ours: all goes by the network
+    kNetwork,  // the peer accepts no ring of ours: all messages take the network
     kLost,
   };
 
@@ -60,23 +61,24 @@ class RingLink {
   State state() const noexcept { return state_; }
   bool is_live() const noexcept { return state_ != State::kNetwork && state_ != State::kLost; }
   bool reads() const noexcept { return reader_.has_value(); }
-  // Why nothing can come of it any more; null: nothing is wrong.
+  // Why this link cannot go on; null if nothing is wrong.
   const char* fault() const noexcept { return fault_; }
-  // Whether payloads come by one copy. Tries it.
+  // Returns whether payloads are read from the peer's memory with one copy. Tries to read.
   bool reads_memory() noexcept;
 
-  // Makes the ring and calls, if it is new. Whose ring is read is answered by a ring: that is tried again. So it is,
-  // for a second, where one of the two has no file descriptor left.
+  // If the link is new, makes the ring and calls the peer. A peer whose ring is read here must accept ours, so a failed
+  // attempt is repeated. It is also repeated, for a second, if one of the two processes has no file descriptor left.
   void connect() noexcept;
   std::optional<Status> send(const MessageHeader& header, ConstBuffer payload, Completion& completion) noexcept;
   std::optional<Status> send_rendezvous(const MessageHeader& header, ConstBuffer payload,
                                         Completion& completion) noexcept;
   // See Transport::withdraw.
   bool withdraw(const MessageHeader& call) noexcept;
-  // What has waited since connect(), once it takes no ring: in order, by way of the network.
+  // Sends what has waited since connect() through the network, in order, after the peer has refused the ring.
   void hand_over(Transport& network, PeerId peer) noexcept;
 
-  // Its ring; or not, and then it takes none of ours either.
+  // open() maps the peer's ring. refuse_ring() records that it cannot be read; the peer then accepts none of ours
+  // either.
   Status open(int descriptor) noexcept;
   void refuse_ring() noexcept {
     refuses_ring_ = true;
@@ -87,20 +89,21 @@ class RingLink {
   void fall_asleep() noexcept {
     if (reader_) reader_->fall_asleep();
   }
-  // What moves by driving alone: it waits for room, for the other process to map our ring, or to be read.
+  // Returns whether progress() has work here: messages wait for room or for the peer to map our ring, or payloads are
+  // in transfer.
   bool has_work() const noexcept {
     return !queue_.empty() || state_ == State::kCalled || !pulled_.empty() || !fetching_.empty();
   }
   unsigned advance() noexcept { return has_work() ? advance_all() : 0; }
-  // All that was sent is where it can be read, or has been fetched.
+  // Returns whether all sent messages are in the ring, and all sent payloads have been fetched or refused.
   bool is_at_rest() const noexcept { return queue_.empty() && kept_.empty() && pulled_.empty(); }
 
   bool is_gone() const noexcept;
-  // Nothing comes or goes any more: what was under way fails.
+  // Ends the link: all transfers in progress fail.
   void lose() noexcept;
 
-  // A payload that waits at the other process, from its arrival until it has been fetched or refused. As a Payload's
-  // rendezvous it is told apart from the network's.
+  // A payload that waits at the other process, from its arrival until it has been fetched or refused. Its Handle tells
+  // it apart from a rendezvous of the network.
   class Arrival;
   using Handle = Tagged<Arrival, 62>;
   static std::optional<Status> fetch(Arrival& arrival, Buffer into, Completion& completion) noexcept;
@@ -115,7 +118,7 @@ class RingLink {
   Status make_ring() noexcept;
   void look_for_answer() noexcept;
   void look_for_fault() noexcept;
-  void find_harm(const char* what) noexcept;  // which no process of ours does
+  void find_harm(const char* what) noexcept;  // records a protocol violation, and reports it to the receiver
   bool write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
   void answer(RingHead::Kind kind, uint64_t number, const Status& why = Status()) noexcept;
   Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
@@ -133,29 +136,30 @@ class RingLink {
   bool receive_rts(const MessageHeader& header, const Payload& payload) noexcept;
   bool receive_fragment(uint64_t number, const Payload& payload) noexcept;
   unsigned fetch_more() noexcept;
-  // Of what is fetched; null while more is to come.
+  // Returns the status of the fetch; null while more is to be read.
   std::optional<Status> read_chunk(Arrival& arrival) noexcept;
 
   Shared& shared_;
   const RingAddress address_;
   State state_ = State::kNew;
-  bool reads_memory_ = true;  // as far as is known
+  bool reads_memory_ = true;  // until a read fails
   bool refuses_ring_ = false;
   const char* fault_ = nullptr;
-  uint64_t call_ = 0;                      // the number of the latest
-  sync::Clock::time_point short_since_{};  // of descriptors, here or there; the epoch: not
+  uint64_t call_ = 0;  // the number of the latest call
+  // When descriptors became short in either process; the epoch: they are not short.
+  sync::Clock::time_point short_since_{};
   sync::Clock::time_point next_try_{};
   std::optional<WakeUpPipe> wake_up_pipe_;
   std::optional<RingWriter> writer_;
   std::optional<RingReader> reader_;
-  IntrusiveList<Waiting> queue_;  // to be written, in order: by driving
+  IntrusiveList<Waiting> queue_;  // to be written, in order, by progress()
   size_t num_waiting_ = 0;
   Numbered<Kept> numbers_;
-  IntrusiveList<Kept> kept_;         // until the other process answers
-  IntrusiveList<Kept> pulled_;       // and asks for fragments: by driving, in turn
-  IntrusiveList<Arrival> held_;      // until fetched or refused
-  IntrusiveList<Arrival> fetching_;  // more is to be read: by driving
-  IntrusiveList<Arrival> pulling_;   // more is to come
+  IntrusiveList<Kept> kept_;         // payloads for which the other process has not answered
+  IntrusiveList<Kept> pulled_;       // payloads that the other process wants in fragments, sent in turn by progress()
+  IntrusiveList<Arrival> held_;      // payloads to be fetched or refused
+  IntrusiveList<Arrival> fetching_;  // payloads being read, by progress()
+  IntrusiveList<Arrival> pulling_;   // payloads of which more fragments are to arrive
 };
 
 }  // namespace axon::transport

@@ -1,4 +1,4 @@
-// How a link gets its ring: it makes one, offers it to the reader, and looks for the answer.
+// Connects a link: makes its ring, asks the peer to read it, and looks for the answer.
 #include <string>
 #include <utility>
 
@@ -8,7 +8,7 @@
 
 namespace axon::transport {
 
-// Other links' descriptors come back once their rings are read; those of the program may not.
+// Descriptors of other links are closed once their rings are read. Those of the program may stay open.
 static constexpr std::chrono::seconds kLongestShortage{1};
 static constexpr std::chrono::milliseconds kBetweenTries{5};
 
@@ -23,7 +23,8 @@ void RingLink::connect() noexcept {
   if (reads()) return;
   state_ = State::kNetwork;
   const std::string text = "messages to process " + std::to_string(address_.pid) + " take no ring: " + made.message();
-  wake_up_pipe_ ? log::warn(text) : log::info(text);  // for want of memory; or since they may not look into each other
+  // A warning if memory is short; information only if the processes may not access each other.
+  wake_up_pipe_ ? log::warn(text) : log::info(text);
 }
 
 void RingLink::await_descriptors(const char* whose) noexcept {
@@ -51,7 +52,7 @@ Status RingLink::make_ring() noexcept {
   return Status();
 }
 
-// Where the pipe is full it is written to again.
+// If the pipe is full, connect() calls again later.
 void RingLink::offer_ring() noexcept {
   call_ = random_number() & ~RingCall::kForWant;
   const bool is_heard = wake_up_pipe_->call({.key = address_.key,

@@ -1,4 +1,4 @@
-// How much a ring holds. tests/model has a file of this name in its place, of whose rings a few messages go around.
+// The capacity of a ring. tests/model replaces this file by one whose rings wrap around after a few messages.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 namespace axon::ring_size {
 
 inline constexpr uint32_t kNumEntries = 4096;
-// Of a payload: longer ones wait at their sender.
+// The largest payload in a ring. Longer ones wait at their sender.
 inline constexpr size_t kMostBytes = size_t{64} << 10;
-// The reader has taken as many when it tells the writer.
+// The reader reports its count to the writer after each this many entries.
 inline constexpr uint32_t kNumEntriesPerReturn = 32;
 
 }  // namespace axon::ring_size

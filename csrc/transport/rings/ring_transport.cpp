@@ -15,7 +15,7 @@
 
 namespace axon::transport {
 
-// A look at what has come takes no more from one ring, so that the others, and those who wait, have their turn.
+// The most messages that one pass reads from one ring, so that other rings and the waiters have their turn.
 static constexpr unsigned kMostAtOnce = 16;
 static constexpr unsigned kMostCalls = 64;
 
@@ -34,7 +34,7 @@ RingTransport::RingTransport(std::unique_ptr<Transport> network, RingUse use) : 
   network_->set_receiver(*this);
 }
 
-// Others may be reading this process's memory, whose content means nothing any more: they find another key.
+// Other processes may be reading this process's memory, whose content is no longer valid. They find another key.
 RingTransport::~RingTransport() {
   std::atomic_ref(shared_.own.key).store(0, std::memory_order_release);
   if (doorbell_) doorbell_->close();
@@ -81,7 +81,7 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   if (!doorbell_ || end.key == 0 || end.key == shared_.own.key) return added;
   Peer& peer = peers_[added.value()];
   peer.address = end;
-  // A process whose ring is read here is on this host, though only that one may have been able to prove it.
+  // A process whose ring is read here is on this host, even if only the other process could verify that.
   if (known != nullptr || same_host) peer.link = known != nullptr ? known : make_link(end);
   return added;
 }
@@ -91,7 +91,7 @@ RingLink* RingTransport::find_link(const RingAddress& address) noexcept {
   return found != links_.end() ? &*found : nullptr;
 }
 
-// None if there are as many as may be; then those are to be looked for whose process is gone.
+// Returns null if the number of links has reached its limit. In that case tidy() looks for links whose process is gone.
 RingLink* RingTransport::make_link(const RingAddress& address) noexcept {
   is_to_tidy_ |= live_.size() >= kMostLinks;
   if (live_.size() >= kMostLinks) return nullptr;
@@ -164,7 +164,7 @@ bool RingTransport::can_withdraw(PeerId id) const noexcept {
   return link != nullptr && link->is_live();
 }
 
-// Who receives may meet others meanwhile.
+// A receiver may add peers meanwhile, so the loop uses indices.
 unsigned RingTransport::read_rings() noexcept {
   unsigned num_moved = 0;
   for (size_t i = 0; i < live_.size(); ++i) {
@@ -182,7 +182,7 @@ unsigned RingTransport::progress() noexcept {
   unsigned num_moved = 0;
   if (doorbell_->has_calls()) [[unlikely]] {
     num_moved = answer_calls();
-    doorbell_->wake();  // whoever armed it may not have slept yet
+    doorbell_->wake();  // a thread that has armed it may not sleep yet
   }
   num_moved += read_rings();
   return num_moved + network_->progress();
@@ -195,7 +195,7 @@ bool RingTransport::arm() noexcept {
   const auto is_awake = [](const RingLink* link) { return link->has_message() || link->has_work(); };
   const auto awake = std::ranges::find_if(live_, is_awake);
   if (awake == live_.end()) return !is_to_tidy_ && network_->arm();
-  is_to_tidy_ |= !peer_of(**awake);  // whose process nobody watches
+  is_to_tidy_ |= !peer_of(**awake);  // the process of a link without a peer is not watched
   return false;
 }
 
@@ -204,7 +204,7 @@ bool RingTransport::has_unread(PeerId id) const noexcept {
   return link != nullptr && link->has_message();
 }
 
-// Rings have no place that a killed writer could hold.
+// A killed writer cannot wedge a ring: each ring has one writer.
 bool RingTransport::check_receive_queue(std::chrono::milliseconds at_most) noexcept {
   const auto takes_network = [](const Peer& peer) {
     return peer.is_of_host && (peer.link == nullptr || peer.link->state() == RingLink::State::kNetwork);
@@ -212,7 +212,7 @@ bool RingTransport::check_receive_queue(std::chrono::milliseconds at_most) noexc
   return std::ranges::none_of(peers_, takes_network) || network_->check_receive_queue(at_most);
 }
 
-// What it had written before still counts. A ring holds no more than that.
+// Messages that it wrote before its death are still delivered. A ring holds no more than this loop reads.
 void RingTransport::on_peer_lost(PeerId peer, Status reason) noexcept {
   RingLink* const link = peers_[peer].link;
   for (uint32_t i = 0; link != nullptr && i <= RingMemory::kNumEntries / kMostAtOnce; ++i) link->read(kMostAtOnce);
@@ -226,7 +226,7 @@ void RingTransport::flush(int timeout_ms) noexcept {
 
 // ---- Calls
 
-// Wakes have done what they are for.
+// A kWake call needs no answer: it has made the descriptor readable.
 unsigned RingTransport::answer_calls() noexcept {
   unsigned num_answered = 0;
   RingCall call;
@@ -239,7 +239,8 @@ unsigned RingTransport::answer_calls() noexcept {
   return num_answered;
 }
 
-// By one who takes none himself; by this process, which needs none; or once more.
+// Refuses a ring from a process that accepts none itself, from this process, which needs none, and a second ring from
+// one process.
 void RingTransport::on_ring_offered(const RingCall& call) noexcept {
   const RingAddress& caller = call.caller;
   RingLink* link = find_link(caller);
@@ -255,7 +256,7 @@ void RingTransport::on_ring_offered(const RingCall& call) noexcept {
     if (met != peers_.end() && !met->is_dropped) met->link = link;
     return;
   }
-  const bool is_for_want = read.code() == ErrorCode::kResourceExhausted;  // it may ask again
+  const bool is_for_want = read.code() == ErrorCode::kResourceExhausted;  // the caller may try again
   doorbell_->refuse(is_for_want ? call.number | RingCall::kForWant : call.number);
   if (is_known) {
     if (!is_for_want) link->refuse_ring();
@@ -265,7 +266,7 @@ void RingTransport::on_ring_offered(const RingCall& call) noexcept {
   }
 }
 
-// Who calls may be gone, or not to be looked into by this process: that is nobody's fault.
+// The caller may be gone, or this process may not access it. Neither is a protocol violation.
 Status RingTransport::read_ring_of(const RingCall& call, RingLink& link) noexcept {
   Status opened = link.open(call.descriptor);
   if (opened.ok()) return opened;
@@ -281,7 +282,7 @@ void RingTransport::drop_peer(PeerId id) noexcept {
   peers_[id].is_dropped = is_to_tidy_ = true;
 }
 
-// Of one with which something is wrong, or that takes no ring of ours.
+// Handles a link that has a fault, or whose peer accepts no ring of ours.
 void RingTransport::look_after(RingLink& link) noexcept {
   const std::optional<PeerId> peer = peer_of(link);
   const bool is_gone = !peer && link.is_gone();
@@ -295,7 +296,7 @@ void RingTransport::look_after(RingLink& link) noexcept {
   }
 }
 
-// Not while rings are read.
+// Must not run while rings are read, since it removes links.
 void RingTransport::tidy() noexcept {
   is_to_tidy_ = false;
   for (const Peer& peer : peers_) {

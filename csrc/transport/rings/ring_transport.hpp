@@ -1,12 +1,14 @@
-// Processes of one host write their messages into rings in memory that they share; all else goes through the transport
-// below.
+// Processes of one host exchange messages through rings in shared memory. All other messages take the transport below.
 //
-// The first message to a process of this host makes a ring for all of them, and calls the process by its doorbell.
-// Messages wait until it reads there, and whenever the ring is full; they come in order. Long payloads wait at their
-// sender, whose memory their receiver reads, or else asks for them by fragments. Where a process may not look into
-// another one, or has as many rings as it may, the network takes all between these two.
+// The first message to a process of this host makes a ring for all messages, and calls the process by its doorbell.
+// Messages wait until that process reads the ring, and whenever the ring is full; they arrive in order. Long payloads
+// wait at their sender. The receiver reads them from the sender's memory, or else asks for fragments. If a process may
+// not access another one, or its links are at their limit, all messages between the two take the network.
 //
-// Whoever is killed, at any instruction, holds nobody up: each ring and each doorbell's call has one writer.
+// A process that is killed, at any instruction, blocks no other process: each ring and each call of a doorbell has one
+// writer. The transport owns the network below it, its links and its doorbell; its thread rule is Transport's.
+//
+//   std::unique_ptr<Transport> transport = with_rings(std::move(network));   // rings.hpp
 #pragma once
 
 #include <algorithm>
@@ -23,9 +25,9 @@ namespace axon::transport {
 
 class RingTransport final : public Transport, private Receiver {
  public:
-  // Each look at what has come looks into all rings.
+  // A bound, because each call of progress() polls all rings.
   static constexpr size_t kMostLinks = 64;
-  // The peer's doorbell, and the ring until it is read.
+  // The peer's doorbell, and the ring until the peer has mapped it.
   static constexpr size_t kDescriptorsOfALink = 2;
 
   RingTransport(std::unique_ptr<Transport> network, RingUse use);
@@ -36,7 +38,7 @@ class RingTransport final : public Transport, private Receiver {
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
-  // Rings send 64 KiB eagerly; a peer without one gets what the network sends so.
+  // Rings send 64 KiB eagerly. A peer without a ring gets the network's eager limit, hence the minimum.
   size_t largest_eager() const noexcept override { return std::min(RingMemory::kMostBytes, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
@@ -59,13 +61,13 @@ class RingTransport final : public Transport, private Receiver {
 
  private:
   struct Peer {
-    RingLink* link = nullptr;  // none: the network's alone, as yet
+    RingLink* link = nullptr;  // null: messages take the network so far
     RingAddress address;
     bool is_of_host = false;
     bool is_dropped = false;
   };
 
-  // Receiver, of the network
+  // Receiver, for the network
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override {
     shared_.receiver->on_message(header, payload);
   }
@@ -73,7 +75,7 @@ class RingTransport final : public Transport, private Receiver {
   void on_refused(const char* what) noexcept override { shared_.receiver->on_refused(what); }
 
   Status open_doorbell();
-  // Connected, if messages go by it.
+  // Returns the link, connected, if messages to this peer take it; otherwise null.
   RingLink* link_to(const Peer& peer) noexcept;
   RingLink* find_link(const RingAddress& address) noexcept;
   RingLink* make_link(const RingAddress& address) noexcept;
@@ -87,13 +89,13 @@ class RingTransport final : public Transport, private Receiver {
 
   RingLink::Shared shared_;
   std::unique_ptr<Transport> network_;
-  std::optional<RingDoorbell> doorbell_;  // none: nothing goes by rings
-  FileDescriptor events_;                 // the doorbell's and the network's
+  std::optional<RingDoorbell> doorbell_;  // none: rings are not used
+  FileDescriptor events_;                 // an epoll set with the doorbell's and the network's
   std::vector<std::byte> address_;
-  std::vector<Peer> peers_;      // by PeerId, which is the network's
-  std::deque<RingLink> links_;   // of whoever was met or has called
-  std::vector<RingLink*> live_;  // that are not lost
-  bool is_to_tidy_ = false;      // since the last progress(), a link has come to its end
+  std::vector<Peer> peers_;      // indexed by PeerId, which the network assigns
+  std::deque<RingLink> links_;   // one per process that was added as a peer or has called
+  std::vector<RingLink*> live_;  // the links that are not lost
+  bool is_to_tidy_ = false;      // a link has ended since the last progress()
 };
 
 }  // namespace axon::transport

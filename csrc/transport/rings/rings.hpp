@@ -1,8 +1,10 @@
-// Messages between processes of one host through memory that they share, above a transport that reaches everybody else.
+// Carries messages between processes of one host through shared memory, on top of a transport that reaches all other
+// peers.
 //
 //   std::unique_ptr<Transport> transport = with_rings(std::move(network), RingUse::kAlways);
 //
-// Peers need the same above them, whatever their use of it.
+// Peers need rings above their transports as well, whichever RingUse each of them has. The returned transport owns
+// `network`; its thread rule is Transport's.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@ namespace axon::transport {
 
 enum class RingUse : uint8_t {
   kAlways,
-  kCopies,  // all through the rings: other processes' memory is not read
+  kCopies,  // all payloads go through the rings; other processes' memory is not read
   kNever,
 };
 

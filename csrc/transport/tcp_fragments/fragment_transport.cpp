@@ -12,15 +12,15 @@
 
 namespace axon::transport {
 
-// Of one peer, that the network has at once: enough for a socket never to wait, few enough for what is sent meanwhile
-// to wait little.
+// The most fragments of one peer that the network holds at once: enough that a socket never waits, few enough that
+// other messages wait only briefly.
 static constexpr size_t kMostInFlight = 8;
-// Of one peer at one go, though the network takes more; then others have their turn.
+// The most fragments of one peer sent in one pass, even if the network takes more; then other peers have their turn.
 static constexpr unsigned kMostAtOnce = 16;
 
-// The network tells it of its RTS and its fragments.
+// The network reports to it the completion of its RTS and of its fragments.
 struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
-  // For its CTS; for its fragments' turn; all is sent, or never will be.
+  // Waiting for the CTS; waiting for its turn to send fragments; all fragments sent, or the transfer has failed.
   enum class State : uint8_t { kWaiting, kCleared, kLeaving };
 
   Outgoing(FragmentTransport& transport, PeerId to, ConstBuffer bytes, Completion& of) noexcept
@@ -39,7 +39,7 @@ struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
   LongMessage rts;
   uint64_t ticket = 0;
   size_t num_pushed = 0;     // bytes
-  size_t num_in_flight = 0;  // of what the network has
+  size_t num_in_flight = 0;  // RTS and fragments that the network is sending
   Status failure;
 };
 
@@ -60,15 +60,15 @@ struct FragmentTransport::Incoming : ListNode<Incoming> {
   const uint64_t sender;
   const uint64_t number;
   const size_t num_bytes;
-  // From its CTS on.
+  // Set when the CTS is sent.
   Buffer into;
   Completion* completion = nullptr;
   uint64_t ticket = 0;
   size_t num_missing = 0;   // fragments
-  uint8_t* seen = nullptr;  // a bit for each of them
+  uint8_t* seen = nullptr;  // a bit for each fragment
 };
 
-// Its text stays until the network has sent it.
+// A NACK, whose text must live until the network has sent it.
 struct FragmentTransport::Nack : Completion, ListNode<Nack> {
   Nack(FragmentTransport& transport, PeerId to, const Status& why) noexcept : owner(transport), peer(to), reason(why) {
     done = [](Completion& self, Status status) noexcept {
@@ -112,7 +112,7 @@ FragmentTransport::FragmentTransport(std::unique_ptr<Transport> network, Fragmen
 }
 
 FragmentTransport::~FragmentTransport() {
-  network_.reset();  // it has what is released here
+  network_.reset();  // the network refers to the objects that are released below
   while (Incoming* message = held_.front()) release(*message);
   while (Nack* nack = nacks_.front()) release(*nack);
   for (Peer& peer : peers_) {
@@ -154,7 +154,7 @@ bool FragmentTransport::goes_in_fragments(PeerId id, ConstBuffer payload) noexce
   Peer& peer = peers_[id];
   if (!peer.takes_fragments) {
     auto lanes = network_->lanes(id);
-    if (!lanes.ok()) return false;  // of which the network tells
+    if (!lanes.ok()) return false;  // the network reports the failure
     const auto is_tcp = [](const Lane& lane) { return lane.name == "tcp"; };
     peer.takes_fragments = !lanes.value().empty() && std::ranges::all_of(lanes.value(), is_tcp);
   }
@@ -166,13 +166,13 @@ void FragmentTransport::drop_peer(PeerId id) noexcept {
   part_with(peers_[id], gone(), /*is_news=*/false);
 }
 
-// Without a part of it a message never ends, at one end or the other: so the connection does, at both.
+// A message that lacks a fragment never ends, at either end. The connection is therefore ended at both.
 void FragmentTransport::distrust(Peer& peer, const Status& failure) noexcept {
   Status why(ErrorCode::kPeerLost, "a part of a long message could not be sent to it: " + failure.message());
   part_with(peer, std::move(why), /*is_news=*/true);
 }
 
-// What is under way ends in the next progress(), from where others may be told.
+// Transfers in progress end in the next progress(), which may call completions.
 void FragmentTransport::part_with(Peer& peer, Status why, bool is_news) noexcept {
   if (std::exchange(peer.is_gone, true)) return;
   partings_.push_back({.peer = peer.id, .why = std::move(why), .is_news = is_news});
@@ -186,7 +186,7 @@ void FragmentTransport::on_peer_lost(PeerId id, Status reason) noexcept {
   receiver_->on_peer_lost(id, std::move(reason));
 }
 
-// What the network still has of them ends with it.
+// Fragments that the network still holds keep their message alive until they are sent.
 void FragmentTransport::end_all_with(Peer& peer, const Status& why) noexcept {
   for (IntrusiveList<Outgoing>* list : {&peer.waiting, &peer.cleared}) {
     while (Outgoing* message = list->front()) conclude(*message, why.clone());
@@ -225,7 +225,7 @@ std::optional<Status> FragmentTransport::send_rts(PeerId id, const MessageHeader
   return is_over(message) ? std::optional(release(message)) : std::nullopt;
 }
 
-// What the network keeps is counted until on_sent; what it does not is not.
+// A fragment that the network keeps is counted until on_sent; one that was sent at once is not counted.
 std::optional<Status> FragmentTransport::hand_over(Outgoing& message, OperationKind kind, uint64_t offset,
                                                    ConstBuffer bytes) noexcept {
   Peer& peer = peers_[message.peer];
@@ -299,7 +299,7 @@ void FragmentTransport::give_up(Outgoing& message, Status why) noexcept {
   if (message.state != Outgoing::State::kLeaving) leave(message);
 }
 
-// Who names it from here on is late.
+// A message from the peer that names this transfer from now on is late.
 void FragmentTransport::leave(Outgoing& message) noexcept {
   if (message.state == Outgoing::State::kCleared) --num_cleared_;
   message.state = Outgoing::State::kLeaving;
@@ -312,7 +312,7 @@ bool FragmentTransport::is_over(const Outgoing& message) noexcept {
   return message.state == Outgoing::State::kLeaving && message.num_in_flight == 0;
 }
 
-// Gives how it has ended.
+// Frees the message and returns the status of its transfer.
 Status FragmentTransport::release(Outgoing& message) noexcept {
   Status ended = std::move(message.failure);
   message.unlink();
@@ -352,7 +352,7 @@ void FragmentTransport::on_message(const MessageHeader& header, const Payload& p
   receiver_->on_refused("what belongs to no long message between this process and its peers");
 }
 
-// False: no transport of ours sends that.
+// Returns whether the message is valid. False: no transport of ours sends such a message.
 bool FragmentTransport::receive(const MessageHeader& header, const Payload& payload) noexcept {
   const uint64_t number = number_of(header);
   const uint64_t value = header.fingerprint.num_elements;
@@ -405,7 +405,7 @@ void FragmentTransport::answer(Peer& peer, const MessageHeader& header) noexcept
   if (const auto sent = network_->send(peer.id, header, {}, peer); sent && !sent->ok()) distrust(peer, *sent);
 }
 
-// A sender that was never met, or is gone, cannot be told.
+// A sender that was never added as a peer, or is gone, cannot be notified.
 void FragmentTransport::refuse(void* rendezvous, const Status& why) noexcept {
   Incoming* const message = Handle::find(rendezvous);
   if (message == nullptr) return network_->refuse(rendezvous, why);

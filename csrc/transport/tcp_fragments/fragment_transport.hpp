@@ -1,14 +1,18 @@
-// A long message is announced, waits at its sender until its receiver grants it a place, and then comes in fragments,
-// which are copied there in any order. All else goes through the transport below as it is.
+// Sends a long message in fragments. An RTS announces it, the payload waits at its sender until the receiver's CTS
+// provides a buffer, and the fragments are copied there in any order. All other messages go through the transport below
+// unchanged.
 //
 //   sender                          receiver
 //   RTS: header, length          →  on_message
 //                                 ← CTS: ticket              (or NACK: why, transport/nack.hpp)
 //   fragments: ticket, offset, bytes →
 //
-// The sender's transfer ends when the last fragment is sent, the receiver's when the last missing one is here. What the
-// other end says is checked against what this end knows: a fragment is written where the receiver's own memory has room
-// for it, and once.
+// The sender's transfer ends when the last fragment is sent, the receiver's when the last missing one has arrived. This
+// end checks every message against its own state: a fragment is written once, and only inside the receiver's buffer.
+//
+// The transport owns the network below it and all messages in transfer; its thread rule is Transport's.
+//
+//   std::unique_ptr<Transport> transport = with_fragments(std::move(network));   // fragments.hpp
 #pragma once
 
 #include <algorithm>
@@ -25,11 +29,11 @@
 
 namespace axon::transport {
 
-// What an RTS carries (docs/wire.md).
+// The payload of an RTS (docs/wire.md).
 struct LongMessage {
   MessageHeader header;
-  uint64_t sender = 0;  // its transport's name
-  uint64_t number = 0;  // of the message, there
+  uint64_t sender = 0;  // the name of the sender's transport
+  uint64_t number = 0;  // of the message, at the sender
   uint64_t num_bytes = 0;
 };
 
@@ -37,9 +41,9 @@ static_assert(sizeof(LongMessage) == 64 && std::is_trivially_copyable_v<LongMess
 
 class FragmentTransport final : public Transport, private Receiver {
  public:
-  // Longer messages go in fragments: those that the network, too, would have wait at their sender.
+  // Longer messages go in fragments: those for which the network, too, would use a rendezvous.
   static constexpr size_t kLongestWhole = kLargestEager;
-  // With all headers one segment of TCP.
+  // With all headers, a fragment fits into one TCP segment.
   static constexpr size_t kTcpFragmentBytes = size_t{60} << 10;
   static_assert(kTcpFragmentBytes <= kLongestWhole);
 
@@ -76,7 +80,7 @@ class FragmentTransport final : public Transport, private Receiver {
   struct Incoming;
   struct Nack;
   using Handle = Tagged<Incoming, 61>;
-  // The network tells it of CTS and NACK messages.
+  // The network reports to it the completion of CTS and NACK messages.
   struct Peer : Completion {
     Peer() noexcept;
 
@@ -84,21 +88,21 @@ class FragmentTransport final : public Transport, private Receiver {
     PeerId id = 0;
     uint64_t name = 0;
     std::optional<bool> takes_fragments;
-    bool is_gone = false;             // dropped, lost or distrusted
-    size_t num_in_flight = 0;         // fragments that the network has
-    IntrusiveList<Outgoing> waiting;  // for their CTS
-    IntrusiveList<Outgoing> cleared;  // fragments are to be sent: by driving, in turn
-    IntrusiveList<Outgoing> leaving;  // all is sent, or never will be; the network still has some
-    IntrusiveList<Incoming> fetched;  // fragments are to come
+    bool is_gone = false;             // the peer was dropped, lost or distrusted
+    size_t num_in_flight = 0;         // fragments that the network is sending
+    IntrusiveList<Outgoing> waiting;  // messages that wait for their CTS
+    IntrusiveList<Outgoing> cleared;  // messages whose fragments progress() sends, in turn
+    IntrusiveList<Outgoing> leaving;  // messages sent or failed, of which the network still holds fragments
+    IntrusiveList<Incoming> fetched;  // messages of which fragments are to arrive
   };
 
   struct Parting {
     PeerId peer;
     Status why;
-    bool is_news;  // to who receives
+    bool is_news;  // whether the receiver must be notified
   };
 
-  // Receiver, of the network
+  // Receiver, for the network
   void on_message(const MessageHeader& header, const Payload& payload) noexcept override;
   void on_peer_lost(PeerId peer, Status reason) noexcept override;
   void on_refused(const char* what) noexcept override { receiver_->on_refused(what); }
@@ -133,16 +137,16 @@ class FragmentTransport final : public Transport, private Receiver {
   void release(Incoming& message) noexcept;
 
   const FragmentUse use_;
-  const uint64_t name_;  // what others call this transport; whoever is to know it has its address
+  const uint64_t name_;  // this transport's name, which only holders of its address know
   SizeClassPool pool_;
   Receiver* receiver_ = nullptr;
   std::vector<std::byte> address_;
-  std::deque<Peer> peers_;  // by PeerId, which is the network's
+  std::deque<Peer> peers_;  // indexed by PeerId, which the network assigns
   Numbered<Outgoing> numbers_;
   Numbered<Incoming> tickets_;
-  IntrusiveList<Incoming> held_;   // until fetched or refused
-  IntrusiveList<Nack> nacks_;      // that the network still has
-  std::vector<Parting> partings_;  // since the last progress()
+  IntrusiveList<Incoming> held_;   // messages to be fetched or refused
+  IntrusiveList<Nack> nacks_;      // NACKs that the network is sending
+  std::vector<Parting> partings_;  // peers that have left since the last progress()
   size_t num_cleared_ = 0;
   std::unique_ptr<Transport> network_;
 };

@@ -1,8 +1,10 @@
-// Long messages over TCP in fragments that are each sent at once, above a transport that would send them in one write.
+// Sends long messages over TCP as fragments that are each sent at once, on top of a transport that would send each
+// message in one write.
 //
 //   std::unique_ptr<Transport> transport = with_fragments(std::move(network));
 //
-// The network sends up to 64 KiB at once. Peers need the same above them, whatever their use of it. Why:
+// The network sends up to 64 KiB at once. Peers need this layer above their transports as well, whichever FragmentUse
+// each of them has. The returned transport owns `network`; its thread rule is Transport's. Why:
 // docs/adr/0027-send-long-messages-over-tcp-in-fragments.md.
 #pragma once
 
@@ -13,7 +15,7 @@
 
 namespace axon::transport {
 
-// To whom they are sent; whoever sends some is understood.
+// The peers to which fragments are sent. Every peer understands the fragments that it receives.
 enum class FragmentUse : uint8_t {
   kNever,
   kToOtherHosts,  // where all lanes are TCP

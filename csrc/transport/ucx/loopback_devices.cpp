@@ -14,7 +14,7 @@
 
 namespace axon::transport {
 
-// UCX keeps a flag in the id's highest bit: that a namespace's number follows.
+// UCX keeps a flag in the id's highest bit, which says that a namespace's number follows.
 static constexpr uint64_t kIdBits = UINT64_MAX >> 1;
 
 void hide_loopback(std::span<std::byte> address) noexcept {
@@ -29,7 +29,7 @@ void hide_loopback(std::span<std::byte> address) noexcept {
   }
 }
 
-// The bytes of an interface's address, as UCX packs them; none of other families.
+// Returns the bytes of an interface's address as UCX packs them; empty for other address families.
 static std::span<const std::byte> bytes_of(const sockaddr* address) noexcept {
   if (address == nullptr) return {};
   if (address->sa_family == AF_INET) {

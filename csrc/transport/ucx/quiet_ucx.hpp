@@ -1,6 +1,9 @@
-// While it lives, UCX does not warn. For endings with transfers in flight: after an abort, or when a peer was killed,
-// UCX warns of every request that is left, a page of lines that say nothing new. Whoever has set UCX_LOG_LEVEL to
-// something more talkative than its default still gets all of it.
+// Silences UCX's warnings during its lifetime, while transfers are in flight at shutdown. After an abort, or when a
+// peer was killed, UCX warns of every remaining request, a page of lines without new information. If UCX_LOG_LEVEL is
+// more verbose than its default, all warnings are still printed. The level is global to the process.
+//
+//   const QuietUcx quiet;
+//   ucp_worker_destroy(worker);
 #pragma once
 
 #include <ucs/config/global_opts.h>

@@ -1,8 +1,9 @@
-// The transport over UCX: Active Messages of one UCP worker, one endpoint a peer process.
+// The transport over UCX: Active Messages of one UCP worker, with one endpoint per peer process.
 //
 //   Result<std::unique_ptr<Transport>> transport = open_ucx_transport();
 //
-// UCX reads its own environment: UCX_TLS, and AXON_UCX_TLS for this engine alone, which wins.
+// UCX reads its own environment, such as UCX_TLS. AXON_UCX_TLS applies to this engine alone and takes precedence. The
+// caller owns the transport; its thread rule is Transport's.
 #pragma once
 
 #include <memory>
@@ -16,7 +17,7 @@
 namespace axon::transport {
 
 struct UcxOptions {
-  // UCX settings that win over the environment, without their UCX_: {"TLS", "tcp"}.
+  // UCX settings that take precedence over the environment, without the prefix UCX_: {"TLS", "tcp"}.
   std::vector<std::pair<std::string, std::string>> settings;
 };
 

@@ -1,4 +1,4 @@
-// Messages that wait at their sender, over UCX: offered, then fetched or refused.
+// Rendezvous over UCX: the sender's RTS, then the receiver's fetch or refusal.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,7 +13,7 @@
 
 namespace axon::transport {
 
-// A message of ours that waits for its receiver, between UCX and whoever sends it.
+// A message of ours that waits for its receiver. It passes UCX's completion on to the sender's.
 struct UcxTransport::RendezvousSend : Completion, ListNode<RendezvousSend> {
   RendezvousSend(UcxTransport& transport, Completion& of) noexcept : owner(transport), completion(of) {
     done = [](Completion& self, Status status) noexcept {
@@ -26,10 +26,10 @@ struct UcxTransport::RendezvousSend : Completion, ListNode<RendezvousSend> {
   UcxTransport& owner;
   Completion& completion;
   uint64_t number = 0;
-  Status nack;  // why its receiver refuses it
+  Status nack;  // why the receiver refuses the message
 };
 
-// A message that waits at its sender: what its Payload's rendezvous points to.
+// A message that waits at its sender. The rendezvous of its Payload points here.
 struct UcxTransport::Waiting : ListNode<Waiting> {
   Waiting(const RtsHeader& header, void* of) noexcept : sender(header.sender), number(header.number), descriptor(of) {}
 
@@ -48,7 +48,7 @@ std::optional<Status> UcxTransport::send_rendezvous(PeerId peer, const MessageHe
   return ended ? std::optional(conclude(send, std::move(*ended))) : std::nullopt;
 }
 
-// Gives how the transfer has ended: as UCX has it, unless its receiver has said why.
+// Returns the status of the transfer: UCX's, unless the receiver has given a reason.
 Status UcxTransport::conclude(RendezvousSend& send, Status ended) noexcept {
   if (!send.nack.ok()) ended = std::move(send.nack);
   numbers_.remove(send.number);
@@ -58,7 +58,7 @@ Status UcxTransport::conclude(RendezvousSend& send, Status ended) noexcept {
   return ended;
 }
 
-// Nobody is told any more.
+// Releases all without calling completions.
 void UcxTransport::release_all() noexcept {
   while (RendezvousSend* send = rendezvous_sends_.front()) (void)conclude(*send, Status());
   while (Waiting* waiting = waiting_.front()) (void)release(*waiting);
@@ -86,7 +86,7 @@ ucs_status_t UcxTransport::deliver_rendezvous(const RtsHeader& header, void* des
   return delivery.refused ? UCS_ERR_REJECTED : UCS_INPROGRESS;
 }
 
-// Gives UCX's descriptor.
+// Frees the entry and returns UCX's descriptor.
 void* UcxTransport::release(Waiting& waiting) noexcept {
   void* const descriptor = waiting.descriptor;
   waiting.unlink();
@@ -94,7 +94,8 @@ void* UcxTransport::release(Waiting& waiting) noexcept {
   return descriptor;
 }
 
-// Only the handler's own return value can have UCX tell the sender of a NACK; later, UCX just lets it go.
+// UCX tells the sender of a refusal only by the handler's own return value. A later refusal just frees UCX's
+// descriptor.
 void UcxTransport::refuse(void* rendezvous, const Status& why) noexcept {
   auto& waiting = *static_cast<Waiting*>(rendezvous);
   if (!why.ok()) send_nack(waiting.sender, waiting.number, why);
@@ -107,7 +108,8 @@ void UcxTransport::refuse(void* rendezvous, const Status& why) noexcept {
   ucp_am_data_release(worker_.get(), descriptor);
 }
 
-// A sender that was never met, or is gone, cannot be told. The reason is part of the header, which UCX copies.
+// A sender that was never added as a peer, or is gone, cannot be notified. The reason is part of the header, which UCX
+// copies.
 void UcxTransport::send_nack(uint64_t sender, uint64_t number, const Status& why) noexcept {
   const auto is_sender = [&](const Peer& peer) { return peer.name == sender && peer.loss.ok(); };
   const auto peer = std::ranges::find_if(peers_, is_sender);

@@ -10,9 +10,9 @@ static ErrorCode code_of(ucs_status_t status) noexcept {
     case UCS_ERR_CONNECTION_RESET:
     case UCS_ERR_NOT_CONNECTED:
     case UCS_ERR_UNREACHABLE:
-    case UCS_ERR_CANCELED:  // its endpoint was closed under it
+    case UCS_ERR_CANCELED:  // its endpoint was closed meanwhile
       return ErrorCode::kPeerLost;
-    case UCS_ERR_REJECTED:  // by a receiver that does not know this process, and so cannot say why
+    case UCS_ERR_REJECTED:  // the receiver does not know this process, and so cannot give a reason
       return ErrorCode::kAborted;
     case UCS_ERR_NO_MEMORY:
     case UCS_ERR_EXCEEDS_LIMIT:

@@ -1,4 +1,6 @@
-// UCX's status codes as ours.
+// Converts UCX's status codes to ours. Any thread.
+//
+//   AXON_TRY(status_of(ucp_init(&params, config, &context), "ucp_init"));
 #pragma once
 
 #include <ucs/type/status.h>
@@ -7,7 +9,7 @@
 
 namespace axon::transport {
 
-// Success for UCS_OK; else a failure that names the call and UCX's own words for what went wrong.
+// Returns success for UCS_OK; otherwise a failure that names the call and quotes UCX's description of the error.
 Status status_of(ucs_status_t status, const char* call);
 
 }  // namespace axon::transport

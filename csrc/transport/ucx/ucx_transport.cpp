@@ -17,7 +17,7 @@ namespace axon::transport {
 
 static constexpr std::chrono::milliseconds kDrainTimeout{200};
 static constexpr std::chrono::seconds kLookInterval{1};
-static constexpr size_t kMostLanes = 16;  // that UCX 1.22 can give an endpoint
+static constexpr size_t kMostLanes = 16;  // the most lanes of an endpoint in UCX 1.22
 
 Result<std::unique_ptr<Transport>> open_ucx_transport(const UcxOptions& options) {
   Result<UcxWorker> worker = UcxWorker::open(options, UcxTransport::request_extension());
@@ -49,16 +49,16 @@ UcxTransport::UcxTransport(UcxWorker worker) noexcept
     : worker_(std::move(worker)),
       itself_{.transport = this, .id = 0, .same_host = true, .address = {}, .name = 0, .loss = {}} {}
 
-// Closing by force leaves callbacks in the worker's queue; a worker destroyed with those of a broken connection frees
-// them twice (UCX 1.22).
+// A forced close leaves callbacks in the worker's queue. If a worker is destroyed with callbacks of a broken
+// connection, UCX 1.22 frees them twice.
 static void drain(ucp_worker_h worker) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + kDrainTimeout;
   while (ucp_worker_progress(worker) != 0 && std::chrono::steady_clock::now() < deadline) {
   }
 }
 
-// Endpoints to this host rest until the worker goes: a peer that lives and writes to one that is closed is answered, by
-// way of a new endpoint, that it is gone.
+// Endpoints to this host stay open until the worker is destroyed. If one were closed while its live peer writes to it,
+// UCX would answer through a new endpoint that it is gone.
 UcxTransport::~UcxTransport() {
   closing_ = true;
   const QuietUcx quiet;
@@ -110,8 +110,8 @@ size_t UcxTransport::num_descriptors_to_come(PeerId id) const noexcept {
   return peer.endpoint == nullptr && peer.loss.ok() ? kDescriptorsOfAnEndpoint : 0;
 }
 
-// UCX makes endpoints without a descriptor, too, and fails later: here and at the other end, where it is a segmentation
-// fault if no lane is found at all (UCX 1.22).
+// UCX creates endpoints even without a free descriptor, and fails later at both ends. At the other end, it crashes with
+// a segmentation fault if it finds no lane at all (UCX 1.22).
 Status UcxTransport::connect(Peer& peer) {
   if (!peer.loss.ok()) return peer.loss.clone();
   AXON_TRY(check_descriptors(kDescriptorsOfAnEndpoint, "connect to it"));
@@ -147,8 +147,8 @@ Result<std::vector<Lane>> UcxTransport::lanes_of(const Peer& peer) {
 
 std::optional<Status> UcxTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                          Completion& completion) noexcept {
-  // Copying through shared memory outruns CMA (docs/adr/0008-send-messages-up-to-64-kib-eagerly.md): the kernel's look at each page
-  // costs more. The bound keeps what comes unasked small.
+  // Copying through shared memory is faster than CMA, because the kernel looks up each page
+  // (docs/adr/0008-send-messages-up-to-64-kib-eagerly.md). The limit keeps unexpected messages small.
   if (payload.num_bytes > kLargestEager) return send_rendezvous(peer, header, payload, completion);
   return send_as(kMessageId, peer, bytes_of(header), payload, completion);
 }
@@ -160,7 +160,7 @@ std::optional<Status> UcxTransport::send_as(Id id, PeerId to, std::span<const st
   if (!is_connected(peer)) [[unlikely]] {
     if (Status connected = connect(peer); !connected.ok()) return connected;
   }
-  // The memory type lets UCX send inline although CUDA is loaded. No datatype and no NO_IMM_CMPL: they would not.
+  // With the memory type given, UCX sends inline even if CUDA is loaded. A datatype or NO_IMM_CMPL would prevent that.
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS |
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE;
@@ -212,7 +212,7 @@ ucs_status_t UcxTransport::drop_malformed(size_t header_num_bytes, bool waits_at
   return waits_at_sender ? UCS_ERR_REJECTED : UCS_OK;
 }
 
-// Runs within ucp_worker_progress, where neither progress nor much else is allowed.
+// Runs within ucp_worker_progress, where calling progress, and most other calls, are forbidden.
 void UcxTransport::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) noexcept {
   auto& peer = *static_cast<Peer*>(arg);
   if (!peer.loss.ok()) return;
@@ -223,7 +223,7 @@ void UcxTransport::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) n
 void UcxTransport::drop_peer(PeerId id) noexcept {
   Peer& peer = peers_[id];
   peer.dropped = true;
-  if (!peer.loss.ok()) return;  // the next progress() closes it already
+  if (!peer.loss.ok()) return;  // the next progress() closes it anyway
   peer.loss = Status(ErrorCode::kPeerLost, "its endpoint has been given up");
   if (peer.endpoint != nullptr) departed_.push_back(&peer);
 }
@@ -247,16 +247,17 @@ static bool shares_memory(const Result<std::vector<Lane>>& lanes) {
   return !lanes.ok() || std::ranges::any_of(lanes.value(), is_in_memory);
 }
 
-// A writer takes its place in UCX's queue of a process before it fills it, and who reads waits for that place to be
-// filled: for ever, if the writer is killed in between (openucx/ucx#10370). What we send to ourselves tells.
+// A writer reserves an element in a process's UCX queue before it fills the element. The reader waits for that element:
+// for ever, if the writer is killed in between (openucx/ucx#10370). A message to this process itself shows whether the
+// queue still moves.
 bool UcxTransport::check_receive_queue(std::chrono::milliseconds at_most) noexcept {
   if (itself_.address.empty()) {
     const UcxAddresses own = UcxAddresses::unpack(worker_.address()).value();
     itself_.address.assign(own.all.begin(), own.all.end());
   }
   if (!is_connected(itself_)) {
-    if (!connect(itself_).ok()) return true;  // nobody can tell
-    if (!shares_memory(lanes_of(itself_))) {  // there is no such queue: never again
+    if (!connect(itself_).ok()) return true;  // the state of the queue is unknown
+    if (!shares_memory(lanes_of(itself_))) {  // there is no such queue; never check again
       itself_.loss = Status(ErrorCode::kTransport, "UCX has no shared memory here");
       close(itself_);
       return true;
@@ -276,7 +277,8 @@ bool UcxTransport::check_receive_queue(std::chrono::milliseconds at_most) noexce
 
 void UcxTransport::look_after_peers() noexcept {
   for (Peer* peer : std::exchange(departed_, {})) {
-    // Of this host: a fetch from a dead process fails before all that it has sent is read. Whoever watches it reads on.
+    // Peers of this host are not reported here: a fetch from a dead process fails before all its messages are read. The
+    // engine watches the process, and reads on.
     if (!peer->dropped && !peer->same_host) receiver_->on_peer_lost(peer->id, peer->loss.clone());
     close(*peer);
   }
@@ -291,8 +293,9 @@ void UcxTransport::close(Peer& peer) noexcept {
   if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
 }
 
-// Nobody says when UCX's own thread has accepted a connection. What comes over it is answered before this process
-// sleeps: that is when to look. Where no connection has been used, as where rings carry everything, none is looked for.
+// UCX does not report when its own thread has accepted a connection. Messages that arrive over it are answered before
+// this process sleeps, so this is the time to look. If no connection has been used, as where rings carry all messages,
+// there is nothing to look for.
 void UcxTransport::look_after_descriptors() noexcept {
   if (!has_connections_) return;
   const auto now = std::chrono::steady_clock::now();
@@ -306,7 +309,8 @@ bool UcxTransport::arm() noexcept {
   return departed_.empty() && ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
-// An endpoint's flush does not cover what waits at this end for its receiver to fetch it: hence the count.
+// An endpoint's flush does not cover messages that wait at this end for their receiver to fetch them; the count of
+// pending sends does.
 void UcxTransport::flush(int timeout_ms) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   const ucp_request_param_t param{};

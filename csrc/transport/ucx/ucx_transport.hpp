@@ -1,16 +1,20 @@
-// Transport over UCP Active Messages. docs/wire.md: the header travels as the message's header, the payload as its
-// data.
+// A transport over UCP Active Messages. The message's header travels as UCX's header, and the payload as its data
+// (docs/wire.md). It owns its worker and endpoints; its thread rule is Transport's.
 //
-// All endpoints have error handling, so that those of dead peers can be closed by force: what was pending with them
-// ends with an error, and what they had shared is unmapped (docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md). Over shared
-// memory UCX itself does not notice that a peer is gone, so whoever watches its process drops it; other hosts'
-// endpoints are connected at once, so that a peer is missed even if nothing was ever sent to it.
+//   Result<UcxWorker> worker = UcxWorker::open(options, UcxTransport::request_extension());
+//   Result<std::unique_ptr<Transport>> transport = UcxTransport::make(std::move(worker).value());
 //
-// Up to 64 KiB a message is eager: over shared memory inline, as long as header and payload fit into an element of its
-// queue (some 90 bytes as UCX has it, 216 in an engine: engine/network.cpp), and in one piece up to some 8 KB. Above 64
-// KiB the receiver fetches it from the sender, or refuses it: UCX tells the sender of that, but not why, and of a
-// NACK that comes late not even that. So the reason goes by a message of its own, over the same lane and before what
-// ends the sender's transfer.
+// All endpoints have error handling, so that endpoints of dead peers can be closed by force. Their pending transfers
+// then end with an error, and the memory shared with them is unmapped
+// (docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md). Over shared memory UCX does not notice that a peer is
+// gone: the engine watches the peer's process and drops the peer. Endpoints to other hosts are connected at once, so
+// that the loss of a peer is noticed even if no message was ever sent to it.
+//
+// Messages of up to 64 KiB are eager. Over shared memory they are sent inline if header and payload fit into an element
+// of the queue (some 90 bytes by UCX's default, 216 in an engine: engine/network.cpp). Up to some 8 KB they travel in
+// one fragment. Above 64 KiB the receiver fetches a message from the sender, or refuses it. UCX tells the sender of a
+// refusal, but not the reason, and reports a late refusal not at all. The reason therefore travels in its own message,
+// over the same lane and before the one that ends the sender's transfer.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -58,11 +62,11 @@ class UcxTransport final : public Transport {
   void flush(int timeout_ms) noexcept override;
 
  private:
-  // Over TCP an endpoint has a socket for each direction; UCX opens a timer with the first one, and looks for shared
-  // memory by a descriptor that it closes again.
+  // Over TCP an endpoint has a socket for each direction. UCX opens a timer with the first endpoint, and probes for
+  // shared memory with a descriptor that it closes again.
   static constexpr size_t kDescriptorsOfAnEndpoint = 3;
 
-  // Of UCX's active messages.
+  // The ids of UCX's active messages.
   enum Id : unsigned { kMessageId = 1, kProbeId = 2, kRtsId = 3, kNackId = 4 };
 
   struct Peer {
@@ -70,17 +74,17 @@ class UcxTransport final : public Transport {
     PeerId id;
     bool same_host;
     std::vector<std::byte> address;
-    uint64_t name;  // its transport's
+    uint64_t name;  // the name of its transport
     ucp_ep_h endpoint = nullptr;
     Status loss;  // why nothing can be sent any more
     bool dropped = false;
     size_t num_pending_sends = 0;
   };
 
-  // What we keep in UCX's requests. A completion of null: UCX has not handed the request to us yet.
+  // Our data in each of UCX's requests. While the completion is null, UCX has not returned the request to us yet.
   struct Pending {
     Completion* completion;
-    Peer* peer;  // of sends
+    Peer* peer;  // null for fetches
   };
 
   struct RendezvousSend;
@@ -89,8 +93,8 @@ class UcxTransport final : public Transport {
   // The header of a message whose payload waits at its sender.
   struct RtsHeader {
     MessageHeader message;
-    uint64_t sender;  // its transport's name
-    uint64_t number;  // of the send, there
+    uint64_t sender;  // the name of the sender's transport
+    uint64_t number;  // of the send, at the sender
   };
   static_assert(sizeof(RtsHeader) == 56);
 
@@ -101,7 +105,7 @@ class UcxTransport final : public Transport {
   };
   static_assert(sizeof(NackHeader) == 16);
 
-  // A message in its receiver's hands; nested when a receiver sends to its own process.
+  // A message that the receiver is handling. Deliveries nest when a receiver sends to its own process.
   struct Delivery {
     const void* descriptor;  // UCX's
     bool refused;
@@ -128,7 +132,7 @@ class UcxTransport final : public Transport {
   static void on_fetched(void* request, ucs_status_t status, size_t num_bytes, void* self) noexcept;
   static void on_endpoint_error(void* peer, ucp_ep_h endpoint, ucs_status_t status) noexcept;
 
-  // As UCX's active message `id`, by the protocol that goes with it.
+  // Sends UCX's active message `id`, with the protocol that belongs to the id.
   std::optional<Status> send_as(Id id, PeerId peer, std::span<const std::byte> header, ConstBuffer payload,
                                 Completion& completion) noexcept;
   Status conclude(RendezvousSend& send, Status ended) noexcept;
@@ -147,25 +151,28 @@ class UcxTransport final : public Transport {
   ucs_status_t deliver_rendezvous(const RtsHeader& header, void* descriptor, size_t num_bytes) noexcept;
 
   UcxWorker worker_;
-  uint64_t name_ = 0;               // random: whoever knows it has been given the address
-  std::vector<std::byte> address_;  // the worker's, and the name
+  uint64_t name_ = 0;               // random; a process that knows it was given the address
+  std::vector<std::byte> address_;  // the worker's address, then the name
   SizeClassPool pool_;
   Numbered<RendezvousSend> numbers_;
   IntrusiveList<RendezvousSend> rendezvous_sends_;  // until their transfers end
-  IntrusiveList<Waiting> waiting_;                  // at their senders, until they are fetched or refused
+  IntrusiveList<Waiting> waiting_;                  // messages that wait at their senders, until fetched or refused
   Receiver* receiver_ = nullptr;
   std::deque<Peer> peers_;       // UCX holds their addresses
   std::vector<Peer*> departed_;  // failed or dropped since the last progress()
   Delivery* delivery_ = nullptr;
-  ucs_status_t status_of_fetch_ = UCS_INPROGRESS;  // when a fetch ends before UCX has handed out its request
-  Peer itself_;                                    // for probes, by way of the queue that all of this host write
-  uint64_t probe_ = 0;   // the latest that has been sent; counted from a number that nobody guesses
-  uint64_t probed_ = 0;  // the latest that has come
+  // The status of a fetch that ends before UCX has returned its request.
+  ucs_status_t status_of_fetch_ = UCS_INPROGRESS;
+  Peer itself_;          // for probes, through the queue that all processes of this host write
+  uint64_t probe_ = 0;   // the latest probe that was sent; counted from a random number
+  uint64_t probed_ = 0;  // the latest probe that has arrived
   uint64_t num_malformed_ = 0;
-  std::chrono::steady_clock::time_point next_look_{};  // for descriptors that programs to come are not to inherit
-  bool has_connections_ = false;  // an endpoint of ours, or a peer's that it has sent over: both may open descriptors
-  bool has_other_than_loopback_ = false;  // without another interface there is no other host
-  bool closing_ = false;                  // nobody is told anything any more
+  // When to look again for descriptors that child programs must not inherit.
+  std::chrono::steady_clock::time_point next_look_{};
+  // We have an endpoint, or a peer has sent over its own. Both may open descriptors.
+  bool has_connections_ = false;
+  bool has_other_than_loopback_ = false;  // false: this host has no other interface, so there are no other hosts
+  bool closing_ = false;                  // completions and the receiver are no longer called
 };
 
 }  // namespace axon::transport

@@ -12,22 +12,23 @@
 
 namespace axon::transport {
 
-// What replaces UCX's own defaults, unless the user says otherwise.
+// Values that replace UCX's own defaults, unless the user sets others.
 //
-// Endpoints with error handling get neither shared memory nor CMA unless UCX is told that they can do without what it
-// misses in them: word of a peer's end, which its process gives us, and taking back the right to read memory, which
-// ends with the peer. docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md.
+// Endpoints with error handling get neither shared memory nor CMA unless UCX is told to accept two missing features.
+// One is notice of a peer's end, which we get by watching its process. The other is revoking the right to read memory,
+// which ends with the peer. docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md.
 //
-// RNDV_THRESH makes no rendezvous rarer, as each of our messages says which protocol it takes, but what its data comes
-// by over TCP: one write into the receiver's memory instead of frames of 64 KiB. docs/adr/0025-write-a-tcp-rendezvous-at-once.md.
+// RNDV_THRESH does not change which messages use a rendezvous, since each of ours names its protocol. It changes how
+// their data travels over TCP: in one write into the receiver's memory instead of frames of 64 KiB.
+// docs/adr/0025-write-a-tcp-rendezvous-at-once.md.
 //
-// TCP_RX_SEG_SIZE lets the largest eager message go in one frame with its header. Of two it would be a copy more at the
-// receiver: 64 KiB between two network namespaces in 16.0 µs, not 10.7.
+// TCP_RX_SEG_SIZE lets the largest eager message travel in one frame with its header. Two frames would cost the
+// receiver another copy: 64 KiB between two network namespaces take 16.0 µs instead of 10.7 µs.
 //
-// POSIX_ALLOC and POSIX_SHM_MIN_SIZE make little room in /dev/shm an error of the worker's creation, which names it.
-// UCX's own minimum is looked at twice; where other processes take memory in between, the worker's queue comes from
-// private memory and its creation ends in a segmentation fault (UCX 1.22). UCX writes to all of its file before it maps
-// it, so memory that was given cannot fault later.
+// If /dev/shm has little room, POSIX_ALLOC and POSIX_SHM_MIN_SIZE make the creation of the worker fail with an error
+// that names it. UCX checks its own minimum twice. If other processes take memory in between, the worker's queue comes
+// from private memory, and its creation ends in a segmentation fault (UCX 1.22). UCX writes its whole file before
+// mapping it, so that an allocated queue cannot fault later.
 static constexpr std::array<std::pair<const char*, const char*>, 8> kDefaults{{{"POSIX_ERROR_HANDLING", "y"},
                                                                                {"SYSV_ERROR_HANDLING", "y"},
                                                                                {"POSIX_ALLOC", "md"},
@@ -46,7 +47,8 @@ using Config = std::unique_ptr<ucp_config_t, ReleaseConfig>;
 
 }  // namespace
 
-// UCX's own way to read AXON_UCX_* (a prefix for ucp_config_read) would pass over those of transports and of its log.
+// UCX's own way to read AXON_UCX_* (a prefix for ucp_config_read) would skip the settings of its transports and of its
+// log.
 static Result<Config> read_config(const UcxOptions& options) {
   ucp_config_t* read = nullptr;
   AXON_TRY(status_of(ucp_config_read(nullptr, nullptr, &read), "ucp_config_read"));
@@ -58,7 +60,8 @@ static Result<Config> read_config(const UcxOptions& options) {
   for (const auto& [name, value] : kDefaults) {
     if (!config::is_set(std::string("UCX_") + name)) AXON_TRY(set(name, value));
   }
-  for (const auto& [name, value] : config::ucx_settings()) {  // maybe of a transport that is not here
+  // The setting may belong to a transport that is absent here.
+  for (const auto& [name, value] : config::ucx_settings()) {
     if (!set(name, value).ok()) log::warn("UCX takes no AXON_UCX_" + name + "=" + value + " here");
   }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
@@ -122,8 +125,9 @@ Status UcxWorker::query() {
   return status_of(ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
 }
 
-// UCX does not tell its sockets' descriptors, but each interface over TCP keeps its connections in an epoll set, and
-// UCX's thread watches these sets and the interfaces' listeners by another one. That one is found by what is new in it.
+// UCX does not disclose its sockets' descriptors. Each of its TCP interfaces keeps its connections in an epoll set, and
+// UCX's thread watches these sets and the interfaces' listeners through another epoll set. That one is found by the new
+// descriptors in it.
 void UcxWorker::withhold_sockets(std::span<const int> sets_before) {
   const auto is_new = [&](int set) { return !std::ranges::binary_search(sets_before, set); };
   std::vector<int> sets = epoll_sets();

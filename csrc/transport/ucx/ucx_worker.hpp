@@ -1,4 +1,8 @@
-// A UCP context and its one worker, from configuration to address; ends them in the right order.
+// Owns a UCP context and its one worker, from configuration to address, and destroys them in the right order. The
+// progress owner uses it, one thread at a time.
+//
+//   Result<UcxWorker> worker = UcxWorker::open(options, extension);
+//   ucp_worker_progress(worker.value().get());
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -14,20 +18,21 @@
 
 namespace axon::transport {
 
-// What a worker's address() holds: UCX's addresses of all its devices, of those of the network alone, and how long
-// these are. Shared memory may reach a process whose end nobody here would hear of (in another network namespace, say).
+// The content of a worker's address(): UCX's address with all its devices, UCX's address with network devices only, and
+// the length of the latter. Shared memory may reach a process whose end this process cannot observe, for instance one
+// in another network namespace.
 struct UcxAddresses {
   std::span<const std::byte> all;
   std::span<const std::byte> network;
 
-  // Views of `packed`, which came from elsewhere.
+  // Returns views of `packed`, which another process has sent.
   static Result<UcxAddresses> unpack(std::span<const std::byte> packed);
 };
 
-// Memory of ours behind each of UCX's requests.
+// Our memory, which UCX appends to each of its requests.
 struct RequestExtension {
   size_t num_bytes = 0;
-  void (*construct)(void* request) = nullptr;  // once, when UCX makes the request's memory
+  void (*construct)(void* request) = nullptr;  // called once, when UCX allocates the request
 };
 
 class UcxWorker {
@@ -38,7 +43,7 @@ class UcxWorker {
   std::span<const std::byte> address() const noexcept { return address_; }
   // Becomes readable after ucp_worker_arm(); owned by the worker.
   int event_fd() const noexcept { return event_fd_; }
-  // UCX opens its descriptors without close-on-exec. For those of connections that have been made or accepted since.
+  // UCX opens its descriptors without close-on-exec. Sets it for descriptors of connections made or accepted since.
   void close_on_exec() const noexcept;
 
  private:
@@ -59,7 +64,7 @@ class UcxWorker {
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::vector<std::byte> address_;
   int event_fd_ = -1;
-  int watched_set_ = -1;  // UCX's epoll set of all that its own thread watches; none without such a thread
+  int watched_set_ = -1;  // UCX's epoll set of all descriptors that its own thread watches; −1 without such a thread
   WithheldFromForks sockets_;
 };
 
