@@ -24,7 +24,7 @@ Encoded::Encoded(const Status& why) noexcept {
 }
 
 Status decode(std::span<const std::byte> bytes) {
-  if (bytes.empty()) return {ErrorCode::kAborted, "its receiver does not need it any more"};
+  if (bytes.empty()) return {ErrorCode::kAborted, "its receiver no longer needs it"};
   const auto text = bytes.subspan(1, std::min(bytes.size(), Encoded::kMostBytes) - 1);
   const bool is_mismatch = bytes.front() == static_cast<std::byte>(ErrorCode::kMismatch);
   return {is_mismatch ? ErrorCode::kMismatch : ErrorCode::kAborted,

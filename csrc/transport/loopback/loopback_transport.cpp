@@ -18,7 +18,7 @@ static std::string name_of(uint32_t process) {
 }
 
 static Status failure(const char* what, uint64_t number) {
-  return {ErrorCode::kTransport, std::string(what) + " " + std::to_string(number) + " was to fail"};
+  return {ErrorCode::kTransport, std::string(what) + " " + std::to_string(number) + " failed as planned"};
 }
 
 LoopbackTransport::LoopbackTransport(LoopbackFabric& fabric, Mailbox& mailbox, uint32_t process)
@@ -36,7 +36,8 @@ LoopbackTransport::~LoopbackTransport() {
 Result<PeerId> LoopbackTransport::add_peer(std::span<const std::byte> address, bool) {
   const std::lock_guard lock(fabric_.mutex_);
   uint32_t process = 0;
-  if (address.size() != sizeof process) return Status(ErrorCode::kInvalidArgument, "not an address of a loopback");
+  if (address.size() != sizeof process)
+    return Status(ErrorCode::kInvalidArgument, "not an address of a loopback transport");
   std::memcpy(&process, address.data(), sizeof process);
   if (process >= fabric_.mailboxes_.size()) return Status(ErrorCode::kInvalidArgument, "no " + name_of(process));
   peers_.push_back({process});
@@ -110,7 +111,8 @@ std::optional<Status> LoopbackTransport::fetch(void* rendezvous, Buffer into, Co
   const std::lock_guard lock(fabric_.mutex_);
   if (!step()) return std::nullopt;
   auto held = mailbox_.held.extract(rendezvous);
-  if (held.empty()) return Status(ErrorCode::kInternal, "fetch of a message that nobody holds");
+  if (held.empty())
+    return Status(ErrorCode::kInternal, "the fetched message is unknown, or was fetched or refused before");
   const FaultPlan& plan = fabric_.plan_;
   Fetching fetching{std::move(held.mapped()), into, &completion, ++fabric_.num_fetches_};
   const bool fails_late = fetching.number == plan.failing_fetch && plan.fails_late;
@@ -134,10 +136,11 @@ Status LoopbackTransport::finish(const Fetching& fetching) {
 
 Status LoopbackTransport::copy(const WaitingSend& waiting, Buffer into) {
   const Mailbox& source = fabric_.mailboxes_[waiting.source];
-  if (source.dead || source.closed) return {ErrorCode::kPeerLost, name_of(waiting.source) + " took its message along"};
+  if (source.dead || source.closed)
+    return {ErrorCode::kPeerLost, name_of(waiting.source) + " ended before its message was fetched"};
   if (into.num_bytes != waiting.payload.num_bytes) {
-    end(waiting, {ErrorCode::kTransport, "fetched into memory of another length"});
-    return {ErrorCode::kInternal, "fetch into memory of another length than the message's"};
+    end(waiting, {ErrorCode::kTransport, "the receiver fetched into memory of another length"});
+    return {ErrorCode::kInternal, "the length of the memory to fetch into differs from the message's"};
   }
   std::memcpy(into.data, waiting.payload.data, into.num_bytes);
   end(waiting, Status());

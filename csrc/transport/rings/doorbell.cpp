@@ -84,7 +84,8 @@ Result<WakeUpPipe> WakeUpPipe::open(const RingAddress& address) {
   struct stat found{};
   WakeUpPipe wake_up(std::move(page).value(), std::move(pipe));
   if (fstat(wake_up.pipe_.get(), &found) != 0 || !S_ISFIFO(found.st_mode) || wake_up.shared().key != address.key) {
-    return Status(ErrorCode::kPeerLost, "process " + std::to_string(address.pid) + " is another one than was met");
+    return Status(ErrorCode::kPeerLost,
+                  "process " + std::to_string(address.pid) + " is not the one that sent this address");
   }
   wake_up.num_refusals_seen_ = wake_up.shared().num_refusals.load(std::memory_order_acquire);
   return wake_up;

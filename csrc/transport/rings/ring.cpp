@@ -138,7 +138,7 @@ Result<RingReader> RingReader::open(int32_t pid, int descriptor, uint64_t writer
   RingReader opened(std::move(pages).value());
   RingMemory& ring = opened.ring();
   if (ring.writer != writer || ring.reader != reader) {
-    return Status(ErrorCode::kInvalidArgument, "a ring between other processes");
+    return Status(ErrorCode::kInvalidArgument, "the memory is a ring between other processes, or no ring");
   }
   ring.is_read.store(1, std::memory_order_release);
   return opened;

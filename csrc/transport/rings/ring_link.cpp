@@ -145,7 +145,7 @@ void RingLink::answer(RingHead::Kind kind, uint64_t number, const Status& why) n
   const MessageHeader header = header_of(number);
   if (state_ == State::kOpen && queue_.empty() && write(kind, header, payload_of(nack::Encoded(why)))) return;
   enqueue(kind, header, {}).why = why.clone();
-  if (num_waiting_ > kMostWaiting) find_harm("it does not read the answers to what it writes");
+  if (num_waiting_ > kMostWaiting) find_harm("it sends messages, but does not read the answers");
 }
 
 unsigned RingLink::write_waiting() noexcept {
@@ -264,7 +264,7 @@ unsigned RingLink::read(unsigned most) noexcept {
   };
   const unsigned num_read = reader_->read(most, deliver);
   makes_sense = makes_sense && !reader_->is_broken();
-  if (!makes_sense) find_harm("what it writes into shared memory makes no sense");
+  if (!makes_sense) find_harm("it has written invalid data into shared memory");
   return num_read;
 }
 
@@ -396,7 +396,7 @@ unsigned RingLink::advance_all() noexcept {
 // Messages that wait for a closed peer will never be read. All messages that it has written are read first.
 void RingLink::look_for_fault() noexcept {
   if (fault_ == nullptr && wake_up_pipe_ && wake_up_pipe_->is_closed() && !has_message())
-    fault_ = "it takes no messages any more";
+    fault_ = "it no longer accepts messages";
 }
 
 void RingLink::find_harm(const char* what) noexcept {

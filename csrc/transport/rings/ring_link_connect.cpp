@@ -22,7 +22,8 @@ void RingLink::connect() noexcept {
   }
   if (reads()) return;
   state_ = State::kNetwork;
-  const std::string text = "messages to process " + std::to_string(address_.pid) + " take no ring: " + made.message();
+  const std::string text =
+      "messages to process " + std::to_string(address_.pid) + " cannot use a ring: " + made.message();
   // A warning if memory is short; information only if the processes may not access each other.
   wake_up_pipe_ ? log::warn(text) : log::info(text);
 }
@@ -67,7 +68,7 @@ void RingLink::look_for_answer() noexcept {
   if (writer_->is_read()) {
     state_ = State::kOpen;
     short_since_ = {};
-    if (refuses_ring_) fault_ = "it reads what this process writes, which cannot read what it writes";
+    if (refuses_ring_) fault_ = "it can read this process's messages, but this process cannot read its messages";
     return;
   }
   switch (wake_up_pipe_->has_refused(call_)) {
@@ -76,10 +77,10 @@ void RingLink::look_for_answer() noexcept {
     case WakeUpPipe::Refused::kYes:
       state_ = State::kNetwork;
       writer_.reset();
-      if (reads()) fault_ = "it writes to this process, but cannot read what this one writes";
+      if (reads()) fault_ = "it writes to this process, but cannot read this process's messages";
       break;
     case WakeUpPipe::Refused::kForWant:
-      await_descriptors("it has had no file descriptor left for what this process sends (ulimit -n raises the limit)");
+      await_descriptors("it has had no file descriptor left to receive from this process (ulimit -n raises the limit)");
       break;
     case WakeUpPipe::Refused::kMaybe:
       offer_ring();

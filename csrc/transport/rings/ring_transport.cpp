@@ -66,13 +66,13 @@ Status RingTransport::open_doorbell() {
 Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool same_host) {
   if (address.size() < sizeof(RingAddress)) {
     return Status(ErrorCode::kInvalidArgument,
-                  "an address of " + std::to_string(address.size()) + " bytes, which is no transport's");
+                  "not a transport address: " + std::to_string(address.size()) + " bytes, expected at least 32");
   }
   RingAddress end;
   std::memcpy(&end, address.last(sizeof end).data(), sizeof end);
   RingLink* const known = find_link(end);
   if (known != nullptr && peer_of(*known)) {
-    return Status(ErrorCode::kInvalidArgument, "the rings' address of a process that was met as another peer");
+    return Status(ErrorCode::kInvalidArgument, "the ring address belongs to a process that was added as another peer");
   }
   Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof end), same_host);
   if (!added.ok()) return added;
@@ -235,7 +235,7 @@ unsigned RingTransport::answer_calls() noexcept {
     ++num_answered;
     if (call.kind == RingCall::Kind::kRing) on_ring_offered(call);
   }
-  if (finds_foreign) on_refused("a call that is for another process, or none");
+  if (finds_foreign) on_refused("a doorbell call for another process, or invalid bytes");
   return num_answered;
 }
 
@@ -246,11 +246,11 @@ void RingTransport::on_ring_offered(const RingCall& call) noexcept {
   RingLink* link = find_link(caller);
   const bool is_known = link != nullptr;
   if (caller.key == 0 || caller.key == shared_.own.key || (is_known && link->reads())) {
-    return on_refused("an offer of a ring by nobody who offers one now");
+    return on_refused("a ring offered by a process that may not offer one now");
   }
   if (!is_known) link = make_link(caller);
   const bool can_read = link != nullptr && link->is_live();
-  const Status read = can_read ? read_ring_of(call, *link) : Status(ErrorCode::kTransport, "no link is left for it");
+  const Status read = can_read ? read_ring_of(call, *link) : Status(ErrorCode::kTransport, "no usable link");
   if (read.ok()) {
     const auto met = std::ranges::find(peers_, caller, &Peer::address);
     if (met != peers_.end() && !met->is_dropped) met->link = link;
@@ -270,8 +270,8 @@ void RingTransport::on_ring_offered(const RingCall& call) noexcept {
 Status RingTransport::read_ring_of(const RingCall& call, RingLink& link) noexcept {
   Status opened = link.open(call.descriptor);
   if (opened.ok()) return opened;
-  if (opened.code() == ErrorCode::kInvalidArgument) on_refused("an offer of a ring whose memory is none");
-  log::info("messages from process " + std::to_string(call.caller.pid) + " take no ring: " + opened.message());
+  if (opened.code() == ErrorCode::kInvalidArgument) on_refused("an offered ring whose memory is not a ring");
+  log::info("messages from process " + std::to_string(call.caller.pid) + " cannot use a ring: " + opened.message());
   return opened;
 }
 

@@ -129,7 +129,7 @@ Result<PeerId> FragmentTransport::add_peer(std::span<const std::byte> address, b
   uint64_t name = 0;
   if (address.size() < sizeof name) {
     return Status(ErrorCode::kInvalidArgument,
-                  "an address of " + std::to_string(address.size()) + " bytes, which is no transport's");
+                  "not a transport address: " + std::to_string(address.size()) + " bytes, expected at least 8");
   }
   std::memcpy(&name, address.last(sizeof name).data(), sizeof name);
   Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof name), same_host);
@@ -168,7 +168,7 @@ void FragmentTransport::drop_peer(PeerId id) noexcept {
 
 // A message that lacks a fragment never ends, at either end. The connection is therefore ended at both.
 void FragmentTransport::distrust(Peer& peer, const Status& failure) noexcept {
-  Status why(ErrorCode::kPeerLost, "a part of a long message could not be sent to it: " + failure.message());
+  Status why(ErrorCode::kPeerLost, "a fragment of a long message could not be sent to it: " + failure.message());
   part_with(peer, std::move(why), /*is_news=*/true);
 }
 
@@ -349,7 +349,7 @@ void FragmentTransport::on_message(const MessageHeader& header, const Payload& p
     return receiver_->on_message(header, payload);
   if (header.key == name_ && payload.rendezvous == nullptr && receive(header, payload)) return;
   if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous, Status());
-  receiver_->on_refused("what belongs to no long message between this process and its peers");
+  receiver_->on_refused("a fragment message that belongs to no long message of this process");
 }
 
 // Returns whether the message is valid. False: no transport of ours sends such a message.
@@ -385,7 +385,8 @@ std::optional<Status> FragmentTransport::fetch(void* rendezvous, Buffer into, Co
   const std::optional<PeerId> peer = peer_named(message->sender);
   if (!peer || into.num_bytes != message->num_bytes || into.kind != MemoryKind::kHost) {
     Status why =
-        peer ? Status(ErrorCode::kInternal, "fetch into memory of another length or kind than the message's") : gone();
+        peer ? Status(ErrorCode::kInternal, "the length or kind of the memory to fetch into differs from the message's")
+             : gone();
     refuse(rendezvous, why);
     return why;
   }

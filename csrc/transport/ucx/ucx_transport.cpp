@@ -84,7 +84,8 @@ Status UcxTransport::register_handler(unsigned id, ucp_am_recv_callback_t handle
 
 Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool same_host) {
   uint64_t name = 0;
-  if (address.size() < sizeof name) return Status(ErrorCode::kTransport, "a UCX address without its transport's name");
+  if (address.size() < sizeof name)
+    return Status(ErrorCode::kTransport, "not a UCX address: it is too short to hold its transport's name");
   std::memcpy(&name, address.last(sizeof name).data(), sizeof name);
   Result<UcxAddresses> addresses = UcxAddresses::unpack(address.first(address.size() - sizeof name));
   if (!addresses.ok()) return std::move(addresses.status());
@@ -206,8 +207,8 @@ ucs_status_t UcxTransport::on_arrival(void* self, const void* header, size_t hea
 
 ucs_status_t UcxTransport::drop_malformed(size_t header_num_bytes, bool waits_at_sender) noexcept {
   if (!closing_ && num_malformed_++ == 0) {
-    log::warn("dropped a message of UCX, with a header of " + std::to_string(header_num_bytes) +
-              " bytes, that no transport of torch_axon sends; more of them will be dropped silently");
+    log::warn("dropped a UCX message with a header of " + std::to_string(header_num_bytes) +
+              " bytes, which torch_axon does not send; further ones are dropped silently");
   }
   return waits_at_sender ? UCS_ERR_REJECTED : UCS_OK;
 }

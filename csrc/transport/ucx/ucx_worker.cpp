@@ -62,7 +62,7 @@ static Result<Config> read_config(const UcxOptions& options) {
   }
   // The setting may belong to a transport that is absent here.
   for (const auto& [name, value] : config::ucx_settings()) {
-    if (!set(name, value).ok()) log::warn("UCX takes no AXON_UCX_" + name + "=" + value + " here");
+    if (!set(name, value).ok()) log::warn("UCX does not accept AXON_UCX_" + name + "=" + value + " here");
   }
   for (const auto& [name, value] : options.settings) AXON_TRY(set(name, value));
   return config;
@@ -149,12 +149,14 @@ void UcxWorker::close_on_exec() const noexcept {
 
 Result<UcxAddresses> UcxAddresses::unpack(std::span<const std::byte> packed) {
   uint32_t num_bytes = 0;
-  if (packed.size() < sizeof num_bytes) return Status(ErrorCode::kTransport, "a UCX address without its length");
+  if (packed.size() < sizeof num_bytes)
+    return Status(ErrorCode::kTransport, "not a UCX address: it is too short to hold its length");
   const auto addresses = packed.first(packed.size() - sizeof num_bytes);
   std::memcpy(&num_bytes, packed.data() + addresses.size(), sizeof num_bytes);
   if (num_bytes > addresses.size()) {
-    return Status(ErrorCode::kTransport, "a UCX address of " + std::to_string(addresses.size()) + " bytes that says " +
-                                             std::to_string(num_bytes) + " of them are one");
+    return Status(ErrorCode::kTransport, "not a UCX address: it has " + std::to_string(addresses.size()) +
+                                             " bytes, but says that " + std::to_string(num_bytes) +
+                                             " of them are the network address");
   }
   const size_t num_bytes_of_all = addresses.size() - num_bytes;
   return UcxAddresses{.all = addresses.first(num_bytes_of_all), .network = addresses.subspan(num_bytes_of_all)};

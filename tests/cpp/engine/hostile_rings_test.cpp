@@ -211,7 +211,7 @@ class HostileRings : public testing::Test {
     member_.wake(addresses_[0]);
     ASSERT_TRUE(group_[0]->wait(*waiting, sync::Clock::now() + 10s));
     EXPECT_EQ(waiting->status().code(), ErrorCode::kPeerLost);
-    EXPECT_NE(waiting->status().message().find("rank 2 is gone: what it writes into shared memory makes no sense"),
+    EXPECT_NE(waiting->status().message().find("rank 2 is gone: it has written invalid data into shared memory"),
               std::string::npos)
         << waiting->status().message();
     EXPECT_EQ(waiting->data, Integers(4));
