@@ -1,4 +1,4 @@
-// What every transport promises (transport/transport.hpp), over all of them.
+// Checks the contract of transport/transport.hpp on every transport.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -13,7 +13,7 @@
 namespace axon::transport {
 namespace {
 
-constexpr size_t kLarge = size_t{300} << 10;  // waits at the sender, whatever the transport
+constexpr size_t kLarge = size_t{300} << 10;  // larger than any transport's eager limit, so it waits at the sender
 
 class TransportConformance : public testing::TestWithParam<NetworkKind> {
  protected:
@@ -36,7 +36,8 @@ INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
 TEST_P(TransportConformance, delivers_every_size_exactly) {
   std::vector<size_t> sizes{
       0, 1, 7, 8, 51, 52, 53, 92, 93, 255, 4096, 16384, 65537, (size_t{1} << 20) + 1, size_t{16} << 20};
-  for (const size_t threshold : {size_t{8000}, size_t{8192}, size_t{65536}}) {  // of one fragment, of eager sends
+  // Limits of one fragment and of eager sends.
+  for (const size_t threshold : {size_t{8000}, size_t{8192}, size_t{65536}}) {
     for (size_t num_bytes = threshold - 150; num_bytes < threshold + 150; ++num_bytes) sizes.push_back(num_bytes);
   }
   const PeerId peer = to_second();
@@ -53,7 +54,7 @@ TEST_P(TransportConformance, delivers_every_size_exactly) {
 
 TEST_P(TransportConformance, names_each_lane_to_a_peer_once) {
   const PeerId peer = to_second();
-  auto lanes = first.transport().lanes(peer);  // before anything has been sent
+  auto lanes = first.transport().lanes(peer);  // before any message has been sent
   ASSERT_TRUE(lanes.ok()) << lanes.status().message();
   ASSERT_FALSE(lanes.value().empty());
   for (const Lane& lane : lanes.value()) {
@@ -81,7 +82,7 @@ TEST_P(TransportConformance, headers_arrive_as_they_were_sent) {
   EXPECT_EQ(std::memcmp(&second.arrivals.front().header, &header, sizeof header), 0);
 }
 
-// Each side sends and receives in a thread of its own.
+// Each side sends and receives in its own thread.
 TEST_P(TransportConformance, ten_thousand_messages_each_way_by_two_threads) {
   constexpr uint32_t kNumMessages = 10'000;
   const PeerId peers[] = {to_second(), to_first()};
@@ -99,7 +100,7 @@ TEST_P(TransportConformance, ten_thousand_messages_each_way_by_two_threads) {
     std::vector<bool> seen(kNumMessages);
     for (const Arrival& arrival : node.arrivals) {
       const uint32_t sequence = arrival.header.sequence;
-      EXPECT_FALSE(seen[sequence]) << "message " << sequence << " came twice";
+      EXPECT_FALSE(seen[sequence]) << "message " << sequence << " arrived twice";
       seen[sequence] = true;
       EXPECT_EQ(arrival.bytes(), pattern(size_of_message(sequence), sequence)) << "message " << sequence;
     }
@@ -198,7 +199,7 @@ TEST_P(TransportConformance, refusing_without_a_reason_ends_the_send) {
   ASSERT_TRUE(run([&] { return refused.finished(); }));
 }
 
-// However short it is.
+// A payload waits for its fetch however short it is.
 TEST_P(TransportConformance, what_is_offered_stays_with_its_sender_until_it_is_refused) {
   const PeerId peer = to_second();
   second.policy = Node::Policy::kHold;
@@ -248,7 +249,7 @@ TEST_P(TransportConformance, event_descriptor_wakes_a_sleeper) {
   }
 }
 
-// Whoever armed it may come to sleep, or stay asleep, after another thread has made progress.
+// A thread that has armed the descriptor must wake even if another thread has made progress before or during its sleep.
 TEST_P(TransportConformance, event_descriptor_wakes_a_sleeper_though_progress_was_made_since_it_armed) {
   const PeerId peer = to_second();
   first.send(peer, pattern(8, 0));
@@ -289,7 +290,7 @@ TEST_P(TransportConformance, flush_delivers_before_destruction) {
 
 TEST_P(TransportConformance, flush_gives_up_at_its_deadline) {
   const PeerId peer = to_second();
-  first.send(peer, pattern(kLarge, 1));  // nobody drives the receiver
+  first.send(peer, pattern(kLarge, 1));  // no thread calls the receiver's progress()
   const auto start = std::chrono::steady_clock::now();
   first.transport().flush(100);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(2));
@@ -304,7 +305,7 @@ TEST_P(TransportConformance, nothing_goes_to_a_dropped_peer) {
   ASSERT_TRUE(run([&] { return send.finished(); }));
   EXPECT_EQ(send.status.code(), ErrorCode::kPeerLost);
   first.transport().progress();
-  EXPECT_TRUE(first.lost.empty()) << "only what the transport itself learned is reported";
+  EXPECT_TRUE(first.lost.empty()) << "a transport reports only losses that it noticed itself";
 }
 
 TEST_P(TransportConformance, destruction_tells_nobody) {

@@ -1,4 +1,4 @@
-// Long messages in fragments, and what is said about them by those who are not our transports.
+// Tests long messages in fragments, and invalid messages about them from foreign senders.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr size_t kTcpFragmentBytes = FragmentTransport::kTcpFragmentBytes;
 constexpr size_t kNumFragments = 20;
 constexpr size_t kLong = kNumFragments * kTcpFragmentBytes - 100;
 
-// One with fragments, and one without that says what it likes.
+// A transport with fragments, and a raw one that sends whatever the test says.
 class Fragments : public testing::Test {
  protected:
   static constexpr uint64_t kRawName = 0x7261777261770001;
@@ -70,7 +70,7 @@ class Fragments : public testing::Test {
     say(header(OperationKind::kFragment, ticket, index * kTcpFragmentBytes),
         {begin, begin + static_cast<ptrdiff_t>(length)});
   }
-  // What the raw one has last been told.
+  // The latest RTS or CTS that the raw transport has received.
   const MessageHeader& heard() const { return raw.arrivals.back().header; }
   LongMessage latest_rts(size_t index = 0) const {
     LongMessage message;
@@ -129,7 +129,7 @@ TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
   const auto fragment = [&](uint64_t number, uint64_t offset) {
     return header(OperationKind::kFragment, number, offset);
   };
-  expect_refused(fragment(ticket, 2 * kTcpFragmentBytes), kTcpFragmentBytes);  // once more
+  expect_refused(fragment(ticket, 2 * kTcpFragmentBytes), kTcpFragmentBytes);  // the same fragment again
   expect_refused(fragment(ticket, 1), kTcpFragmentBytes);
   expect_refused(fragment(ticket, kNumFragments * kTcpFragmentBytes), kTcpFragmentBytes);
   expect_refused(fragment(ticket, UINT64_MAX - kTcpFragmentBytes + 1), kTcpFragmentBytes);
@@ -137,8 +137,9 @@ TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
   expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes + 1);
   expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), 0);
   expect_refused(fragment(ticket, (kNumFragments - 1) * kTcpFragmentBytes),
-                 kTcpFragmentBytes);                                                // longer than what is left
-  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), (size_t{64} << 10) + 1);  // which waits at its sender
+                 kTcpFragmentBytes);  // longer than the rest of the message
+  // So long that it waits at its sender.
+  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), (size_t{64} << 10) + 1);
   expect_refused(fragment(ticket + 1, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
   expect_refused(fragment(ticket + (uint64_t{1} << 32), 3 * kTcpFragmentBytes), kTcpFragmentBytes);
   expect_refused(fragment(0, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
@@ -151,7 +152,7 @@ TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_EQ(one.arrivals.front().bytes(), content);
   say_fragment(ticket, 3);
-  EXPECT_EQ(one.num_refused, num_refused) << "who is late is nobody's fault";
+  EXPECT_EQ(one.num_refused, num_refused) << "a late message is not a protocol violation";
 }
 
 TEST_F(Fragments, rts_that_make_no_sense_are_refused) {
@@ -188,7 +189,7 @@ TEST_F(Fragments, answers_that_make_no_sense_are_refused_and_change_nothing) {
   say(header(OperationKind::kCts, message.number + (uint64_t{1} << 32), 1));
   say(header(OperationKind::kCts, message.number, 1), pattern(8, 1));
   say(header(OperationKind::kNack, message.number + 1));
-  say(header(OperationKind::kNack, message.number), pattern(513, 1));  // longer than a reason may be
+  say(header(OperationKind::kNack, message.number), pattern(513, 1));  // longer than the limit for a reason
   EXPECT_EQ(one.num_refused, 5U);
   EXPECT_EQ(raw.arrivals.size(), 1U);
   say(header(OperationKind::kCts, message.number, 77));
@@ -202,14 +203,14 @@ TEST_F(Fragments, answers_that_make_no_sense_are_refused_and_change_nothing) {
     EXPECT_EQ(std::memcmp(arrival.bytes().data(), content.data() + offset, arrival.num_bytes), 0) << i;
   }
   say(header(OperationKind::kCts, message.number, 78));
-  EXPECT_EQ(one.num_refused, 5U) << "who is late is nobody's fault";
+  EXPECT_EQ(one.num_refused, 5U) << "a late message is not a protocol violation";
 }
 
 TEST_F(Fragments, are_cleared_once) {
   one.send(to_raw, content);
   settle();
   const uint64_t number = latest_rts().number;
-  // Both before the first fragment goes: by driving.
+  // Both requests arrive before the first fragment is sent, since progress() sends fragments.
   for (const uint64_t ticket : {1, 2}) {
     Transfer& transfer = said.emplace_back();
     raw.transport().send(to_one, header(OperationKind::kCts, number, ticket), {}, transfer);
@@ -286,7 +287,7 @@ TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
   one.policy = Node::Policy::kHold;
   send_rts();
   one.transport().drop_peer(to_raw);
-  EXPECT_FALSE(sent.finished()) << "not from within drop_peer()";
+  EXPECT_FALSE(sent.finished()) << "a send must not end within drop_peer()";
   EXPECT_FALSE(one.transport().arm());
   one.transport().progress();
   EXPECT_EQ(sent.status.code(), ErrorCode::kPeerLost);
@@ -294,7 +295,7 @@ TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
   EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
   one.transport().refuse(one.arrivals.back().rendezvous, Status());
   say_fragment(ticket, 0);
-  EXPECT_EQ(one.arrivals.front().bytes(), Bytes(kLong)) << "it was written to after its end";
+  EXPECT_EQ(one.arrivals.front().bytes(), Bytes(kLong)) << "the buffer was written after its transfer had ended";
   EXPECT_EQ(one.num_refused, 0U);
   EXPECT_TRUE(one.lost.empty());
 }
@@ -321,7 +322,7 @@ TEST_F(Fragments, fetched_into_memory_of_another_length_are_refused) {
   EXPECT_EQ(number_of(heard()), kNumber);
 }
 
-// Each send of an exchange, at once or told so later: the RTS, the CTS, each fragment.
+// Lets each send of an exchange fail, at once or in a later progress(): the RTS, the CTS, each fragment.
 TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
   for (uint64_t failing = 1; failing <= 2 + kNumFragments; ++failing) {
     for (const bool fails_late : {false, true}) {
@@ -337,7 +338,7 @@ TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
       const Transfer& send = first.send(forth, pattern(kLong, 1));
       const auto is_lost = [&] { return first.lost.size() + second.lost.size() == 1; };
       ASSERT_TRUE(drive({&first, &second}, is_lost)) << failing << (fails_late ? " late" : " at once");
-      fabric.kill(first.lost.empty() ? 1 : 0);  // as whoever is dropped finds its connection closed
+      fabric.kill(first.lost.empty() ? 1 : 0);  // a dropped peer finds its connection closed
       Node& other = first.lost.empty() ? first : second;
       ASSERT_TRUE(drive({&other}, [&] { return other.lost.size() == 1; }));
       EXPECT_TRUE(send.finished()) << failing;
@@ -346,7 +347,7 @@ TEST(PartOfALongMessage, that_cannot_be_sent_ends_the_connection) {
   }
 }
 
-// Where rings stand above, as in a process's engine, whoever drives hears of what is left to be done.
+// With rings above the fragments, as in a process's engine, holds_back() still reports the fragments' remaining work.
 TEST(FragmentsBelowRings, hold_back) {
   LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
   const auto make = [&] {
@@ -374,7 +375,7 @@ class UseOfFragments : public testing::TestWithParam<FragmentUse> {};
 INSTANTIATE_TEST_SUITE_P(All, UseOfFragments,
                          testing::Values(FragmentUse::kNever, FragmentUse::kToOtherHosts, FragmentUse::kToAll));
 
-// The loopback is no TCP.
+// The loopback's lanes are not TCP, so it uses no fragments.
 TEST_P(UseOfFragments, is_the_sender_s_choice) {
   LoopbackFabric fabric(FaultPlan{.largest_eager_num_bytes = size_t{64} << 10, .holds = {}, .kills = {}});
   Node first{with_fragments(fabric.make_transport(), GetParam())};

@@ -1,4 +1,4 @@
-// What the loopback does on purpose: faults at the chosen place, the same on every run.
+// Tests the loopback's injected faults: each occurs at the chosen step, and identically in every run.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace axon::transport {
 namespace {
 
-// Two processes exchange twenty messages of all kinds, driven by one thread; the order in which they arrived.
+// Two processes exchange twenty messages of all kinds, driven by one thread. Returns the order in which they arrived.
 std::vector<uint32_t> order_of_arrival(const FaultPlan& plan) {
   SCOPED_TRACE(to_string(plan));
   LoopbackFabric fabric(plan);
@@ -71,7 +71,7 @@ TEST(Loopback, a_pending_send_reads_its_memory_late) {
   EXPECT_EQ(second.arrivals.front().bytes(), pattern(8, 2));
 }
 
-// Two processes converse until one has died, at each of the steps it would have made.
+// Two processes exchange messages until one has been killed, at each of its steps in turn.
 TEST(Loopback, a_process_dies_at_any_of_its_steps) {
   const auto converse = [](LoopbackFabric& fabric) {
     auto victim = std::make_unique<Node>(fabric.make_transport());
@@ -93,7 +93,7 @@ TEST(Loopback, a_process_dies_at_any_of_its_steps) {
   };
   LoopbackFabric flawless;
   const uint64_t num_steps = converse(flawless);
-  EXPECT_EQ(num_steps, 4u + 4u + 2u);  // its sends, its messages, and two of them fetched
+  EXPECT_EQ(num_steps, 4u + 4u + 2u);  // its sends, its messages, and two fetches
   for (uint64_t step = 1; step <= num_steps; ++step) {
     SCOPED_TRACE(step);
     LoopbackFabric fabric({.kills = {{.process = 0, .step = step}}});

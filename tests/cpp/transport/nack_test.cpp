@@ -19,7 +19,7 @@ TEST(Nack, mismatch_keeps_code_and_text) {
   EXPECT_EQ(back.message(), "rank 0 has 3, rank 1 has 4");
 }
 
-// A receiver's want of memory, say, is none of its sender's.
+// A receiver's own failure, such as a lack of memory, must not look like a failure of the sender.
 TEST(Nack, other_codes_end_the_transfer_from_the_other_side) {
   for (const ErrorCode code : {ErrorCode::kTimeout, ErrorCode::kPeerLost, ErrorCode::kResourceExhausted}) {
     const Status back = sent_back({code, "why"});
@@ -39,7 +39,7 @@ TEST(Nack, text_is_cut_between_characters) {
   EXPECT_EQ(sent_back({ErrorCode::kMismatch, std::string(600, 'x')}).message().size(), Encoded::kMostBytes - 1);
 }
 
-// A hostile peer's: any byte, any length.
+// A hostile peer may send any bytes of any length.
 TEST(Nack, foreign_bytes_are_never_a_success) {
   for (int first = 0; first < 256; ++first) {
     const std::string bytes(1000, static_cast<char>(first));

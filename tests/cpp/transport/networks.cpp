@@ -76,7 +76,7 @@ const NetworkKind kUcxSharedMemory{"ucx_shared_memory", []() -> std::unique_ptr<
 const NetworkKind kUcxTcp{
     "ucx_tcp", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(UcxNetwork::Over::kTcp); }};
 
-// Each fragment at once, as over UCX.
+// Sends each fragment at once, as UCX does.
 static constexpr size_t kEagerAsUcx = size_t{64} << 10;
 
 const NetworkKind kFragments{"fragments", []() -> std::unique_ptr<Network> {

@@ -1,4 +1,4 @@
-// The transports that the conformance suite runs over.
+// The transports on which the conformance suite runs.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace axon::transport {
 
-// Joins transports of one kind; outlives them.
+// Connects transports of one kind; must outlive them.
 class Network {
  public:
   virtual ~Network() = default;
@@ -25,13 +25,13 @@ struct NetworkKind {
 };
 
 extern const NetworkKind kLoopback;
-extern const NetworkKind kLoopbackWithFaults;  // every send pending or late, in any order
+extern const NetworkKind kLoopbackWithFaults;  // every send is pending or late, and messages arrive in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
 extern const NetworkKind kFragments;            // above the loopback
 extern const NetworkKind kFragmentsWithFaults;  // above the loopback with faults
 extern const NetworkKind kFragmentsTcp;         // above UCX over TCP
 extern const NetworkKind kRings;                // above fragments and UCX over shared memory, as in a process's engine
-extern const NetworkKind kRingsCopies;          // above the loopback; no memory is read but the rings'
+extern const NetworkKind kRingsCopies;          // above the loopback; only the rings' memory is read
 
 }  // namespace axon::transport

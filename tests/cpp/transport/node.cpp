@@ -34,8 +34,9 @@ Node::Node(std::unique_ptr<Transport> transport) : transport_(std::move(transpor
 
 Node::~Node() {
   transport_.reset();
-  for (const Transfer& send : sends) EXPECT_LE(send.num_told, 1) << "a send was told more than once";
-  for (const Arrival& arrival : arrivals) EXPECT_LE(arrival.fetch.num_told, 1) << "a fetch was told more than once";
+  for (const Transfer& send : sends) EXPECT_LE(send.num_told, 1) << "a send was completed more than once";
+  for (const Arrival& arrival : arrivals)
+    EXPECT_LE(arrival.fetch.num_told, 1) << "a fetch was completed more than once";
 }
 
 PeerId Node::meet(Node& other, bool same_host) {

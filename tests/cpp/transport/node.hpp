@@ -1,4 +1,4 @@
-// A transport with its receiver, as tests drive it: what it sends is remembered until told, what arrives is kept.
+// A transport and its receiver, as tests use them. It keeps its sends until they end, and all messages that arrive.
 #pragma once
 
 #include <chrono>
@@ -15,10 +15,10 @@ namespace axon::transport {
 
 using Bytes = std::vector<std::byte>;
 
-// Contents that differ with every seed and position.
+// Contents that depend on the seed and the position.
 Bytes pattern(size_t num_bytes, uint64_t seed);
 
-// A transfer that counts how often it was told.
+// A transfer that counts its completions.
 struct Transfer : Completion {
   Bytes bytes;
   int num_told = 0;
@@ -32,9 +32,9 @@ struct Transfer : Completion {
 
 struct Arrival {
   MessageHeader header;
-  void* rendezvous = nullptr;  // while it waits at the sender
+  void* rendezvous = nullptr;  // non-null while the payload waits at the sender
   size_t num_bytes = 0;
-  Transfer fetch;  // finished once the payload is here
+  Transfer fetch;  // finished when the payload has been fetched
 
   const Bytes& bytes() const noexcept { return fetch.bytes; }
 };
@@ -68,7 +68,7 @@ class Node final : public Receiver {
   std::deque<Arrival> arrivals;
   std::deque<Transfer> sends;
   std::vector<PeerId> lost;
-  size_t num_refused = 0;  // by the transport itself
+  size_t num_refused = 0;  // messages refused by the transport itself
 
  private:
   using Sending = std::optional<Status> (Transport::*)(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept;
@@ -77,7 +77,7 @@ class Node final : public Receiver {
   std::unique_ptr<Transport> transport_;
 };
 
-// Drives the nodes until the condition holds (true) or too much time has passed (false).
+// Drives the nodes until the condition holds. Returns whether it held before the deadline.
 bool drive(const std::vector<Node*>& nodes, const std::function<bool()>& condition,
            std::chrono::milliseconds timeout = std::chrono::seconds(20));
 

@@ -1,4 +1,4 @@
-// Peers as real processes: forked before any of them has a transport, joined by a page of shared memory.
+// Peers in real processes, which are forked before any of them has a transport, and share a page of memory.
 //
 //   ProcessGroup group(2, [](int rank, ProcessGroup& group) { …EXPECT_… });   // runs in each child
 //   EXPECT_TRUE(group.wait());
@@ -20,22 +20,23 @@ class ProcessGroup {
   using Body = std::function<void(int rank, ProcessGroup& group)>;
 
   ProcessGroup(int num_processes, Body body);
-  // Kills whoever still runs.
+  // Kills the children that still run.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
 
-  // In children. All meet here: each tells its address and adds all ranks as peers, itself too; by rank.
+  // Called in children. All of them wait for each other here. Each publishes its address and adds all ranks as peers,
+  // in order of rank, itself included.
   std::vector<PeerId> meet(int rank, Node& node, bool same_host);
-  // Waits for all that are alive to come to this point.
+  // Waits until all live children have called this.
   void barrier(int rank);
-  // While it waits, the node is driven.
+  // Drives the node while it waits.
   void barrier(int rank, Node& node);
 
-  // Anywhere. Returns when the process has ended.
+  // Called in any process. Returns when the process has ended.
   void kill(int rank);
 
-  // In the parent: true if all that were not killed ended without a failed expectation.
+  // Called in the parent. Returns whether all children that were not killed ended without a failed expectation.
   bool wait(std::chrono::seconds timeout = std::chrono::seconds(60));
 
  private:

@@ -1,4 +1,4 @@
-// RingDoorbells, by which processes of a host call each other, and the reading of one another's memory.
+// Tests RingDoorbells, by which processes of one host call each other, and reading another process's memory.
 #include "transport/rings/doorbell.hpp"
 
 #include <fcntl.h>
@@ -75,7 +75,7 @@ TEST_F(RingDoorbells, tell_callers_that_they_are_refused) {
   EXPECT_EQ(wake_up_pipe.has_refused(7), Refused::kNo);
   doorbell.refuse(7);
   EXPECT_EQ(wake_up_pipe.has_refused(7), Refused::kYes);
-  EXPECT_EQ(wake_up_pipe.has_refused(7), Refused::kNo) << "nothing since";
+  EXPECT_EQ(wake_up_pipe.has_refused(7), Refused::kNo) << "no refusal since the last query";
   doorbell.refuse(8 | RingCall::kForWant);
   EXPECT_EQ(wake_up_pipe.has_refused(8), Refused::kForWant);
 }
@@ -84,7 +84,7 @@ TEST_F(RingDoorbells, leave_no_caller_waiting_whose_refusal_they_do_not_hold_any
   doorbell.refuse(7);
   for (uint64_t other = 100; other < 100 + DoorbellPage::kNumRefusals; ++other) doorbell.refuse(other);
   EXPECT_EQ(wake_up_pipe.has_refused(7), Refused::kMaybe);
-  EXPECT_EQ(WakeUpPipe::open(address()).value().has_refused(7), Refused::kNo) << "of before";
+  EXPECT_EQ(WakeUpPipe::open(address()).value().has_refused(7), Refused::kNo) << "refused before the pipe was opened";
 }
 
 TEST_F(RingDoorbells, tell_callers_that_nobody_hears) {
@@ -96,7 +96,7 @@ TEST_F(RingDoorbells, tell_callers_that_nobody_hears) {
 TEST_F(RingDoorbells, are_opened_of_the_process_that_was_met_alone) {
   RingAddress other = address();
   other.key = kKey + 1;
-  EXPECT_FALSE(WakeUpPipe::open(other).ok()) << "another one";
+  EXPECT_FALSE(WakeUpPipe::open(other).ok()) << "the address of another process";
   other = address();
   std::swap(other.page, other.pipe);
   EXPECT_FALSE(WakeUpPipe::open(other).ok());

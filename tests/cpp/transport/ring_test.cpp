@@ -1,4 +1,4 @@
-// A ring by itself: what its writer and its reader may rely on, and what they need not believe.
+// Tests a ring on its own: the guarantees that its writer and its reader get, and the input that they must reject.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ class Ring : public testing::Test {
     return writer.write(RingHead::Kind::kMessage, {.sequence = sequence, .fingerprint = {}},
                         {.data = payload.data(), .num_bytes = payload.size()});
   }
-  // What comes next, or nothing.
+  // Reads the next message, if there is one.
   std::optional<std::pair<uint32_t, Bytes>> read() {
     std::optional<std::pair<uint32_t, Bytes>> message;
     while (!message && reader.read(1, [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
@@ -38,7 +38,7 @@ class Ring : public testing::Test {
   static constexpr uint64_t kReader = 2;
 
   RingWriter writer = RingWriter::make(kWriter, kReader).value();
-  // As a peer of another kind writes it.
+  // Writes as a foreign peer would.
   SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(RingMemory)).value();
   RingMemory& memory = *reinterpret_cast<RingMemory*>(pages.data());
   RingReader reader = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
@@ -60,8 +60,8 @@ bool operator==(const MessageHeader& left, const MessageHeader& right) {
   return std::memcmp(&left, &right, sizeof left) == 0;
 }
 
-// Keys of more connections than there are places for, of which some share one; parts, ends and others' messages
-// between.
+// Calls of more connections than the key table has entries, some of which share an entry, mixed with payload frames,
+// answers and other messages.
 TEST_F(Ring, brings_the_headers_of_calls_whole_however_short_they_are) {
   std::mt19937_64 random(1);
   std::array<uint64_t, 100> keys;
@@ -89,7 +89,8 @@ TEST_F(Ring, carries_a_small_call_in_one_entry) {
   const MessageHeader header{.key = 7, .fingerprint = {.operation = OperationKind::kInvoke}};
   const Bytes payload(48);
   for (int i = 0; i < 2; ++i) writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
-  EXPECT_EQ(memory.entries[2].head.load().kind, RingHead::Kind::kCall);  // behind the first, whose header is whole
+  // Following the first message, whose header is whole.
+  EXPECT_EQ(memory.entries[2].head.load().kind, RingHead::Kind::kCall);
   writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
   EXPECT_EQ(memory.entries[3].head.load().kind, RingHead::Kind::kCall);
   EXPECT_EQ(memory.entries[3].head.load().entry, 3U);
@@ -136,7 +137,7 @@ TEST_F(WithdrawnCalls, are_found_as_such_unless_they_have_been_read) {
   EXPECT_EQ(all(), expected);
 }
 
-// Of two connections whose keys share a place, each with calls of the same numbers.
+// Two connections share a key table entry, and each has calls with the same sequence numbers.
 TEST_F(WithdrawnCalls, are_not_taken_for_those_of_another_connection) {
   constexpr uint64_t kOther = 7 + KeyTable::kNumKeys;
   for (const uint64_t key : {uint64_t{7}, uint64_t{7}, kOther, kOther, kOther}) {
@@ -176,7 +177,7 @@ TEST_F(WithdrawnCalls, are_not_looked_for_beyond_the_ring_whatever_its_reader_sa
   withdraw(7, 2);
 }
 
-// A key that has not been named, and whatever else stands there, is nobody's.
+// A CallHeader with an index that no whole header has stored, or with any other content, belongs to no receiver.
 TEST_F(Ring, takes_no_short_header_for_one_that_was_named) {
   const CallHeader forged{.sequence = 5, .operation = OperationKind::kReply, .key = 255, .reserved = 1};
   std::memcpy(memory.entries[0].begin(), &forged, sizeof forged);
@@ -211,7 +212,7 @@ TEST_F(Ring, is_full_at_some_time_and_loses_nothing_then) {
   EXPECT_EQ(times_full, 200U);
 }
 
-// A payload's bytes on the entries' first places are heads of those entries a lap later, exactly.
+// The payload's bytes at the start of each entry are exactly that entry's head in the next lap.
 TEST_F(Ring, takes_no_payload_for_a_message) {
   const uint32_t num_entries = RingMemory::entries_of(RingMemory::kMostBytes);
   uint32_t entry = 0;
@@ -244,7 +245,7 @@ TEST_F(Ring, is_broken_by_what_no_writer_writes) {
     EXPECT_EQ(another.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
     EXPECT_TRUE(another.is_broken());
   }
-  // One that would end behind the ring's end.
+  // A message that would end past the ring's end.
   memory.entries[0].head.store({.kind = RingHead::Kind::kWrap, .entry = 0});
   memory.entries[0].head.store({});
   for (uint32_t sequence = 0; sequence < RingMemory::kNumEntries - 1; ++sequence) {
@@ -264,7 +265,7 @@ TEST_F(Ring, ends_a_look_although_it_goes_around_for_ever) {
   }
 }
 
-// Each entry is looked at once, whatever stands there afterwards.
+// Each header is read once, even if the writer changes it afterwards.
 TEST_F(Ring, believes_no_second_look) {
   for (uint32_t sequence = 0; sequence < 3; ++sequence) {
     const Bytes sent = pattern(200, sequence);
@@ -276,7 +277,7 @@ TEST_F(Ring, believes_no_second_look) {
       EXPECT_EQ(header.sequence, sequence);
       EXPECT_EQ(payload.num_bytes, sent.size());
     };
-    ASSERT_EQ(reader.read(1, change), 1U) << "the message behind is not where it should be";
+    ASSERT_EQ(reader.read(1, change), 1U) << "the next message is not where it should be";
   }
   EXPECT_FALSE(reader.is_broken());
 }
@@ -330,7 +331,7 @@ TEST(SharedPages, opens_nothing_but_what_was_made_so) {
   const FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
   EXPECT_FALSE(SharedPages::open(getpid(), unsealed.get(), 8192).ok());
-  EXPECT_NE(ftruncate(mine.descriptor(), 4096), 0) << "it can be shortened";
+  EXPECT_NE(ftruncate(mine.descriptor(), 4096), 0) << "the shared memory can be shortened";
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   const FileDescriptor read_end(ends[0]);

@@ -1,4 +1,4 @@
-// Rings where one of two processes has no file descriptor left.
+// Tests rings while one of two processes has no file descriptor left.
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// None are left in this process for the life of the object.
+// Uses up this process's file descriptors during its lifetime.
 class Shortage {
  public:
   Shortage() {
@@ -48,7 +48,7 @@ class RingsShortOfDescriptors : public testing::TestWithParam<int> {
     return with_rings(kUcxTcp.make()->make_transport(), RingUse::kCopies);
   }
 
-  // One of two processes that have met, of which the one that the parameter names has no descriptors left.
+  // Two connected processes, of which the parameter chooses the one without file descriptors.
   struct Rank {
     const int rank;
     Node& node;

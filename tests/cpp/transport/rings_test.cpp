@@ -1,4 +1,4 @@
-// The transport that uses rings above others.
+// Tests the transport that carries messages through rings, on top of other transports.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ class RingTransports : public testing::TestWithParam<RingUse> {
   static RingAddress address_at(const RingDoorbell& doorbell, uint64_t key) {
     return {.key = key, .identity = 0, .pid = getpid(), .page = doorbell.page(), .pipe = doorbell.pipe()};
   }
-  // To the second one, as by the process of this key.
+  // Calls the second process's doorbell in the name of the process with this key.
   bool offer(uint64_t key, int descriptor, uint64_t number = 0) {
     const RingAddress caller = key == address_of(first).key ? address_of(first) : address_at(stranger, key);
     return offer(address_of(second), caller, descriptor, number);
@@ -116,7 +116,7 @@ TEST_P(RingTransports, keep_the_order_from_the_first_message_on) {
   }
 }
 
-// As where this process could prove that the other one is on its host, and that one could not.
+// One process could verify that the other is on its host, but the other could not.
 TEST_P(RingTransports, work_where_one_side_takes_the_other_for_another_host) {
   Node here(with_rings(below->make_transport(), GetParam()));
   Node unsure(with_rings(below->make_transport(), GetParam()));
@@ -136,7 +136,7 @@ TEST_P(RingTransports, work_where_one_side_takes_the_other_for_another_host) {
       node->sends.clear();
     }
   }
-  EXPECT_TRUE(has_ring(unsure, to_here)) << "it reads the other one's ring, which is proof";
+  EXPECT_TRUE(has_ring(unsure, to_here)) << "reading the other process's ring proves that both share a host";
   unsure.transport().drop_peer(to_here);
   here.transport().drop_peer(to_unsure);
   EXPECT_TRUE(both([&] { return here.transport().arm() && unsure.transport().arm(); }));
@@ -182,19 +182,21 @@ TEST_P(RingTransports, refuse_offers_that_are_not_theirs) {
   EXPECT_TRUE(offer(5, of_another.descriptor(), 9));
   ASSERT_TRUE(run([&] { return second.num_refused == 5; }));
   EXPECT_EQ(wake_up_pipe.has_refused(9), WakeUpPipe::Refused::kYes);
-  EXPECT_TRUE(offer(5, 1 << 20, 10));  // as of who has ended meanwhile
+  EXPECT_TRUE(offer(5, 1 << 20, 10));  // as from a process that has ended meanwhile
   ASSERT_TRUE(run([&] { return wake_up_pipe.has_refused(10) == WakeUpPipe::Refused::kYes; }));
   EXPECT_EQ(second.num_refused, 5U);
   EXPECT_FALSE(ring.is_read() || to_another.is_read() || of_another.is_read());
   for (int time = 0; time < 3; ++time) EXPECT_TRUE(offer(5, ring.descriptor()));
-  ASSERT_TRUE(run([&] { return ring.is_read() && second.num_refused == 7; })) << "once, however often it is offered";
-  EXPECT_EQ(num_mapped(), num_before + 7);  // ours, those of others, the shorter one, the pipe; theirs: one and a pipe
+  ASSERT_TRUE(run([&] { return ring.is_read() && second.num_refused == 7; }))
+      << "a ring is read once, however often it is offered";
+  // This process's ring, the peers' rings, the shorter one and the pipe; the peer's: one ring and a pipe.
+  EXPECT_EQ(num_mapped(), num_before + 7);
 }
 
 TEST_P(RingTransports, take_the_network_to_who_refuses) {
   std::deque<RingDoorbell> doorbells;
   std::vector<RingWriter> rings;
-  for (uint64_t key = 100; key < 100 + RingTransport::kMostLinks - 1; ++key) {  // and the first one
+  for (uint64_t key = 100; key < 100 + RingTransport::kMostLinks - 1; ++key) {  // plus the first process's link
     RingDoorbell& doorbell = doorbells.emplace_back(RingDoorbell::make(key).value());
     RingWriter& ring = rings.emplace_back(ring_to_second(key));
     ASSERT_TRUE(offer(address_of(second), address_at(doorbell, key), ring.descriptor()));
@@ -211,7 +213,7 @@ TEST_P(RingTransports, take_the_network_to_who_refuses) {
   EXPECT_FALSE(has_ring(third, to_full));
 }
 
-// Each has what it needs of the other, but for one way.
+// Each process can access the other, except in one direction.
 TEST_P(RingTransports, lose_who_cannot_be_answered) {
   ASSERT_TRUE(offer(address_of(first).key, 1 << 20));
   ASSERT_TRUE(drive({&second}, [&] { return second.transport().progress() == 0; }));
@@ -242,12 +244,12 @@ TEST_P(RingTransports, lose_a_peer_whose_ring_makes_no_sense) {
 TEST_P(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_met) {
   const size_t num_before = num_mapped();
   offer_broken(5);
-  EXPECT_TRUE(run([&] { return num_mapped() <= num_before + 1; }));  // its doorbell stays
+  EXPECT_TRUE(run([&] { return num_mapped() <= num_before + 1; }));  // its doorbell stays open
   EXPECT_TRUE(second.lost.empty());
   EXPECT_EQ(second.num_refused, 1U);
 }
 
-// Each by a first message of a writer that means harm.
+// Each case is the first message of a malicious writer.
 TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
   using Kind = RingHead::Kind;
   for (const Kind kind : {Kind::kAck, Kind::kNack, Kind::kCts, Kind::kFragment, Kind::kRts}) {
@@ -288,7 +290,8 @@ TEST_P(RingTransports, let_go_of_the_memory_of_who_is_dropped) {
   first.transport().drop_peer(to_second);
   second.transport().drop_peer(to_first);
   EXPECT_TRUE(
-      run([&] { return num_mapped() == num_before - 4; }));  // of each the ring, and its view of the other's doorbell
+      // Per link, the ring and the mapping of the other's doorbell.
+      run([&] { return num_mapped() == num_before - 4; }));
 }
 
 TEST_P(RingTransports, have_so_many_rings_and_no_more) {
@@ -312,7 +315,8 @@ TEST_P(RingTransports, have_so_many_rings_and_no_more) {
     first.arrivals.clear();
     for (const auto& other : others) other->arrivals.clear();
   }
-  EXPECT_EQ(std::ranges::count_if(peers, [&](PeerId peer) { return has_ring(first, peer); }), 63);  // and the second
+  // Plus the second process.
+  EXPECT_EQ(std::ranges::count_if(peers, [&](PeerId peer) { return has_ring(first, peer); }), 63);
 }
 
 TEST(RingUse, never_makes_one_in_either_direction) {

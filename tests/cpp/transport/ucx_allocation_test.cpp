@@ -1,4 +1,4 @@
-// The message path allocates nothing once warm: every malloc of the process is counted, ours and UCX's own.
+// Checks that the warm message path allocates nothing. Every malloc of the process is counted, ours and UCX's.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include "transport/node.hpp"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define AXON_TEST_COUNTS_MALLOC 0  // sanitizers bring their own malloc
+#define AXON_TEST_COUNTS_MALLOC 0  // sanitizers replace malloc
 #else
 #define AXON_TEST_COUNTS_MALLOC 1
 #endif
@@ -17,13 +17,13 @@ namespace {
 thread_local bool counting = false;
 thread_local size_t num_allocations = 0;
 
-[[maybe_unused]] void count_allocation() noexcept {  // the sanitizers count for themselves
+[[maybe_unused]] void count_allocation() noexcept {  // not called under sanitizers
   num_allocations += counting ? 1 : 0;
 }
 }  // namespace
 
 #if AXON_TEST_COUNTS_MALLOC
-// glibc's own, under ours: what is in the executable comes first, for all libraries.
+// glibc's functions, which ours call. Symbols of the executable take precedence, for all libraries.
 extern "C" {
 void* __libc_malloc(size_t num_bytes);
 void* __libc_calloc(size_t num_elements, size_t num_bytes);
@@ -85,7 +85,7 @@ class Sink final : public Receiver {
 
 class UcxAllocation : public testing::TestWithParam<std::tuple<NetworkKind, size_t>> {};
 
-// In between, up to 64 KiB, UCX assembles the fragments of an eager message on the heap.
+// Sizes between these, up to 64 KiB, are left out: UCX assembles the fragments of an eager message on the heap.
 INSTANTIATE_TEST_SUITE_P(Sizes, UcxAllocation,
                          testing::Combine(testing::Values(kUcxSharedMemory, kRings),
                                           testing::Values(0, 8, 52, 1024, 4096, 8000, 70'000, kLargest)));

@@ -1,5 +1,5 @@
-// UCX between hosts: two network namespaces joined by a cable of veth, each with a process in it. TCP, with error
-// handling. Needs root and the `ip` tool.
+// Tests UCX between hosts: two network namespaces connected by a veth pair, with one process in each. It uses TCP with
+// error handling, and needs root and the `ip` tool.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Two namespaces for the life of the object.
+// Owns two network namespaces.
 class TwoHosts {
  public:
   TwoHosts() {
@@ -41,7 +41,8 @@ class TwoHosts {
 
   bool exist() const noexcept { return exist_; }
 
-  // Moves the calling process onto a host. UCX finds devices in /sys, which shows those of whoever mounted it.
+  // Moves the calling process onto a host. UCX finds devices in /sys, which shows those of the namespace that mounted
+  // it.
   void enter(int host) const {
     const int network = open(("/run/netns/" + name(host)).c_str(), O_RDONLY | O_CLOEXEC);
     ASSERT_EQ(setns(network, CLONE_NEWNET), 0);
@@ -53,7 +54,7 @@ class TwoHosts {
   }
 
  private:
-  // UCX leaves out what has no carrier yet.
+  // Waits for the link: UCX ignores interfaces without a carrier.
   void await_carrier(int host) const {
     std::string state;
     for (const auto start = Clock::now(); state != "up" && Clock::now() - start < std::chrono::seconds(10);) {
@@ -101,7 +102,7 @@ TEST_F(UcxHosts, deliver_every_size_both_ways) {
   EXPECT_TRUE(group.wait());
 }
 
-// The survivor hears of it whether it has ever sent something, has transfers under way, or only ever received.
+// The survivor notices the loss whether it has sent messages before, has pending transfers, or has only received.
 enum class Survivor { kIdle, kReceived, kSending };
 
 class UcxHostsLosing : public UcxHosts, public testing::WithParamInterface<Survivor> {};

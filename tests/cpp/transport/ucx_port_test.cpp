@@ -1,4 +1,5 @@
-// Bytes of any kind on the ports that UCX listens on: connections come and go, messages between peers do not suffer.
+// Writes arbitrary bytes to the ports on which UCX listens, over many connections. Messages between peers must not be
+// affected.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -27,7 +28,7 @@ std::set<std::string> own_socket_inodes() {
   return inodes;
 }
 
-// This process's listening sockets, IPv4.
+// Returns this process's listening IPv4 sockets.
 std::vector<sockaddr_in> listeners() {
   static constexpr const char* kListening = "0A";
   const std::set<std::string> own = own_socket_inodes();
@@ -53,7 +54,7 @@ void say(const sockaddr_in& address, const std::vector<uint8_t>& bytes) {
   [[maybe_unused]] const ssize_t sent = ::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-// As of all of UCX, though it reads only its own part of the environment with a prefix.
+// Set for all of UCX, although UCX reads only its own variables through a prefix.
 TEST(UcxPort, is_where_our_variables_put_it) {
   const ScopedVariable over("AXON_UCX_TLS", "tcp,self");
   const ScopedVariable range("AXON_UCX_TCP_PORT_RANGE", "23000-23999");

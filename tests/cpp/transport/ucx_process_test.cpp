@@ -1,4 +1,4 @@
-// UCX between processes of one host: shared memory and CMA, and what a killed process leaves behind.
+// Tests UCX between processes of one host: shared memory and CMA, and cleaning up after a killed process.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ std::unique_ptr<Transport> open_transport() {
   return std::move(transport).value();
 }
 
-// Pieces of shared memory of UCX's, its own and others', in this process.
+// Counts the segments of UCX's shared memory mapped in this process, its own and other processes'.
 size_t num_mapped() {
   std::ifstream maps("/proc/self/maps");
   size_t num_found = 0;
@@ -45,7 +45,7 @@ TEST(UcxProcesses, deliver_every_size_both_ways) {
   EXPECT_TRUE(group.wait());
 }
 
-// Rank 2 is killed while messages of every kind are under way to and from it.
+// Rank 2 is killed while messages of every kind to and from it are in transfer.
 TEST(UcxProcesses, survivors_of_a_killed_peer_work_on_and_end_at_once) {
   constexpr int kVictim = 2;
   constexpr size_t kLarge = size_t{8} << 20;
@@ -54,12 +54,12 @@ TEST(UcxProcesses, survivors_of_a_killed_peer_work_on_and_end_at_once) {
     node->policy = Node::Policy::kHold;
     const std::vector<PeerId> peers = group.meet(rank, *node, true);
     for (const PeerId peer : peers) node->send(peer, pattern(kLarge, 1));
-    drive({node.get()}, [&] { return node->arrivals.size() == 3; });  // held by all
+    drive({node.get()}, [&] { return node->arrivals.size() == 3; });  // each rank holds its messages
     group.barrier(rank, *node);
     if (rank == kVictim) {
       while (true) pause();
     }
-    // The victim no longer receives: these fill its queue and stay pending.
+    // The victim no longer receives, so these sends fill its queue and stay pending.
     for (int i = 0; i < 2000; ++i) node->send(peers[kVictim], pattern(4000, 2));
     node->send(peers[kVictim], pattern(kLarge, 3));
     if (rank == 0) group.kill(kVictim);
@@ -108,7 +108,7 @@ TEST(UcxProcesses, fetching_from_a_killed_peer_does_not_block) {
   EXPECT_TRUE(group.wait());
 }
 
-// Not what they had shared, not what waited for them, not what waits with them.
+// After the drop, no memory shared with the dead, no message that waited for them, and no fetch from them may remain.
 TEST(UcxProcesses, dead_peers_leave_nothing_behind) {
   constexpr int kSurvivor = 0;
   constexpr int kNumProcesses = 8;

@@ -1,4 +1,4 @@
-// What is UCX's own: settings, errors, and messages that are not ours.
+// Tests what only UCX has: settings, error codes, and foreign Active Messages.
 #include <gtest/gtest.h>
 #include <ucp/api/ucp.h>
 
@@ -48,13 +48,13 @@ TEST(UcxTransport, no_usable_transport_is_an_error) {
   EXPECT_NE(transport.status().message().find("ucp_init"), std::string::npos) << transport.status().message();
 }
 
-// The transport's name stands behind it.
+// The transport's name follows UCX's address.
 std::span<const std::byte> worker_address_of(Node& node) {
   const std::span<const std::byte> whole = node.transport().address();
   return whole.first(whole.size() - sizeof(uint64_t));
 }
 
-// UCX itself believes that whoever has this host's boot id is here: it takes the loopback interface if it is let.
+// UCX treats every peer with this host's boot id as local, and would use the loopback interface.
 TEST(UcxTransport, reaches_peers_of_other_hosts_by_no_loopback_interface) {
   Node first(std::move(open_ucx_transport({.settings = {{"TLS", "tcp"}}})).value());
   Node second(std::move(open_ucx_transport({.settings = {{"TLS", "tcp"}}})).value());
@@ -76,14 +76,14 @@ TEST(UcxAddresses, a_length_that_cannot_be_is_refused) {
   EXPECT_LT(unpacked.value().network.size(), unpacked.value().all.size());
   for (const size_t num_bytes : {size_t{0}, size_t{3}}) EXPECT_FALSE(UcxAddresses::unpack(own.first(num_bytes)).ok());
   Bytes lying(own.begin(), own.end());
-  lying[lying.size() - 3] = std::byte{0xFF};  // 65280 more than there are
+  lying[lying.size() - 3] = std::byte{0xFF};  // claims 65,280 more bytes than there are
   EXPECT_FALSE(UcxAddresses::unpack(lying).ok());
   lying.resize(lying.size() + sizeof(uint64_t));
   EXPECT_FALSE(node.transport().add_peer(lying, true).ok());
   EXPECT_FALSE(node.transport().add_peer(own.first(7), true).ok());
 }
 
-// Speaks UCP to a transport, but not our protocol.
+// A UCP peer that does not follow our protocol.
 class Stranger {
  public:
   explicit Stranger(Node& node) : worker_(UcxWorker::open({}, {}).value()) {
