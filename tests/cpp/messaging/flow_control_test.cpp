@@ -1,5 +1,5 @@
-// Senders that are ahead of their receivers, over every transport: what they send waits with them beyond a bound, and
-// comes whole and in order once it is received.
+// Tests senders that are ahead of their receivers, on every transport. Beyond a bound their messages wait at the
+// sender. They arrive complete and in order when the receiver posts its receives.
 #include "messaging/flow_control.hpp"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ Task<Status> await(Exchange&, Batch& batch) {
   co_return co_await batch;
 }
 
-// A send or a receive with memory of its own.
+// A send or a receive with its own memory.
 class Moving {
  public:
   Moving(Messenger& messenger, Inbox& inbox, uint32_t sequence, const transport::Fingerprint& fingerprint,
@@ -153,7 +153,7 @@ class FlowControlTest : public testing::TestWithParam<transport::NetworkKind> {
     }
     return true;
   }
-  // Until nothing moves any more: a network of the kernel's delivers within some rounds.
+  // Drives until nothing moves any more. A kernel network delivers within some rounds.
   void settle() {
     for (int num_quiet = 0; num_quiet < 2000;)
       num_quiet = first_.progress() + second_.progress() != 0 ? 0 : num_quiet + 1;
@@ -188,7 +188,7 @@ INSTANTIATE_TEST_SUITE_P(All, FlowControlTest,
 
 TEST_P(FlowControlTest, messages_beyond_the_allowance_wait_at_their_sender) {
   const std::vector<Moving*> sends = send_ahead(200);
-  EXPECT_TRUE(run([&] { return std::ranges::any_of(sends, &Moving::done); }));  // the connection is up
+  EXPECT_TRUE(run([&] { return std::ranges::any_of(sends, &Moving::done); }));  // the connection is established
   settle();
   size_t num_messages = 0, num_bytes = 0;
   for (const Moving* send : sends) {
@@ -266,7 +266,7 @@ TEST_P(FlowControlTest, sends_given_up_while_they_wait_leave_no_gap) {
   ASSERT_TRUE(run([&] { return std::ranges::all_of(sends, &Moving::done); }));
 }
 
-// More than half of what an inbox may hold is there, so a receive draws out nothing; once there is room it does.
+// The inbox is more than half full, so a receive draws no further messages. When there is room again, it does.
 TEST_P(FlowControlTest, a_receive_that_found_no_room_draws_out_its_message_later) {
   static constexpr size_t kNumBytes = 60'000;
   const transport::Bytes bytes = transport::pattern(kNumBytes, 1);

@@ -1,4 +1,4 @@
-// Matching, message by message: what a transport delivers against what exchanges wait for, in every order.
+// Tests matching message by message: arrivals against posted receives, in every order.
 #include "messaging/messenger.hpp"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace axon::messaging {
 namespace {
 
-// Sends end at once and go nowhere; rendezvous payloads are what the test says.
+// A transport that drops its sends at once; the test supplies the payloads of rendezvous.
 class SilentTransport final : public transport::Transport {
  public:
   void set_receiver(transport::Receiver&) noexcept override {}
@@ -49,7 +49,7 @@ class SilentTransport final : public transport::Transport {
 
   std::vector<transport::MessageHeader> sent;
   int num_refused = 0;
-  Status reason;  // of the latest refusal
+  Status reason;  // the reason of the latest refusal
   bool fails = false;
 };
 
@@ -86,7 +86,7 @@ Task<Status> await(Exchange&, Batch& batch) {
   co_return co_await batch;
 }
 
-// One integer received by an exchange of its own.
+// One integer, received by its own exchange.
 class Receive {
  public:
   Receive(Messenger& messenger, Inbox& inbox, uint32_t sequence, transport::Fingerprint fingerprint, Message message)
@@ -357,7 +357,7 @@ TEST_F(AttachedTest, message_for_a_collective_that_has_ended_is_refused) {
   arrive(header(kReduce, 1, 1, 0), 10);
   Receive served = receive(kReduce, 1, {.peer = 1});
   arrive(header(kReduce, 1, 1, 0), 11);
-  EXPECT_EQ(messenger_.num_refused(), 0u);  // it might be for a receive to come
+  EXPECT_EQ(messenger_.num_refused(), 0u);  // the message may match a later receive
   inbox_.leave(1);
   listener_.ended = {1};
   EXPECT_EQ(messenger_.num_refused(), 1u);

@@ -1,4 +1,4 @@
-// Golden bytes: a change here is a change of the protocol, and raises kWireVersion.
+// Golden bytes: a change here changes the protocol and must increment kWireVersion.
 #include <gtest/gtest.h>
 
 #include <array>
