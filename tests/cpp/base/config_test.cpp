@@ -91,7 +91,7 @@ TEST(Log, levels_are_parsed_by_name) {
 
 TEST(Log, a_line_is_signed_and_below_the_limit_silent) {
   log::set_rank(3);
-  log::set_rank(4);  // the first group's rank stays
+  log::set_rank(4);  // the rank of the first group is kept
   testing::internal::CaptureStderr();
   log::warn("something odd");
   log::info("chatter");

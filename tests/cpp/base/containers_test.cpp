@@ -71,7 +71,7 @@ TEST(SizeClassPool, allocations_are_aligned_apart_and_may_be_large) {
     allocations.insert(allocation);
     pool.release(allocation, num_bytes);
   }
-  EXPECT_EQ(allocations.size(), 4u);  // the second is the first again
+  EXPECT_EQ(allocations.size(), 4u);  // the second allocation reuses the first
 }
 
 TEST(Status, carries_code_and_text_and_clones) {

@@ -1,5 +1,5 @@
-// What a child process has of its parent's descriptors. Hang-ups show it: a socket's other end reads the end once no
-// process has a copy left.
+// Tests which of its parent's descriptors a child process inherits. The test detects them by hang-ups: a socket reads
+// the end of file when no process has a copy of the other end left.
 #include "base/inheritance.hpp"
 
 #include <fcntl.h>
@@ -24,7 +24,7 @@ namespace {
 
 using What = WithheldFromForks::What;
 
-// Two ends of a connection.
+// The two ends of a connection.
 struct Connection {
   Connection() {
     std::array<int, 2> ends{};
@@ -42,7 +42,8 @@ struct Connection {
   FileDescriptor far;
 };
 
-// A child that lives as long as this, and has what fork() left it: fork() returns here before it does there.
+// A child process that lives as long as this object and has what fork() left it. fork() returns here before it returns
+// in the child.
 class Child {
  public:
   Child() {
@@ -97,7 +98,7 @@ TEST(Inheritance, follows_a_descriptor_that_moves_and_forgets_one_that_is_closed
   const int number = first.near.get();
   FileDescriptor moved = std::move(first.near);
   moved = FileDescriptor();
-  Connection second;  // takes the number that is free
+  Connection second;  // reuses the free descriptor number
   ASSERT_EQ(second.near.get(), number);
   const Child child;
   second.near = FileDescriptor();
@@ -111,7 +112,7 @@ TEST(Inheritance, child_has_blanks_in_place_of_what_is_withheld) {
   if (child == 0) {
     struct stat facts{};
     const bool is_blank = fstat(connection.near.get(), &facts) == 0 && !S_ISSOCK(facts.st_mode);
-    connection.near = FileDescriptor();  // an owner's copy in the child closes the blank, and nothing else
+    connection.near = FileDescriptor();  // the copy of the owner in the child closes only the placeholder
     _exit(is_blank && fcntl(connection.far.get(), F_GETFD) >= 0 ? 0 : 1);
   }
   int status = 0;
@@ -141,7 +142,8 @@ TEST(Inheritance, sockets_of_epoll_sets_within_a_set_are_withheld_and_nothing_el
   EXPECT_EQ(read(counter.get(), &count, sizeof count), static_cast<ssize_t>(sizeof count));
 }
 
-// A child from before keeps the first connection, so the set still watches it by a number that is another one's now.
+// An earlier child keeps the first connection open. The set still watches it, under a number that now belongs to
+// another connection.
 TEST(Inheritance, a_number_that_has_become_another_file_is_left_alone) {
   Connection first;
   const int number = first.near.get();

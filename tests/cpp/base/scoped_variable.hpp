@@ -1,4 +1,4 @@
-// An environment variable for as long as a test needs it; it was not set before.
+// Sets an environment variable during its lifetime. The variable must not be set before.
 #pragma once
 
 #include <stdlib.h>
