@@ -1,4 +1,4 @@
-// Every registered algorithm, on 1 to 17 ranks, over a loopback that delays and reorders by seed.
+// Tests every registered algorithm on 1 to 17 ranks, over a loopback that delays and reorders by seed.
 #include <gtest/gtest.h>
 
 #include "collectives/allocation_counter.hpp"
@@ -8,7 +8,7 @@
 #include "collectives/world.hpp"
 #include "counted_new.hpp"
 
-// Counted, so that a test can prove the message path free of them.
+// Allocations are counted, so that a test can prove that the message path makes none.
 void axon::on_allocation() noexcept {
   axon::collectives::AllocationCounter::on_allocation();
 }
@@ -71,7 +71,7 @@ TEST_P(AlgorithmTest, right_over_many_chunks) {
     const size_t num_elements = (size_t{5} << 16) * (whole ? static_cast<size_t>(num_ranks) : 1) + 13;
     for (const uint64_t seed : {0, 3}) expect_success(uniform_case(GetParam().kind, num_ranks, num_elements), seed);
   }
-  // More than are ever in flight, 16 between hosts, also where they are largest.
+  // More messages than are ever in flight, which is 16 between hosts, at their largest size too.
   static constexpr size_t kTenMiB = (size_t{10} << 20) / sizeof(float);
   const size_t num_elements = GetParam().kind == transport::OperationKind::kReduceScatter ? kTenMiB : 2 * kTenMiB;
   if (reduces()) expect_success(uniform_case(GetParam().kind, 2, num_elements), 3);

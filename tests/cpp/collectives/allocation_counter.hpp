@@ -1,5 +1,5 @@
-// Counts allocations from the heap while it runs, in this thread; the test binary's operator new tells it. What tests
-// themselves allocate on the way is left out with Pause.
+// Counts heap allocations of this thread during its lifetime; the test binary's operator new reports them. A Pause
+// leaves out the test's own allocations.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class AllocationCounter {
     ~Pause() { --pauses_; }
   };
 
-  // Inside a Pause: back to the code under test.
+  // Resumes counting inside a Pause, for the code under test.
   class Resume {
    public:
     Resume() noexcept : pauses_before_(pauses_) { pauses_ = 0; }

@@ -1,4 +1,4 @@
-// Reductions once more, one scalar at a time and in the plainest way: what the vector kernels are compared with.
+// Reference reductions, one scalar at a time and in the plainest form, against which the vector kernels are checked.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace axon::reference {
 
 using Bytes = std::vector<std::byte>;
 
-// How a type is read into what it is accumulated in, and written back.
+// How a type is converted to its accumulator type, and back.
 template <typename T>
 struct Codec {
   using Stored = T;
@@ -24,7 +24,7 @@ struct Codec {
   static Stored encode(Accumulator value) { return value; }
 };
 
-// A binary floating-point format of 16 bits, in arithmetic on doubles alone.
+// A 16-bit binary floating-point format, computed in double arithmetic alone.
 template <int kMantissaBits, int kBias>
 struct HalfCodec {
   using Stored = uint16_t;
@@ -50,7 +50,7 @@ struct HalfCodec {
     if (std::isinf(value)) return sign | infinity;
     if (value == 0) return sign;
     const int exponent = std::max(std::ilogb(value), 1 - kBias);
-    // In units of the last place; nearbyint rounds to nearest, ties to even. A carry moves on into the exponent.
+    // In units of the last place. nearbyint rounds to nearest, ties to even. A carry propagates into the exponent.
     const double units = std::nearbyint(std::ldexp(std::fabs(static_cast<double>(value)), kMantissaBits - exponent));
     const int bits = ((exponent + kBias - 1) << kMantissaBits) + static_cast<int>(units);
     return sign | static_cast<uint16_t>(std::min<int>(bits, infinity));
@@ -112,7 +112,8 @@ T fold(Reduction reduction, T left, T right) {
   if constexpr (kIsComplex<T>) {
     return left + right;
   } else if constexpr (std::is_integral_v<T>) {
-    const auto a = static_cast<uint64_t>(left), b = static_cast<uint64_t>(right);  // wraps without harm
+    // Unsigned arithmetic wraps without undefined behaviour.
+    const auto a = static_cast<uint64_t>(left), b = static_cast<uint64_t>(right);
     const uint64_t sum = a + b, product = a * b;
     if (reduction == Reduction::kProduct) return static_cast<T>(product);
     if (reduction == Reduction::kBitAnd) return static_cast<T>(a & b);
@@ -167,7 +168,7 @@ inline Bytes combine(const collectives::ReductionPlan& plan, const std::vector<B
   });
 }
 
-// Bitwise, but any NaN is as good as another.
+// Compares bitwise, except that all NaNs are equal.
 template <typename T>
 bool same(T a, T b) {
   if constexpr (kIsComplex<T>) return same(a.real(), b.real()) && same(a.imag(), b.imag());
@@ -177,7 +178,7 @@ bool same(T a, T b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
 }
 
-// The first element in which two arrays differ, or their length.
+// Returns the index of the first element in which two arrays differ, or their length.
 inline size_t first_difference(DataType dtype, const Bytes& left, const Bytes& right) {
   return with_codec(dtype, [&]<typename C>(C) {
     using Stored = typename C::Stored;

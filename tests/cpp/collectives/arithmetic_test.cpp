@@ -39,7 +39,7 @@ std::string describe(const ReductionPlan& plan) {
   return std::string(name_of(plan.reduction)) + " of " + name_of(plan.dtype) + ", seed " + std::to_string(kSeed);
 }
 
-// Bytes at any alignment, with others around them that nobody may touch.
+// Bytes at any alignment, surrounded by guard bytes that no kernel may touch.
 class Fenced {
  public:
   Fenced(size_t num_bytes, size_t misalignment)
@@ -91,7 +91,7 @@ std::vector<Bytes> random_operands(DataType dtype, Values values) {
   return operands;
 }
 
-// Each test runs over every instruction set of this processor.
+// Each test runs with every instruction set of this processor.
 class ArithmeticTest : public testing::TestWithParam<const arithmetic::KernelTable*> {
  protected:
   static arithmetic::PlanKernels kernels(const ReductionPlan& plan) {
@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(InstructionSets, ArithmeticTest,
                          testing::ValuesIn(arithmetic::usable_tables().begin(), arithmetic::usable_tables().end()),
                          [](const auto& info) { return info.param->name; });
 
-// Copies of the first operands, cut to a length, each at another alignment.
+// Copies of the first operands, truncated to a length, each at a different alignment.
 struct Placed {
   Placed(const std::vector<Bytes>& operands, size_t num_operands, size_t num_bytes, size_t misalignment) {
     for (size_t k = 0; k < num_operands; ++k) memory.emplace_back(operands[k], num_bytes, misalignment * (k + 1) % 64);
@@ -192,7 +192,7 @@ void check_narrowing(const arithmetic::PlanKernels& kernels) {
   std::mt19937_64 random(kSeed);
   std::vector<float> values;
   for (uint32_t i = 0; i < 1 << 16; ++i) {
-    // Every stored value, its neighbours in float, and what lies half-way to the next one: the ties.
+    // Every stored value, its neighbours in float, and the midpoint to the next value, which is a tie.
     const uint32_t bits = std::bit_cast<uint32_t>(C::decode(static_cast<uint16_t>(i)));
     const uint32_t tie =
         std::bit_cast<uint32_t>((C::decode(static_cast<uint16_t>(i)) + C::decode(static_cast<uint16_t>(i + 1))) / 2);
@@ -219,7 +219,7 @@ TEST_P(ArithmeticTest, halves_widen_and_narrow_exactly) {
   check_narrowing<reference::BFloat16Codec>(bfloat16);
 }
 
-// What a divisor is hard on: the limits, and both sides of its multiples; the rest at random.
+// Hard cases for a divisor: the limits, and both neighbours of its multiples. The rest is random.
 template <typename T>
 std::vector<T> dividends(uint64_t divisor, std::mt19937_64& random) {
   const uint64_t bases[]{0,
@@ -309,13 +309,13 @@ std::vector<T> combined(const ReductionPlan& plan, const std::vector<std::vector
 }
 
 TEST(Arithmetic, halves_are_rounded_once) {
-  // In float16 2048 + 1 is 2048, twice; in float32 both ones count.
+  // In float16, 2048 + 1 rounds to 2048, both times. In float32 both ones count.
   const std::vector<std::vector<uint16_t>> operands{{0x6800}, {0x3c00}, {0x3c00}};
   EXPECT_EQ(combined({DataType::kFloat16, Reduction::kSum}, operands), std::vector<uint16_t>{0x6801});
 }
 
 TEST(Arithmetic, half_average_does_not_overflow_on_the_way) {
-  const std::vector<std::vector<uint16_t>> operands{{0x7bff}, {0x7bff}};  // the greatest
+  const std::vector<std::vector<uint16_t>> operands{{0x7bff}, {0x7bff}};  // the largest finite value
   EXPECT_EQ(combined({DataType::kFloat16, Reduction::kAverage, 2}, operands), std::vector<uint16_t>{0x7bff});
 }
 

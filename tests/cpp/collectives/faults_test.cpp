@@ -1,5 +1,5 @@
-// Every algorithm with a transport that fails, delays, reorders or dies at each of its steps: whoever ends well has the
-// right result, and nobody is stuck once all have been told.
+// Tests every algorithm with a transport that fails, delays, reorders or dies at each of its steps. A rank that ends
+// with success has the right result, and no rank hangs when all have been notified.
 #include <gtest/gtest.h>
 
 #include "collectives/operands.hpp"
@@ -24,15 +24,15 @@ class FaultsTest : public testing::TestWithParam<FaultCase> {
   };
 
   int num_ranks() const { return GetParam().num_ranks; }
-  // Between messages that are paired with each other: all pairs up to four ranks, some of them beyond.
+  // The distance between paired messages: all pairs up to four ranks, and a sample beyond.
   uint64_t stride() const { return num_ranks() <= 4 ? 1 : 7; }
 
-  // Some messages are eager, others wait to be fetched.
+  // Some messages are eager, others wait for a fetch.
   Outcome run(const transport::FaultPlan& plan) const {
     SCOPED_TRACE(to_string(plan));
     OperationCase operation = uniform_case(GetParam().row.kind, num_ranks(), 700);
     operation.root = 1;
-    Operands operands(operation, num_ranks());  // outlives the world, whose transports may still read it
+    Operands operands(operation, num_ranks());  // must outlive the world, whose transports may still read it
     World world(num_ranks(), plan);
     const std::vector<Status> statuses = world.run(operands.calls(GetParam().row));
     Outcome outcome{.num_sends = world.num_sends(), .num_fetches = world.num_fetches()};
@@ -77,9 +77,9 @@ TEST_P(FaultsTest, survives_the_death_of_any_rank_at_any_step) {
   }
 }
 
-// One message comes after all that can go on without it, and a second one at any time before or after.
+// One message arrives after all that can proceed without it, and a second one at any time before or after it.
 TEST_P(FaultsTest, is_right_whichever_two_messages_come_late) {
-  static constexpr uint64_t kLast = 15;  // rounds; the world gives up after some more in which nothing moves
+  static constexpr uint64_t kLast = 15;  // in rounds; the world gives up after further rounds in which nothing moves
   const uint64_t num_sends = run(delays_of_seed(0)).num_sends;
   for (uint64_t last = 1; last <= num_sends; last += stride()) {
     for (uint64_t other = 1; other <= num_sends; ++other) {
@@ -94,7 +94,7 @@ TEST_P(FaultsTest, is_right_whichever_two_messages_come_late) {
   }
 }
 
-// A message that comes late, and a send that fails.
+// A late message combined with a failing send.
 TEST_P(FaultsTest, survives_a_failing_send_whichever_message_comes_late) {
   const uint64_t num_sends = run(delays_of_seed(0)).num_sends;
   for (uint64_t late = 1; late <= num_sends; late += stride()) {
@@ -126,8 +126,7 @@ INSTANTIATE_TEST_SUITE_P(Registered, FaultsTest, testing::ValuesIn(fault_cases()
                                   std::to_string(fault.num_ranks) + "_ranks";
                          });
 
-// Two ranks that call different things at the same sequence number: rank 0's inbox or rank 1's finds out, whoever of
-// them entered first.
+// Two ranks call different operations at the same sequence number. Either inbox notices, whichever rank entered first.
 TEST(MismatchTest, different_operations_fail_on_both_ranks) {
   for (const uint64_t seed : {0, 1, 2, 3, 4, 5}) {
     Operands reducing(uniform_case(transport::OperationKind::kAllReduce, 2, 100), 2);

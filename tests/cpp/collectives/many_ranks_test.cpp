@@ -1,4 +1,5 @@
-// 1,024 ranks in this process: small operations are right, in a number of steps that grows as the logarithm.
+// Tests 1,024 ranks in this process: small operations give right results, in a number of steps that grows with the
+// logarithm of the ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,12 +25,12 @@ class ManyRanksTest : public testing::TestWithParam<Size> {
     return select(GetParam().kind, {num_ranks, false}, GetParam().num_elements * num_shards * sizeof(float), {});
   }
 
-  // The most that a rank sends and gets.
+  // The most messages that a rank sends and receives.
   static uint64_t run(int num_ranks, uint64_t seed) {
     const AlgorithmRow& row = algorithm(num_ranks);
     Operands operands(uniform_case(row.kind, num_ranks, GetParam().num_elements), num_ranks);
     transport::FaultPlan plan = delays_of_seed(seed);
-    plan.largest_eager_num_bytes = size_t{64} << 10;  // as over UCX: a step is a message, sent or got
+    plan.largest_eager_num_bytes = size_t{64} << 10;  // as over UCX; each step is a message, sent or received
     World world(num_ranks, plan);
     uint64_t most_steps = 0;
     for (const Status& status : world.run(operands.calls(row))) EXPECT_TRUE(status.ok()) << status.message();
@@ -49,7 +50,7 @@ TEST_P(ManyRanksTest, right_in_a_logarithm_of_steps) {
   for (const int num_ranks : {16, 64, 256, 1000, 1024}) {
     const auto rounds = static_cast<uint64_t>(std::bit_width(static_cast<unsigned>(num_ranks) - 1));
     const uint64_t most_steps = run(num_ranks, 0);
-    // A message sent and one got in each round, and two more rounds where the ranks are no power of two.
+    // One message sent and one received per round, and two more rounds if the number of ranks is not a power of two.
     EXPECT_LE(most_steps, 2 * rounds + 4) << num_ranks << " ranks, " << algorithm(num_ranks).name;
     EXPECT_GE(most_steps, 2 * rounds - 2);
   }

@@ -12,13 +12,13 @@
 namespace axon::collectives {
 namespace {
 
-// Small non-negative integers, exact in every type; all bytes of float types but the leading ones are zero.
+// Small non-negative integers, which are exact in every type. In float types only the leading bytes are nonzero.
 void store_integer(DataType dtype, std::byte* at, uint32_t value) {
   const auto put = [at](auto typed) { std::memcpy(at, &typed, sizeof(typed)); };
   const auto as_float = static_cast<float>(value);
   switch (dtype) {
     case DataType::kFloat16:
-      // 1.f mantissa of 10 bits, exponent biased by 15, from float's 23 and 127
+      // converts float's 23-bit mantissa and bias 127 to a 10-bit mantissa and bias 15
       return put(static_cast<uint16_t>(value == 0 ? 0 : (std::bit_cast<uint32_t>(as_float) - (112u << 23)) >> 13));
     case DataType::kBFloat16:
       return put(static_cast<uint16_t>(std::bit_cast<uint32_t>(as_float) >> 16));

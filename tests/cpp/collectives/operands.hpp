@@ -1,4 +1,4 @@
-// The tensors of one operation on all ranks, filled with small integers, and what they have to become.
+// The tensors of one operation on all ranks, filled with small integers, and the expected results.
 #pragma once
 
 #include <span>
@@ -14,12 +14,12 @@ struct OperationCase {
   DataType dtype = DataType::kFloat32;
   Reduction reduction = Reduction::kNone;
   int root = 0;
-  // Elements of the shard of each rank; operations with one tensor take the first. all_to_all: of the shard from any
-  // rank r to this one, r added.
+  // The number of elements in each rank's shard; operations with one tensor use the first. In an all_to_all, the shard
+  // from rank r to this rank has r more.
   std::vector<size_t> num_elements{};
 };
 
-// One size for all ranks.
+// All ranks have the same size.
 OperationCase uniform_case(transport::OperationKind kind, int num_ranks, size_t num_elements);
 
 class Operands {
@@ -30,11 +30,11 @@ class Operands {
 
   std::vector<Call> calls(const AlgorithmRow& row) const;
 
-  // Outputs are as they were before the operation.
+  // Restores the outputs to their content before the operation.
   void reset();
-  // Every output of `rank` is what the operation should yield, and its inputs are untouched.
+  // Expects that every output of `rank` has the expected value, and its inputs are unchanged.
   void expect_right(int rank) const;
-  // Outputs are the same on all ranks, bit for bit.
+  // Expects that outputs are bitwise identical on all ranks.
   void expect_all_equal() const;
 
  private:

@@ -64,7 +64,7 @@ TEST(RingScheduleTest, visits_every_step_of_every_chunk_once) {
   std::set<std::pair<int, size_t>> seen;
   for (size_t i = 0; i < schedule.count(); ++i) seen.insert({schedule[i].step, schedule[i].chunk});
   EXPECT_EQ(seen.size(), schedule.count());
-  EXPECT_EQ(schedule.count(), 3u * 6u);  // the last group has a chunk that no shard has
+  EXPECT_EQ(schedule.count(), 3u * 6u);  // the last group has a chunk that lies in no shard
   EXPECT_EQ(schedule[0], (RingSchedule::Item{0, 0}));
   EXPECT_EQ(schedule[3], (RingSchedule::Item{1, 1}));
   EXPECT_EQ(schedule[6], (RingSchedule::Item{0, 2}));

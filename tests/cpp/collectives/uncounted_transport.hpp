@@ -1,5 +1,5 @@
-// A transport whose own allocations do not count: loopback, which stands in for UCX, allocates as it likes. What its
-// receiver does with a message counts again.
+// A transport whose own allocations are not counted: the loopback replaces UCX in tests and may allocate. Allocations
+// of its receiver count.
 #pragma once
 
 #include <memory>

@@ -11,7 +11,7 @@
 
 namespace axon::collectives {
 
-// A rank is told to have lost a peer this many empty rounds later at most (FaultPlan::longest_delay).
+// A rank is notified of a lost peer within this many empty rounds (FaultPlan::longest_delay).
 static constexpr int kQuietRounds = 20;
 
 transport::FaultPlan delays_of_seed(uint64_t seed) {
@@ -25,7 +25,7 @@ transport::FaultPlan delays_of_seed(uint64_t seed) {
   return plan;
 }
 
-// With some seeds so small that most messages wait at their sender: for their payload's sake, or whole.
+// Some seeds choose limits so small that most messages wait at their sender, either their payload or the whole message.
 static messaging::Allowance allowance_of_seed(uint64_t seed, int num_ranks) {
   switch (seed % 4) {
     case 2:
@@ -43,7 +43,7 @@ struct World::Rank final : messaging::ControlHandler, messaging::InboxListener {
     team.on_one_host = world.seed_ % 2 == 0;
   }
 
-  // Peers are added rank by rank, so that a peer's id is its rank.
+  // Peers are added in order of rank, so that a peer's id is its rank.
   void join(const std::vector<std::unique_ptr<Rank>>& ranks) {
     for (const auto& other : ranks) {
       team.peers.push_back(transport.add_peer(other->transport.address(), true).value());
@@ -115,7 +115,7 @@ std::vector<Status> World::run(const std::vector<Call>& calls) {
   return statuses;
 }
 
-// Ranks enter in an order of the seed's, and some of them have had messages by then.
+// Ranks enter in an order that the seed decides. Some of them have received messages by then.
 void World::start(const std::vector<Call>& calls) {
   std::vector<size_t> order;
   {
@@ -139,7 +139,7 @@ void World::start(const std::vector<Call>& calls) {
   }
 }
 
-// A little progress on every rank; false if nothing moved.
+// Makes some progress on every rank. Returns whether anything moved.
 bool World::advance() {
   bool moved = false;
   for (auto& rank : ranks_) moved |= rank->messenger.progress() != 0;
@@ -162,7 +162,7 @@ void World::fail_all(const Status& reason) {
   }
 }
 
-// What nobody fetched is refused; then nothing may be left in the transport's hands, unless it died with a rank.
+// Payloads that no rank fetched are refused. Then no payload may remain in the transport, unless it died with a rank.
 void World::come_to_rest() {
   bool all_alive = true;
   for (auto& rank : ranks_) {

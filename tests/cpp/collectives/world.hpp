@@ -1,9 +1,10 @@
-// n ranks of one group over loopback, driven round-robin by one thread until nothing moves: no clock, no waiting.
+// n ranks of one group over loopback, which one thread drives round-robin until nothing moves. It needs no clock and no
+// waiting.
 //
 //   World world(4, delays_of_seed(7));
-//   std::vector<Status> statuses = world.run(calls);      // one call a rank; repeatable
+//   std::vector<Status> statuses = world.run(calls);      // one call per rank; repeatable
 //
-// As the engine does, it tells every rank when one has failed.
+// Like the engine, it notifies every rank when one has failed.
 #pragma once
 
 #include <memory>
@@ -21,15 +22,15 @@ struct Call {
   CollectiveArguments arguments{};
 };
 
-// Two operations that met at one sequence number, as the rank that noticed sees them.
+// Two operations that met at one sequence number, as seen by the rank that noticed.
 struct Mismatch {
   int rank;
   transport::OperationKind theirs;
   transport::OperationKind ours;
 };
 
-// Messages and completions come late and out of order as the seed decides; 0: all in order. Ranks of an odd seed take
-// each other for other hosts'.
+// Messages and completions arrive late and out of order, as the seed decides. 0: all arrive in order. Ranks treat each
+// other as on other hosts if the seed is odd.
 transport::FaultPlan delays_of_seed(uint64_t seed);
 
 class World {
@@ -37,8 +38,8 @@ class World {
   World(int num_ranks, const transport::FaultPlan& plan);
   ~World();
 
-  // The status of each rank's operation; a dead rank's is a failure. If no rank can go on, all are told to fail; the
-  // test fails if one is stuck even then.
+  // Returns the status of each rank's operation; a dead rank's is a failure. If no rank can proceed, all are notified
+  // of a failure. The test fails if a rank hangs even then.
   std::vector<Status> run(const std::vector<Call>& calls);
 
   bool is_alive(int rank) const { return !fabric_.is_dead(static_cast<uint32_t>(rank)); }
