@@ -1,5 +1,5 @@
-// Short operations between engines that stand on rings, as a process's own does, allocate nothing from the heap, on any
-// thread, once warm.
+// Checks that warm short operations between engines with rings, as a process's own engine has them, make no heap
+// allocation on any thread.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 #include "transport/rings/ring.hpp"
 
 namespace {
-std::atomic<bool> counting{false};  // in all threads: the background's, too
+std::atomic<bool> counting{false};  // counts in all threads, the background thread included
 std::atomic<size_t> num_allocations{0};
 }  // namespace
 
@@ -28,10 +28,10 @@ constexpr int kNumRounds = 100;
 
 class EngineAllocation : public testing::TestWithParam<size_t> {};
 
-// Elements: in one entry of a ring, in two, in many, and more than a ring takes.
+// Element counts that fit in one ring entry, in two, in many, and that exceed a ring's limit.
 INSTANTIATE_TEST_SUITE_P(Sizes, EngineAllocation, testing::Values(1, 8, 200, 1000));
 
-// Rank 0 sends, rank 1 receives; both reduce; and so on.
+// Rank 0 sends and rank 1 receives, both reduce, and so on in turn.
 std::vector<std::unique_ptr<TestOperation>> operations_of(size_t rank, size_t num_elements) {
   std::vector<std::unique_ptr<TestOperation>> operations;
   for (int round = 0; round < kNumRounds; ++round) {
@@ -52,7 +52,8 @@ TEST_P(EngineAllocation, none_once_warm) {
   const auto network = transport::kRings.make();
   Engines engines(transports_of(*network, 2));
   const auto group = engines.form("warm");
-  // More than will be in flight, all of which come before they are awaited: at one rank, then at the other.
+  // More operations than will be in flight, all of which arrive before they are awaited, first at one rank, then at the
+  // other.
   for (const int first : {0, 1}) {
     const int second = 1 - first;
     const std::vector<std::unique_ptr<TestOperation>> operations[] = {operations_of(0, GetParam()),
@@ -81,7 +82,7 @@ TEST_P(EngineAllocation, none_once_warm) {
     for (const size_t rank : {0, 1}) finish(*group[rank], *operations[rank][i]);
   }
   counting.store(false);
-  EXPECT_EQ(num_allocations.exchange(0), 0u) << "in " << 2 * kNumRounds << " operations a rank";
+  EXPECT_EQ(num_allocations.exchange(0), 0u) << "in " << 2 * kNumRounds << " operations per rank";
   EXPECT_EQ(operations[1][2]->data, std::vector<int32_t>(GetParam(), 1));
   EXPECT_EQ(operations[0].back()->data, std::vector<int32_t>(GetParam(), 2 * (kNumRounds - 1)));
 }

@@ -1,4 +1,4 @@
-// The words for who is missing and what each rank has called last.
+// Tests the texts that name missing ranks and each rank's latest call.
 #include "engine/answers.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Ranks that abort a group: whoever would wait for them in vain is told, and what they had sent still comes.
+// Tests ranks that abort a group: ranks that would wait for them are notified, and messages sent before still arrive.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -69,7 +69,7 @@ TEST_P(DepartureTest, sends_to_a_rank_that_aborts_fail_now_and_later) {
   auto later = TestOperation::send({1}, 1, 2);
   run(*group_[0], *later);
   expect_told(0, *later, "rank 1");
-  group_[1].reset();  // lets go of what it was sent
+  group_[1].reset();  // releases the messages that it was sent
   await_release(*waiting);
 }
 
@@ -79,7 +79,7 @@ TEST_P(DepartureTest, sends_that_nobody_has_received_do_not_succeed_when_the_gro
   group_[0]->start(*waiting);
   run(*group_[0], *arrived);
   auto witness = TestOperation::receive(1, 0, 2);
-  EXPECT_TRUE(run(*group_[1], *witness).ok());  // behind the other one
+  EXPECT_TRUE(run(*group_[1], *witness).ok());  // submitted after the other one
   group_[1].reset();
   ASSERT_TRUE(group_[0]->wait(*waiting, sync::Clock::now() + 10s));
   EXPECT_FALSE(waiting->status().ok());

@@ -1,5 +1,5 @@
-// Whole engines with their background threads, ranks as threads of this process, over UCX, with rings above it and
-// without.
+// Tests complete engines with their background threads, with ranks as threads of this process, over UCX, with and
+// without rings.
 #include "engine/engine.hpp"
 
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ TEST_P(EngineTest, sends_to_itself_match_by_tag) {
   }
 }
 
-// 16 threads a rank, each on a group of its own, beside each other through one engine.
+// 16 threads per rank, each with its own group, use one engine concurrently.
 TEST_P(EngineTest, threads_work_on_groups_of_their_own) {
   static constexpr int kNumThreads = 16;
   static constexpr int kNumRounds = 30;
@@ -144,7 +144,7 @@ TEST_P(EngineTest, threads_work_on_groups_of_their_own) {
 
 class TwoRanks : public testing::TestWithParam<transport::NetworkKind> {
  protected:
-  // What the other rank sent before it failed may still complete an operation here; the notice follows it.
+  // Messages that the other rank sent before it failed may still complete an operation here. The notice follows them.
   static Status first_failure(Communicator& communicator) {
     for (int i = 0; i < 3; ++i) {
       auto operation = TestOperation::all_reduce({1, 2}, 30s);
@@ -195,7 +195,7 @@ TEST_P(TwoRanks, mismatched_size_fails_both_naming_both) {
 }
 
 TEST_P(TwoRanks, mismatch_is_found_though_neither_waits_for_the_other) {
-  // Each is the root of its own broadcast, so each only sends; the next operation tells.
+  // Each rank is the root of its own broadcast, so each only sends. The next operation notices the mismatch.
   on_all_ranks(2, [&](int rank) {
     auto broadcast = TestOperation::broadcast({1}, rank, 30s);
     const bool first_ok = run(*group_[rank], *broadcast).ok();

@@ -21,7 +21,7 @@ static std::unique_ptr<TestOperation> make(transport::OperationKind kind, std::v
 }
 
 TestOperation::~TestOperation() {
-  EXPECT_TRUE(released.load()) << "destroyed while the engine uses it";
+  EXPECT_TRUE(released.load()) << "the operation was destroyed while the engine uses it";
 }
 
 std::unique_ptr<TestOperation> TestOperation::all_reduce(std::vector<int32_t> values,
@@ -134,7 +134,7 @@ const Status& run(Communicator& communicator, TestOperation& operation) {
 void await_release(const TestOperation& operation) {
   const sync::Clock::time_point deadline = sync::Clock::now() + 10s;
   while (!operation.released.load() && sync::Clock::now() < deadline) std::this_thread::yield();
-  EXPECT_TRUE(operation.released.load()) << "the engine still uses it";
+  EXPECT_TRUE(operation.released.load()) << "the engine still uses the operation";
 }
 
 }  // namespace axon::engine

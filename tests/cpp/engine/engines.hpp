@@ -1,4 +1,4 @@
-// Several engines in this process, one a rank, joined by a transport: what comm tests run on.
+// Several engines in this process, one per rank, connected by a transport. The engine tests run on them.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace axon::engine {
 
-// An operation with memory of its own. Whoever makes it waits for it before destroying it.
+// An operation with its own memory. Its creator must wait for it before destroying it.
 class TestOperation final : public Operation {
  public:
   ~TestOperation() override;
@@ -37,21 +37,22 @@ class TestOperation final : public Operation {
   ConstBuffer input_;
 };
 
-// Of one network: kRings is what a process's own engine stands on.
+// Makes transports of one network. A process's own engine uses kRings.
 std::vector<std::unique_ptr<transport::Transport>> transports_of(transport::Network& network, size_t count);
-// Transports of UCX.
+// Makes transports over UCX.
 std::vector<std::unique_ptr<transport::Transport>> ucx_transports(size_t count);
-// Transports of one network in memory.
+// Makes transports of one network in memory.
 std::vector<std::unique_ptr<transport::Transport>> loopback_transports(transport::LoopbackFabric& fabric, size_t count);
 
 class Engines {
  public:
-  // Every rank is another process to the others, as far as they can tell.
+  // Each rank looks like a separate process to the others.
   explicit Engines(std::vector<std::unique_ptr<transport::Transport>> transports);
 
-  // A new group of all ranks.
+  // Forms a new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);
-  // The same rank by rank: all exchange addresses, and each forms the group when it comes to it, or gives it up.
+  // Forms a group rank by rank: all ranks exchange addresses, then each forms the group at its own time, or abandons
+  // it.
   std::vector<PeerAddress> make_addresses();
   void give_up_addresses() { own_addresses_.clear(); }
   std::unique_ptr<Communicator> form(const std::string& name, int rank, const std::vector<PeerAddress>& addresses);
@@ -62,13 +63,13 @@ class Engines {
   std::vector<std::unique_ptr<const OwnAddress>> own_addresses_;
 };
 
-// Runs a function on every rank, each on a thread of its own, to the end.
+// Runs a function on every rank, each on its own thread, and waits for all.
 void on_all_ranks(size_t num_ranks, const std::function<void(int rank)>& run);
 
-// Starts an operation and waits until it is released; its status.
+// Starts an operation, waits until it is released, and returns its status.
 const Status& run(Communicator& communicator, TestOperation& operation);
 
-// Until the engine uses it no more: what failed may still have data in flight.
+// Waits until the engine no longer uses the operation. A failed one may still have data in flight.
 void await_release(const TestOperation& operation);
 
 }  // namespace axon::engine

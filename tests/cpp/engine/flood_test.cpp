@@ -1,5 +1,5 @@
-// Ranks that are far ahead of others: what they send waits with them, ends with whatever it waits for, and comes in
-// order. A rank that sends what it has no credit for ends the group, on every rank and beside the engine.
+// Tests ranks that are far ahead of others: their messages wait at the sender, share the fate of the operation they
+// wait for, and arrive in order. A rank that sends without credit ends the group on every rank, but not the engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class FloodTest : public testing::TestWithParam<transport::NetworkKind> {
   static constexpr size_t kNumElements = 15'000;  // 60,000 bytes: eager
   static constexpr messaging::Allowance kAllowance{.num_messages = 1 << 14, .num_bytes = 4 << 20};
 
-  // By rank 0, each finished as far as it can be by now.
+  // Sent by rank 0; each has finished as far as it can by now.
   Operations start(int count, const std::function<std::unique_ptr<TestOperation>(int)>& make) {
     Operations operations;
     for (int i = 0; i < count; ++i) group_[0]->start(*operations.emplace_back(make(i)));
@@ -37,7 +37,7 @@ class FloodTest : public testing::TestWithParam<transport::NetworkKind> {
     ASSERT_TRUE(run(*group_[1], *received).ok()) << received->status().message();
     ASSERT_EQ(received->data, expected) << "message " << number;
   }
-  // How many have failed, each with this reason.
+  // Returns how many have failed, each with this reason.
   size_t expect_ended(const Operations& operations, const std::string& reason) {
     size_t num_failed = 0;
     for (const auto& operation : operations) {
@@ -126,11 +126,11 @@ TEST_P(FloodTest, what_waits_ends_when_the_receiver_destroys_the_group) {
   group_[1].reset();
   const size_t num_failed = expect_ended(sends, "");
   const bool tells =
-      GetParam().make != transport::kUcxSharedMemory.make;  // UCX ends what is refused later with success
-  EXPECT_TRUE(!tells || num_failed > 0) << "those whose payloads waited";
+      GetParam().make != transport::kUcxSharedMemory.make;  // UCX completes later refused payloads with success
+  EXPECT_TRUE(!tells || num_failed > 0) << "sends whose payloads waited must fail";
 }
 
-// The first messages are dropped where nobody holds them; their sender learns of that, and does not wait for credit.
+// The first messages are dropped if no receiver holds them. Their sender learns of that, and does not wait for credit.
 TEST_P(FloodTest, a_sender_that_goes_on_after_its_receiver_has_left_is_told) {
   const auto first = send_small(0);
   group_[0]->start(*first);
@@ -157,7 +157,7 @@ TEST_P(FloodTest, what_waits_for_credit_names_the_rank_that_left) {
 
 TEST_P(FloodTest, what_waits_ends_when_the_receiver_shuts_down) {
   if (GetParam().make == transport::kUcxSharedMemory.make)
-    GTEST_SKIP() << "UCX does not notice; processes are watched, engines not";
+    GTEST_SKIP() << "UCX does not notice a lost engine, and only processes are watched";
   const Operations sends = start(kAllowance.num_messages + 100, send_small);
   engines_[1].shut_down();
   expect_ended(sends, "");
@@ -187,7 +187,7 @@ class Listener final : public DeviceHook {
   std::string heard;
 };
 
-// Which no rank of ours is.
+// No rank of ours sends more than its credit; this test does.
 TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   static constexpr size_t kBlock = 1 << 20;
   transport::LoopbackFabric fabric({.largest_eager_num_bytes = kBlock, .kills = {}});

@@ -1,5 +1,5 @@
-// What comes from outside the group: by a process that has not read its addresses, or in its members' name a second
-// time.
+// Tests messages from outside the group: from a process that has not read its addresses, and replayed messages in the
+// name of a member.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Reaches the engines' ports, and sends what it likes.
+// A peer that reaches the engines' ports, and sends arbitrary messages.
 class Stranger final : public transport::Receiver {
  public:
   explicit Stranger(transport::LoopbackFabric& fabric) : transport_(fabric.make_transport()) {
@@ -58,7 +58,7 @@ class ForeignTest : public testing::Test {
 };
 
 TEST_F(ForeignTest, strangers_bytes_are_refused_before_and_after_a_group_is_formed) {
-  static constexpr int kMany = 5000;  // more than are kept of a member's
+  static constexpr int kMany = 5000;  // more than are kept for one member
   std::mt19937_64 random(1);
   const auto flood = [&] {
     testing::internal::CaptureStderr();
@@ -96,7 +96,7 @@ TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
   header.slot = 0;
   header.fingerprint = again->fingerprint(1);
   stranger_.send(addresses_[0], header);
-  again->released.store(true);  // it is never started
+  again->released.store(true);  // the operation is never started
   expect_refused(2);
   expect_group_works();
 }

@@ -1,5 +1,5 @@
-// Forked children, which inherit the memory of an engine and its groups, but not the thread that drives them: whatever
-// they ask of them ends at once, and their parent's engine works on.
+// Tests forked children, which inherit the memory of an engine and its groups, but not its thread. Every request of a
+// child ends at once, and the parent's engine continues.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 
 class ForkTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
-  // Runs `body`, with its expectations, in a child, which has to come to its end.
+  // Runs `body`, with its expectations, in a child, which must reach its end.
   static void in_child(const std::function<void()>& body) {
     const pid_t child = fork();
     if (child == 0) {
@@ -31,7 +31,7 @@ class ForkTest : public testing::TestWithParam<transport::NetworkKind> {
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status) << ": does a call of the child hang?";
-    EXPECT_EQ(WEXITSTATUS(status), 0) << "failures of the child stand above";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "the child's failures are printed above";
   }
 
   static void expect_forked(const Status& status) {
@@ -39,7 +39,7 @@ class ForkTest : public testing::TestWithParam<transport::NetworkKind> {
     EXPECT_NE(status.message().find("was forked from one that uses torch_axon"), std::string::npos) << status.message();
   }
 
-  // All that a child can ask for.
+  // All requests that a child can make.
   void expect_that_nothing_works() {
     auto operation = TestOperation::all_reduce({1, 2}, 30s);
     expect_forked(run(*group_[0], *operation));
@@ -80,8 +80,8 @@ TEST_P(ForkTest, what_its_parent_has_in_flight_fails_in_a_child_that_waits_for_i
   in_child([&] {
     EXPECT_TRUE(group_[0]->wait(*received, sync::Clock::now() + 10s));
     expect_forked(received->status());
-    EXPECT_TRUE(group_[0]->wait(*received, sync::Clock::now() + 10s)) << "a second time";
-    received->released.store(true);  // never, in a child
+    EXPECT_TRUE(group_[0]->wait(*received, sync::Clock::now() + 10s)) << "a second wait must also end at once";
+    received->released.store(true);  // the engine never releases it in a child
   });
   EXPECT_FALSE(received->finished());
   auto sent = TestOperation::send({1, 2, 3}, 0, 0);
@@ -114,7 +114,7 @@ TEST_P(ForkTest, children_of_every_moment_of_a_busy_engine_come_to_their_end) {
   expect_that_all_works();
 }
 
-// The process's own engine, which a child can only start if its parent uses none.
+// The process's own engine. A child can start one only if its parent has none.
 class ForkedInstanceTest : public testing::Test {
  protected:
   static std::unique_ptr<Communicator> form_alone() {
@@ -165,7 +165,7 @@ class ForkedInstanceTest : public testing::Test {
 TEST_F(ForkedInstanceTest, children_of_a_parent_that_has_ended_its_groups_form_their_own) {
   const auto closed = form_alone();
   expect_sum(*closed, 7, 7);
-  closed->close();  // but not destroyed, as where somebody keeps a Work
+  closed->close();  // but not destroyed, as when the program keeps a Work
   Engine::end_unused_instance();
   std::array<int, 2> ends{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);

@@ -1,4 +1,4 @@
-// Ranks that form a group at different times: what reaches a rank before it has formed the group still counts.
+// Tests ranks that form a group at different times: messages that reach a rank before it has formed the group are kept.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -15,7 +15,7 @@ class FormingTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
   static constexpr int kMany = 200;
 
-  // Rank 1's engine has taken in all that rank 0's has sent: in order.
+  // Waits until rank 1's engine has received all of rank 0's messages; they arrive in order.
   void let_messages_arrive() {
     static constexpr size_t kNumElements = 2 * transport::RingMemory::kMostBytes / sizeof(int32_t);
     auto sent = TestOperation::send(std::vector<int32_t>(kNumElements), 1, 0);
@@ -26,7 +26,7 @@ class FormingTest : public testing::TestWithParam<transport::NetworkKind> {
     await_release(*sent);
   }
 
-  // By rank 0, before rank 1 has formed the group: more than is sent without waiting for receives.
+  // Sent by rank 0 before rank 1 has formed the group: more messages than are sent without waiting for receives.
   std::vector<std::unique_ptr<TestOperation>> send_many() {
     std::vector<std::unique_ptr<TestOperation>> sends;
     for (int i = 0; i < kMany; ++i) {
@@ -36,7 +36,7 @@ class FormingTest : public testing::TestWithParam<transport::NetworkKind> {
     return sends;
   }
 
-  // What rank 1's first collective says, and that it does not wait for its timeout.
+  // Returns the error of rank 1's first collective, which must not wait for its timeout.
   void expect_to_hear_at_once(const std::string& reason) {
     let_messages_arrive();
     const std::unique_ptr<Communicator> late = engines_.form("late", 1, addresses_);
@@ -98,7 +98,7 @@ TEST_P(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_t
   auto received = TestOperation::receive(1, 0, 3);
   EXPECT_TRUE(run(*late, *received).ok()) << received->status().message();
   EXPECT_EQ(received->data[0], 7);
-  EXPECT_EQ(engines_[1].num_refused(), 0) << "members are not strangers";
+  EXPECT_EQ(engines_[1].num_refused(), 0) << "a member's messages must not be refused as foreign";
 }
 
 TEST_P(FormingTest, group_cannot_be_formed_with_an_address_that_was_given_up) {

@@ -27,7 +27,7 @@ bool sees(const HostBeacon::Name& name) {
   return seen.ok() && seen.value();
 }
 
-// The exit code of a child that runs this.
+// Returns the exit code of a child that runs this.
 int in_child(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());
@@ -42,7 +42,7 @@ TEST(HostBeacon, is_seen_while_it_is_lit) {
   {
     const Result<HostBeacon> beacon = HostBeacon::light(name);
     ASSERT_TRUE(beacon.ok());
-    for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(sees(name)) << "looking fills something up, look " << i;
+    for (int i = 0; i < 10'000; ++i) ASSERT_TRUE(sees(name)) << "checks exhaust a resource, check " << i;
     EXPECT_EQ(in_child([&] { return sees(name) ? 7 : 1; }), 7);
   }
   EXPECT_FALSE(sees(name));
@@ -63,7 +63,7 @@ TEST(HostBeacon, is_not_seen_from_another_network_namespace) {
     if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return 2;
     return sees(name) ? 1 : 0;
   });
-  if (code == 2) GTEST_SKIP() << "this kernel or container makes no network namespaces";
+  if (code == 2) GTEST_SKIP() << "this kernel or container does not permit network namespaces";
   EXPECT_EQ(code, 0);
 }
 
@@ -74,12 +74,12 @@ TEST(HostBeacon, goes_out_with_its_process_though_a_child_lives) {
   const pid_t child = fork();
   while (child == 0) pause();
   beacon.reset();
-  EXPECT_TRUE(comes_true([&] { return !sees(name); })) << "the child has it for ever";
+  EXPECT_TRUE(comes_true([&] { return !sees(name); })) << "the child keeps the beacon for ever";
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
 }
 
-// Not to be mistaken for an answer.
+// A check that fails must not be mistaken for an answer.
 TEST(HostBeacon, looking_without_a_descriptor_fails) {
   const HostBeacon::Name name = random_name();
   const Result<HostBeacon> beacon = HostBeacon::light(name);

@@ -1,5 +1,6 @@
-// Memory that an engine reads as another process's ring, while that one writes what it likes there: what is wrong is
-// refused and counted, a ring that makes no sense costs its writer its place, and others notice neither.
+// Tests memory that an engine reads as another process's ring, while that process writes arbitrary data into it.
+// Invalid messages are refused and counted, and an invalid ring makes its writer a lost peer. Other processes are not
+// affected.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -26,9 +27,9 @@ using namespace std::chrono_literals;
 using Integers = std::vector<int32_t>;
 
 constexpr uint32_t kTag = 3;
-constexpr uint32_t kMember = 2;  // the rank that the test speaks for
+constexpr uint32_t kMember = 2;  // the rank in whose name the test sends
 
-// A message as it stands in a ring.
+// A message as it lies in a ring.
 struct Written {
   transport::MessageHeader header;
   std::vector<std::byte> payload;
@@ -36,17 +37,17 @@ struct Written {
   ConstBuffer bytes() const noexcept { return {.data = payload.data(), .num_bytes = payload.size()}; }
 };
 
-// A ring, and its memory for whoever writes it without a writer.
+// A ring and its memory, for tests that write it without a RingWriter.
 struct SharedRing {
   transport::RingWriter writer = transport::RingWriter::make(0, 0).value();
   SharedPages pages = SharedPages::open(getpid(), writer.descriptor(), sizeof(transport::RingMemory)).value();
   transport::RingMemory& memory = *reinterpret_cast<transport::RingMemory*>(pages.data());
 };
 
-// A process that reaches an engine, and has read its address: as much as a rank of its group knows.
+// A process that can reach an engine and has read its address. It knows as much as a rank of the group.
 class Process final : public transport::Receiver {
  public:
-  static constexpr uint64_t kKey = 0x5EED;  // of its doorbell
+  static constexpr uint64_t kKey = 0x5EED;  // the key of its doorbell
 
   explicit Process(transport::LoopbackFabric& fabric) : transport_(fabric.make_transport()) {
     transport_->set_receiver(*this);
@@ -63,13 +64,13 @@ class Process final : public transport::Receiver {
     return peer_address;
   }
 
-  // Whom this address is of, or who has a key so much larger.
+  // Calls the process with this address. `key_difference` is added to the key, to name another process.
   void call(const PeerAddress& peer_address, transport::RingCall::Kind kind, int descriptor = -1,
             uint64_t key_difference = 0, uint64_t own_key = kKey) {
     const transport::RingAddress called = address_in(peer_address);
     const bool is_taken = transport::WakeUpPipe::open(called).value().call(
         {.key = called.key + key_difference, .caller = ring_address(own_key), .kind = kind, .descriptor = descriptor});
-    EXPECT_TRUE(is_taken || kind == transport::RingCall::Kind::kWake);  // who sleeps is woken by those before it
+    EXPECT_TRUE(is_taken || kind == transport::RingCall::Kind::kWake);  // a sleeper is woken by the calls before it
   }
   void wake(const PeerAddress& peer_address) { call(peer_address, transport::RingCall::Kind::kWake); }
 
@@ -95,9 +96,9 @@ class Process final : public transport::Receiver {
   transport::RingDoorbell doorbell_ = transport::RingDoorbell::make(kKey).value();
 };
 
-// Views of all rings that this process has mapped, each once.
+// Returns all rings that this process has mapped, each once.
 std::vector<const transport::RingMemory*> mapped_rings() {
-  std::map<std::string, const transport::RingMemory*> found;  // by inode
+  std::map<std::string, const transport::RingMemory*> found;  // keyed by inode
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     uintptr_t begin = 0;
@@ -113,7 +114,7 @@ std::vector<const transport::RingMemory*> mapped_rings() {
   return rings;
 }
 
-// From its first lap.
+// Returns the messages of a ring's first lap.
 std::vector<Written> messages_in(const transport::RingMemory& memory) {
   std::vector<Written> messages;
   for (uint32_t entry = 0; entry < transport::RingMemory::kNumEntries;) {
@@ -129,7 +130,7 @@ std::vector<Written> messages_in(const transport::RingMemory& memory) {
   return messages;
 }
 
-// Two engines, and a process that is a third rank of their group without being one.
+// Two engines, and a foreign process in place of the third rank of their group.
 class HostileRings : public testing::Test {
  protected:
   HostileRings() {
@@ -149,7 +150,7 @@ class HostileRings : public testing::Test {
     return made;
   }
 
-  // What the third rank sends to the first one, the next time.
+  // Returns the message that the third rank would send to the first one next.
   Written message(const Integers& values) {
     auto like = TestOperation::receive(values.size(), static_cast<int>(kMember), kTag);
     const auto bytes = std::as_bytes(std::span(values));
@@ -159,7 +160,7 @@ class HostileRings : public testing::Test {
                             .slot = kTag,
                             .fingerprint = like->fingerprint(0)},
                  .payload = {bytes.begin(), bytes.end()}};
-    like->released.store(true);  // it is never started
+    like->released.store(true);  // the operation is never started
     return made;
   }
   void write(const Written& message) {
@@ -189,7 +190,7 @@ class HostileRings : public testing::Test {
     while (engines_[0].num_refused() < count && sync::Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(engines_[0].num_refused(), count);
   }
-  // Both ways, in a group of theirs and in the one of three.
+  // Sends in both directions, in a group of the two engines and in the group of three.
   void expect_others_undisturbed() {
     for (int round = 0; round < 3; ++round) {
       on_all_ranks(2, [&](int rank) {
@@ -202,7 +203,7 @@ class HostileRings : public testing::Test {
       });
     }
   }
-  // Bytes that break the ring where its next message would be.
+  // Writes bytes that break the ring where its next message would be.
   void expect_lost_by(transport::RingHead head, uint32_t entry, uint64_t num_refused_before) {
     auto waiting = TestOperation::receive(4, static_cast<int>(kMember), kTag);
     group_[0]->start(*waiting);
@@ -247,7 +248,7 @@ TEST_F(HostileRings, foreign_bytes_between_genuine_messages_are_refused) {
 }
 
 TEST_F(HostileRings, noise_in_the_place_of_headers_is_refused) {
-  static constexpr uint32_t kMany = 500;  // some laps
+  static constexpr uint32_t kMany = 500;  // several laps of the ring
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -274,7 +275,7 @@ TEST_F(HostileRings, messages_of_its_own_once_more_are_refused) {
   expect_arrives({5, 6});
 }
 
-// Read from the ring of one engine to the other, and written once more by who has got hold of them.
+// Messages read from the ring between two engines, and replayed by a process that has captured them.
 TEST_F(HostileRings, replayed_messages_of_other_ranks_are_refused) {
   const auto is_for_first = [&](const Written& each) { return each.header.key == addresses_[0].key; };
   for (int round = 0; round < 5; ++round) expect_others_undisturbed();
@@ -340,18 +341,18 @@ TEST_F(HostileRings, offers_that_are_not_theirs_are_counted) {
   SharedRing another;
   const int descriptor = another.writer.descriptor();
   using Kind = transport::RingCall::Kind;
-  member_.call(addresses_[0], Kind::kRing, descriptor, 1);  // not for this process
+  member_.call(addresses_[0], Kind::kRing, descriptor, 1);  // addressed to another process
   expect_refused(1);
-  member_.call(addresses_[0], Kind::kRing, descriptor, 0, 0);  // by nobody
+  member_.call(addresses_[0], Kind::kRing, descriptor, 0, 0);  // from a process without a key
   expect_refused(2);
-  member_.call(addresses_[0], Kind::kRing, descriptor);  // once more
+  member_.call(addresses_[0], Kind::kRing, descriptor);  // the same ring again
   expect_refused(3);
   EXPECT_FALSE(another.writer.is_read());
   expect_arrives({1});
   expect_others_undisturbed();
 }
 
-// Does not outlive its test, whatever has failed there.
+// A child process that is killed at the end of its test, even if the test fails.
 struct Child {
   const pid_t pid = fork();
 
@@ -362,14 +363,14 @@ struct Child {
   }
 };
 
-// By a process of its own, all the time: values are the ones before or after the change, lengths and ranks stay.
+// A separate process changes the ring all the time. Values are those before or after a change; lengths and ranks stay.
 TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_receive) {
   static constexpr size_t kNumElements = 200;
   static constexpr int32_t kWritten = 0x11111111;
   const pid_t parent = getpid();
   const Child child;
   ASSERT_GE(child.pid, 0);
-  if (child.pid == 0) {  // nothing but stores to the ring's entries, but for those that begin with a head and header
+  if (child.pid == 0) {  // only stores to the ring's entries, except to those that begin with a head and header
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const uint32_t num_entries = transport::RingMemory::entries_of(kNumElements * 4);
     while (getppid() == parent) {
@@ -394,7 +395,7 @@ TEST_F(HostileRings, payloads_that_change_while_they_are_read_stay_within_their_
       num_changed += value != kWritten ? 1 : 0;
     }
   }
-  EXPECT_NE(num_changed, 0U) << "nothing has changed meanwhile";
+  EXPECT_NE(num_changed, 0U) << "no message was changed while it was read";
   expect_refused(0);
   expect_others_undisturbed();
 }

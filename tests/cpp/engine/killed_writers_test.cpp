@@ -1,5 +1,5 @@
-// Processes that are killed while they write to this one: through rings they leave nothing half done; through UCX's
-// queue sooner or later one of them leaves the engine wedged, and the next engine hears.
+// Tests processes that are killed while they write to this one. Through rings they leave no partial message. Through
+// UCX's queue, one of them sooner or later leaves the engine wedged, and the next engine receives.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -18,8 +18,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* kVictim = "KILLED_WRITERS_VICTIM";  // in a writer's environment: whom it writes to
-constexpr int kMostWriters = 300;                         // one in 2 to 25 was seen to do it
+constexpr const char* kVictim = "KILLED_WRITERS_VICTIM";  // in a writer's environment: the address to which it writes
+constexpr int kMostWriters = 300;                         // in trials, one writer in 2 to 25 wedged the queue
 
 std::string to_text(std::span<const uint8_t> bytes) {
   std::string text;
@@ -45,7 +45,7 @@ struct Pending : transport::Completion {
   }
 };
 
-// Messages that belong to no group, one after the other until it is killed.
+// Sends messages that belong to no group, one after the other, until it is killed.
 TEST(Writer, DISABLED_writes_until_it_is_killed) {
   const char* text = std::getenv(kVictim);
   ASSERT_NE(text, nullptr);
@@ -79,8 +79,8 @@ class Writer {
     PeerAddress peer_address = engine.address();
     peer_address.process = {static_cast<uint64_t>(pid_), 1};
     peer_address.pid = pid_;
-    beacon_.emplace(
-        HostBeacon::light(peer_address.process).value());  // in the writer's name: its own engine has another one
+    // Lights the beacon under the writer's identity: its own engine has another one.
+    beacon_.emplace(HostBeacon::light(peer_address.process).value());
     EXPECT_TRUE(engine.exclusively([&] { return engine.meet(peer_address).ok(); }));
   }
   ~Writer() { end(); }
@@ -99,20 +99,21 @@ class Writer {
   bool has_ended_ = false;
 };
 
-// As a waiter does, who finds nothing that it waits for.
+// Drives the engine like a waiter whose operation does not finish.
 void drive(Engine& engine, std::chrono::microseconds how_long) {
   static const sync::atomic<bool> never{false};
   engine.wait(never, sync::Clock::now() + how_long);
 }
 
-// Whether the engine is wedged after it.
+// Kills a process that writes to the engine. Returns whether the engine is wedged afterwards.
 bool kill_one_that_writes_to(Engine& engine) {
   const auto num_there = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
   const uint64_t num_before = engine.num_refused();
   Writer writer(engine);
   const auto deadline = sync::Clock::now() + 20s;
   while (engine.num_refused() < num_before + 1000 && sync::Clock::now() < deadline) drive(engine, 200us);
-  EXPECT_GE(engine.num_refused(), num_before + 1000) << "a writer that nobody hears, by an engine that is not wedged";
+  EXPECT_GE(engine.num_refused(), num_before + 1000)
+      << "an engine that is not wedged does not receive a writer's messages";
   writer.end();
   while (num_there() != 0 && sync::Clock::now() < deadline) drive(engine, 200us);
   return engine.is_wedged();
@@ -129,7 +130,8 @@ TEST(KilledWritersTest, leave_a_queue_wedged_and_the_next_engine_receives) {
   Engine& first = Engine::instance();
   int num_killed = 1;
   while (!kill_one_that_writes_to(first) && !HasFailure()) {
-    if (++num_killed > kMostWriters) GTEST_SKIP() << kMostWriters << " writers, and none was killed amid a message";
+    if (++num_killed > kMostWriters)
+      GTEST_SKIP() << kMostWriters << " writers, and none was killed while it wrote a message";
   }
   ASSERT_TRUE(first.is_wedged());
   Engine& second = Engine::instance();
@@ -144,7 +146,7 @@ TEST(KilledWritersTest, leave_a_queue_wedged_and_the_next_engine_receives) {
   const Writer writer(second);
   const auto deadline = sync::Clock::now() + 20s;
   while (second.num_refused() == num_refused && sync::Clock::now() < deadline) drive(second, 200us);
-  EXPECT_GT(second.num_refused(), num_refused) << "the second engine does not hear either";
+  EXPECT_GT(second.num_refused(), num_refused) << "the second engine does not receive either";
   Engine::shut_down_instance();
   unsetenv("AXON_TRANSPORTS");
 }

@@ -1,5 +1,5 @@
-// Hosts that look alike, as machines do that were cloned from one snapshot: an address that claims this host, and
-// cannot prove it, is another host's. Its process id means nothing here.
+// Tests hosts that look alike, as machines cloned from one snapshot do. An address that claims this host and cannot
+// prove it belongs to another host. Its process id means nothing here.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Of a process that has ended.
+// Returns the pid of a process that has ended.
 int32_t unused_pid() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
@@ -22,7 +22,8 @@ int32_t unused_pid() {
 
 class LookalikesTest : public testing::TestWithParam<transport::NetworkKind> {
  protected:
-  // The addresses as this rank reads them: of the ranks in `elsewhere`, as if they came from a clone of this host.
+  // Returns the addresses as this rank reads them: those of the ranks in `elsewhere` look as if they came from a clone
+  // of this host.
   std::vector<PeerAddress> addresses_with(std::vector<PeerAddress> addresses,
                                           const std::vector<size_t>& elsewhere) const {
     for (const size_t rank : elsewhere) {

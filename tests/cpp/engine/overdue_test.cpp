@@ -1,4 +1,5 @@
-// Waiters that give up before their operation does: told who is missing, in time, and the operation goes on.
+// Tests waiters that time out before their operation ends: they learn in time which ranks are missing, and the
+// operation continues.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +25,7 @@ class OverdueTest : public testing::TestWithParam<int> {
     });
   }
 
-  // The explanation, which takes less than a second and leaves the operation running.
+  // Returns the explanation, which takes less than a second and leaves the operation running.
   std::string explain(int rank, TestOperation& operation) {
     const sync::Clock::time_point begin = sync::Clock::now();
     const Status status = group_[rank]->explain(operation);
@@ -59,7 +60,7 @@ TEST_P(OverdueTest, collective_names_those_who_have_not_entered_and_succeeds_onc
     operations.push_back(TestOperation::all_reduce({rank, 2}, 30s));
     group_[rank]->start(*operations.back());
   }
-  for (int rank = last() - 1; rank >= 0; --rank) {  // whoever asks has entered; the last to ask sees all of them
+  for (int rank = last() - 1; rank >= 0; --rank) {  // a rank that asks has entered; the last one sees all of them
     const std::string text = explain(rank, *operations[static_cast<size_t>(rank)]);
     if (rank != 0) continue;
     expect_parts(text, {"[rank 0 of group 'test'] all_reduce #2 (int32[2], SUM): Timed out in wait(timeout). ",
@@ -77,7 +78,7 @@ TEST_P(OverdueTest, collective_names_those_who_have_not_entered_and_succeeds_onc
 TEST_P(OverdueTest, rank_that_does_not_answer_is_named_so) {
   auto operation = TestOperation::all_reduce({1}, 30s);
   group_[0]->start(*operation);
-  group_[last()].reset();  // it has left the group, and says nothing about it
+  group_[last()].reset();  // it has left the group without notice
   expect_parts(explain(0, *operation), {"rank " + std::to_string(last()) + " (does not answer)"});
   group_[0].reset();
   await_release(*operation);

@@ -1,4 +1,4 @@
-// Processes whose end is seen by looking at them.
+// Tests processes whose end is detected by polling.
 #include "engine/polled_process.hpp"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ class PolledProcesses : public testing::Test {
   ~PolledProcesses() override {
     if (!is_reaped) end(WEXITED);
   }
-  // `options` of waitid(); with WNOWAIT it stays a zombie.
+  // Waits for the child with these `options` of waitid(); with WNOWAIT it stays a zombie.
   void end(int options) {
     ::kill(child, SIGKILL);
     siginfo_t how{};

@@ -1,5 +1,6 @@
-// The token and its wake-ups, without any transport: jobs that finish after a few rounds of whoever drives. Meant for
-// the thread sanitizer; every wait has a deadline far beyond need, so that a lost wake-up fails rather than hangs.
+// Tests the progress token and its wake-ups without a transport: jobs finish after a few rounds of progress. The test
+// is meant for the thread sanitizer. Every wait has a generous deadline, so that a lost wake-up fails instead of
+// hanging.
 #include "engine/progress.hpp"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ class JobDriver final : public Driver {
   void submit(Job& job) { submitted_.push(job); }
 
   unsigned drive() noexcept override {
-    EXPECT_FALSE(inside_.exchange(true)) << "two threads hold the token";
+    EXPECT_FALSE(inside_.exchange(true)) << "two threads own the progress token";
     for (QueueNode* job = submitted_.take_all(); job != nullptr; job = job->next) {
       running_.push_back(static_cast<Job*>(job));
     }
@@ -69,11 +70,11 @@ class JobDriver final : public Driver {
     }
   }
 
-  std::atomic<bool> frozen{false};      // no job moves while set
-  std::atomic<int> num_pieces_left{0};  // of what no job here awaits, one a round
+  std::atomic<bool> frozen{false};      // no job advances while set
+  std::atomic<int> num_pieces_left{0};  // work that no job here awaits, one item per round
   std::atomic<int> num_ticks{0};
   std::atomic<int> ended{-1};
-  std::atomic<sync::Clock::duration> shortest_gap{sync::Clock::duration::max()};  // between two pieces
+  std::atomic<sync::Clock::duration> shortest_gap{sync::Clock::duration::max()};  // the shortest time between two items
 
  private:
   bool take_piece() noexcept {
@@ -143,7 +144,7 @@ TEST_F(ProgressTest, wakes_the_background_from_deep_sleep) {
   Job first(1);
   driver_.submit(first);
   progress_.pump();
-  // Long enough for it to have gone to sleep; right in any case.
+  // Usually long enough for it to fall asleep; the test is right in any case.
   Job probe(1'000'000'000);
   driver_.frozen = true;
   EXPECT_FALSE(progress_.wait(probe.finished, sync::Clock::now() + 30ms));
@@ -162,7 +163,7 @@ TEST_F(ProgressTest, waiter_without_spin_budget_is_woken_by_the_background) {
   progress_.pump();
   std::thread waiter([&] { EXPECT_TRUE(progress_.wait(job.finished, soon())); });
   const int num_ticks = driver_.num_ticks.load();
-  while (driver_.num_ticks.load() < num_ticks + 5) std::this_thread::yield();  // others look after it
+  while (driver_.num_ticks.load() < num_ticks + 5) std::this_thread::yield();  // the background thread drives progress
   driver_.frozen = false;
   const uint64_t one = 1;
   ASSERT_EQ(::write(transport_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
@@ -184,11 +185,11 @@ TEST_F(ProgressTest, waiter_is_woken_by_the_background_while_oversubscribed) {
   }
 }
 
-// Others may have the core between any two of them, but not between all.
+// Other threads may get the core between any two items, but not between all.
 TEST_F(ProgressTest, pieces_of_what_no_job_awaits_are_taken_without_sleeping_between_them) {
   driver_.num_pieces_left = 200;
   const uint64_t one = 1;
-  ASSERT_EQ(write(transport_.get(), &one, sizeof one), sizeof one);  // wakes whoever listens
+  ASSERT_EQ(write(transport_.get(), &one, sizeof one), sizeof one);  // wakes the thread that polls the descriptor
   const auto deadline = soon();
   while (driver_.num_pieces_left.load() > 0 && sync::Clock::now() < deadline) std::this_thread::sleep_for(1ms);
   ASSERT_EQ(driver_.num_pieces_left.load(), 0);
@@ -249,13 +250,13 @@ TEST_F(ProgressTest, a_trace_is_written_soon_after_an_event_even_while_idle_and_
   const auto is_written_soon = [&] {
     const auto size = std::filesystem::file_size(file);
     trace::write({.phase = trace::Phase::kInstant, .name = "event", .at = sync::Clock::now(), .details = {}});
-    const sync::Clock::time_point deadline =
-        sync::Clock::now() + 500ms;  // half of what an idle thread sleeps without a trace
+    // Half of the time that an idle thread sleeps if no trace has to be written.
+    const sync::Clock::time_point deadline = sync::Clock::now() + 500ms;
     while (std::filesystem::file_size(file) == size && sync::Clock::now() < deadline) std::this_thread::yield();
     return std::filesystem::file_size(file) != size;
   };
   trace::flush();
-  // Mostly: a loaded machine keeps a thread waiting for longer now and then.
+  // A majority suffices: a loaded machine sometimes delays a thread.
   int num_soon = 0;
   for (int i = 0; i < 20; ++i) num_soon += is_written_soon() ? 1 : 0;
   EXPECT_GT(num_soon, 10);

@@ -1,4 +1,4 @@
-// Messages of a rank that has sent and goes on to something else.
+// Tests messages of a rank that has sent them and then does something else.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -23,9 +23,9 @@ INSTANTIATE_TEST_SUITE_P(Networks, QuietSenders,
                                          transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// The first message of all waits for its receiver's answer, longer than its sender does.
+// The very first message waits for its receiver's answer, longer than its sender waits.
 TEST_P(QuietSenders, need_no_further_call_for_what_they_have_sent) {
-  std::this_thread::sleep_for(100ms);  // the background threads fall asleep
+  std::this_thread::sleep_for(100ms);  // lets the background threads fall asleep
   auto sent = TestOperation::send({7}, 1, 3);
   ASSERT_TRUE(run(*group_[0], *sent).ok());
   auto received = TestOperation::receive(1, 0, 3, 10s);

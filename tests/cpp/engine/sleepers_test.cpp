@@ -12,11 +12,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Wakes up once: to sleep, and when it is over. Waking it each time would be a system call and a change of threads.
+// The sleeper runs twice: to fall asleep, and at the end. Waking it on every change would cost a system call and a
+// context switch each.
 TEST(Sleepers, whom_a_change_does_not_concern_sleeps_on) {
   Sleepers sleepers;
   std::atomic<bool> may_go{false};
-  std::atomic<int> num_looks{0};  // of the sleeper's own
+  std::atomic<int> num_looks{0};  // checks made by the sleeper itself
   std::thread sleeper([&] {
     const std::thread::id self = std::this_thread::get_id();
     sleepers.sleep_until(sync::Clock::now() + 60s, [&] {
@@ -27,9 +28,9 @@ TEST(Sleepers, whom_a_change_does_not_concern_sleeps_on) {
   while (num_looks.load() == 0) std::this_thread::yield();
   for (int i = 0; i < 1000; ++i) {
     sleepers.notify();
-    std::this_thread::sleep_for(10us);  // the time that it would take to look again
+    std::this_thread::sleep_for(10us);  // the time that another check would take
   }
-  EXPECT_LT(num_looks.load(), 10);  // a system may wake it for no reason, too
+  EXPECT_LT(num_looks.load(), 10);  // the system may wake it spuriously, too
   may_go.store(true);
   sleepers.notify();
   sleeper.join();

@@ -1,4 +1,4 @@
-// Operations whose inputs a device provides later, and the device hook that shares a group's fate.
+// Tests operations whose inputs a device provides later, and the device hook, which fails together with its group.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ class StartFlagTest : public testing::Test {
   }
   bool wait(int rank, TestOperation& operation, std::chrono::milliseconds timeout = 10s) {
     const bool finished = group_[static_cast<size_t>(rank)]->wait(operation, sync::Clock::now() + timeout);
-    if (finished) await_release(operation);  // whoever told us still touches it
+    if (finished) await_release(operation);  // the thread that finished it still uses it
     return finished;
   }
 
@@ -39,7 +39,7 @@ TEST_F(StartFlagTest, nothing_moves_before_the_start_flag_is_set) {
   const auto flagged = start(0, 1, &start_flag);
   const auto other = start(1, 2);
   EXPECT_FALSE(wait(1, *other, 50ms));
-  flagged->data[0] = 40;  // what the device writes
+  flagged->data[0] = 40;  // as if written by the device
   start_flag.store(1);
   EXPECT_TRUE(wait(1, *other));
   EXPECT_TRUE(wait(0, *flagged));
@@ -68,10 +68,10 @@ TEST_F(StartFlagTest, the_background_thread_sees_a_start_flag_after_long_silence
   std::atomic<uint32_t> start_flag{0};
   const auto flagged = start(0, 1, &start_flag);
   const auto other = start(1, 2);
-  std::this_thread::sleep_for(100ms);  // both engines have gone to sleep by now
+  std::this_thread::sleep_for(100ms);  // both engines sleep by now
   start_flag.store(1);
   while (!flagged->released.load() || !other->released.load())
-    std::this_thread::sleep_for(1ms);  // nobody waits in the engine
+    std::this_thread::sleep_for(1ms);  // no thread waits in the engine
   EXPECT_EQ(other->data[0], 3);
 }
 
@@ -132,7 +132,7 @@ TEST_F(StartFlagTest, a_device_hooks_fault_ends_the_collectives_of_all_ranks) {
   EXPECT_TRUE(wait(1, *running));
   EXPECT_NE(running->status().message().find("the device disagrees"), std::string::npos);
   for (Recorder& recorder : recorders) {
-    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;  // the other rank may have heard of it first
+    const sync::Clock::time_point deadline = sync::Clock::now() + 10s;  // the other rank may have been notified first
     while (recorder.num_failures.load() == 0 && sync::Clock::now() < deadline) std::this_thread::yield();
     EXPECT_EQ(recorder.num_failures.load(), 1);
     EXPECT_NE(recorder.message.find("the device disagrees"), std::string::npos);
@@ -146,7 +146,7 @@ TEST_F(StartFlagTest, a_device_hooks_timeout_says_what_every_rank_was_given_last
   auto operation = TestOperation::all_reduce({1, 2, 3}, 30s);
   group_[0]->note_launch(*operation, "some kernel");
   group_[0]->note_launch(*operation, "some kernel");
-  operation->released.store(true);  // the engine never had it
+  operation->released.store(true);  // the engine never received the operation
   recorder.late.store(true);
   const Status failure = group_[0]->failure();
   EXPECT_EQ(failure.code(), ErrorCode::kTimeout);
@@ -171,7 +171,7 @@ TEST_F(StartFlagTest, beside_a_device_hook_a_late_message_without_a_tag_says_whe
   group_[0]->set_device_hook(nullptr);
 }
 
-// A barrier whose callback finds the device hook too late.
+// A barrier whose callback finds that the device hook has failed already.
 class Asker final : public Operation {
  public:
   Asker(Communicator& communicator, Recorder& device_hook) : communicator_(communicator), device_hook_(device_hook) {
@@ -183,7 +183,7 @@ class Asker final : public Operation {
 
   std::atomic<bool> released{false};
   bool was_in_background = false;
-  Status failure;  // these two written before `released`
+  Status failure;  // both are written before `released`
 
  private:
   void on_finished() noexcept override {

@@ -1,5 +1,5 @@
-// A process to which nothing gets any more, since another one was killed while it wrote to it: its groups end, on all
-// ranks, and others do not notice.
+// Tests a process with a wedged receive queue, since another process was killed while it wrote there. Its groups end on
+// all ranks, and other groups are not affected.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -27,7 +27,7 @@ class Neighbour {
     PeerAddress peer_address = engine.address();
     peer_address.process[0] += 1;
     peer_address.pid = pid_;
-    beacon_.emplace(HostBeacon::light(peer_address.process).value());  // its proof that it is on this host
+    beacon_.emplace(HostBeacon::light(peer_address.process).value());  // the proof that it is on this host
     EXPECT_TRUE(engine.exclusively([&] { return engine.meet(peer_address).ok(); }));
   }
   ~Neighbour() { end(); }
