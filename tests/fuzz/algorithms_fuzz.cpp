@@ -1,4 +1,5 @@
-// AXON_ALGO: what is taken overrides the operations that it names, and written anew is taken the same.
+// Fuzzes AXON_ALGO: an accepted value overrides the operations that it names, and printing it gives a value that parses
+// to the same.
 #include <string>
 
 #include "collectives/selector.hpp"

@@ -1,5 +1,5 @@
-// Cards of GPUs, as control messages bring them: one that is taken says exactly what its bytes say, and its slice is in
-// its arena.
+// Fuzzes device addresses as control messages carry them: an accepted one contains exactly the fields of its bytes, and
+// its slice lies in its arena.
 #include "ipc/device_address.hpp"
 
 #include <algorithm>

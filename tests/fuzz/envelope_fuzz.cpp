@@ -1,4 +1,4 @@
-// A header frame that a peer has sent, and the values in it: whatever it says, what is read of it lies within it.
+// Fuzzes a header frame from a peer and the values in it: all reads lie within the frame, whatever it contains.
 #include "fuzz.hpp"
 #include "rpc/core/header_frame_reader.hpp"
 #include "rpc/core/values.hpp"

@@ -1,4 +1,4 @@
-// What fuzz targets share. A target says what must hold of any input with CHECK, which ends the process.
+// Shared code of the fuzz targets. A target states its invariants with CHECK, which aborts the process.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes);
 
 namespace axon {
 
-// Takes values from the input, zeros once it has ended.
+// Takes values from the input, and zeros after its end.
 class Input {
  public:
   Input(const uint8_t* data, size_t num_bytes) noexcept : left_(data, num_bytes) {}

@@ -1,5 +1,5 @@
-// A first handshake of which anybody may change, cut, repeat or make up the bytes: two ends have met only if both were
-// told what the other said. And the bytes that come in it, or from a user, by themselves.
+// Fuzzes a handshake whose bytes an attacker may change, cut, repeat or invent. Both ends connect only if each received
+// what the other sent. The target also parses the bytes of a handshake, and those from a user, on their own.
 #include "rpc/core/handshake/handshake.hpp"
 
 #include <algorithm>

@@ -1,10 +1,10 @@
-// Messages of any content in any order, for a rank that enters collectives, posts receives and gives them up: nothing
-// is written but where a receive waits for exactly that, no large payload is forgotten or taken twice, and what is not
-// from a member is refused.
+// Fuzzes messages of any content and order for a rank that enters collectives, and posts and cancels receives. Memory
+// is written only where a matching receive waits. No large payload is forgotten or taken twice. Messages from
+// non-members are refused.
 #include "rank.hpp"
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  setenv("AXON_LOG", "error", 1);  // what is refused is warned of
+  setenv("AXON_LOG", "error", 1);  // refused messages cause warnings
   return 0;
 }
 

@@ -1,4 +1,4 @@
-// Peer addresses from the store: one that is taken says exactly what its bytes say.
+// Fuzzes peer addresses from the store: an accepted one contains exactly the fields of its bytes.
 #include "engine/peer_address.hpp"
 
 #include <algorithm>

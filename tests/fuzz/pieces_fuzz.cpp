@@ -1,6 +1,6 @@
-// What peers say about long messages, in any order, beside sends of ours that end well, badly or not yet, and peers
-// that are dropped or lost: nothing is written but into a place that was granted, whoever waits is told once, and
-// nothing that is not a fragment's affair is kept back.
+// Fuzzes peers' messages about long messages, in any order. Meanwhile, sends of ours succeed, fail or stay pending, and
+// peers are dropped or lost. Memory is written only inside a buffer for which a CTS was sent. Each waiter is notified
+// once, and unrelated messages are not held back.
 #include <deque>
 #include <memory>
 #include <vector>
@@ -14,10 +14,10 @@ namespace {
 constexpr int kMostActions = 200;
 constexpr PeerId kNumPeers = 3;
 constexpr size_t kMostBytes = 4 * FragmentTransport::kTcpFragmentBytes;
-constexpr uint64_t kFirstName = 100;  // of the peers
+constexpr uint64_t kFirstName = 100;  // the first peer's name
 constexpr std::byte kUntouched{0x5A};
 
-// A transfer's memory, and how often it has been told. Of a fetch: what is beyond its end must stay.
+// A transfer's memory and the number of its completions. A fetch must not change bytes past its end.
 struct Transfer : Completion {
   explicit Transfer(size_t length) : num_bytes(length), bytes(length + 64, kUntouched) {
     done = [](Completion& self, Status) noexcept {
@@ -28,7 +28,7 @@ struct Transfer : Completion {
   }
   ~Transfer() {
     for (size_t i = num_bytes; i < bytes.size(); ++i) CHECK(bytes[i] == kUntouched);
-    CHECK(num_told == 0 || bytes == ended);  // nobody writes any more
+    CHECK(num_told == 0 || bytes == ended);  // no write follows a transfer's end
   }
   void tell(std::optional<Status> finished) {
     if (finished) done(*this, std::move(*finished));
@@ -40,7 +40,7 @@ struct Transfer : Completion {
   int num_told = 0;
 };
 
-// What is sent ends as the input says, at once or when it is told to.
+// A network whose sends end as the input says, at once or in a later call.
 class FuzzNetwork final : public Transport {
  public:
   explicit FuzzNetwork(Input& input) : input_(input) {}
@@ -77,7 +77,7 @@ class FuzzNetwork final : public Transport {
     completion.done(completion, input_.take<uint8_t>() % 4 == 0 ? failure() : Status());
   }
   Receiver& receiver() noexcept { return *receiver_; }
-  // Of the latest RTS and CTS.
+  // The number and the ticket of the latest RTS and CTS.
   uint64_t number() const noexcept { return number_; }
   uint64_t ticket() const noexcept { return ticket_; }
 
@@ -165,7 +165,7 @@ class Player final : Receiver {
     transfer.tell(transport_->fetch(rendezvous, {transfer.bytes.data(), transfer.num_bytes}, transfer));
   }
 
-  // Mostly what a peer of ours might say.
+  // Chooses mostly messages that a peer of ours might send.
   void hear(PeerId peer) {
     const auto chosen = input_.take<uint8_t>();
     MessageHeader header = input_.take<MessageHeader>();
@@ -213,7 +213,7 @@ class Player final : Receiver {
   void on_refused(const char* what) noexcept override { CHECK(what != nullptr); }
 
   Input& input_;
-  std::deque<Transfer> transfers_;  // outlive the transport
+  std::deque<Transfer> transfers_;  // must outlive the transport
   std::unique_ptr<FragmentTransport> transport_;
   FuzzNetwork* network_ = nullptr;
   uint64_t name_ = 0;

@@ -1,5 +1,5 @@
-// A rank that enters collectives, posts receives and gives them up, and gets messages, as an input says: for fuzz
-// targets.
+// For fuzz targets: a rank that enters collectives, posts and cancels receives, and receives messages, as the input
+// says.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -25,7 +25,7 @@ inline constexpr Fingerprint kReduce{
 inline constexpr Fingerprint kMessage{
     .operation = OperationKind::kPointToPoint, .dtype = DataType::kInt32, .num_elements = 4};
 
-// Large payloads wait here, and are fetched in a later progress().
+// A transport in which large payloads wait until a later progress() fetches them.
 class FuzzTransport final : public Transport {
  public:
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
@@ -137,7 +137,7 @@ class Rank final : messaging::ControlHandler, messaging::InboxListener {
     }
   }
 
-  // As the first byte says, fields are plausible or anything.
+  // The first byte chooses between plausible and arbitrary fields.
   MessageHeader take_header() {
     const auto plausible = input_.take<uint8_t>();
     auto header = input_.take<MessageHeader>();
@@ -163,7 +163,7 @@ class Rank final : messaging::ControlHandler, messaging::InboxListener {
  private:
   void post(uint32_t sequence, const Fingerprint& fingerprint, int peer) {
     Receive& receive = receives_.emplace_back(messenger_, inbox_, sequence, fingerprint);
-    auto& memory = memory_.emplace_back(input_.take<uint8_t>() % 64);  // outlives transfers of receives given up
+    auto& memory = memory_.emplace_back(input_.take<uint8_t>() % 64);  // must outlive transfers of cancelled receives
     receive.batch.receive({.peer = peer, .slot = input_.take<uint8_t>() % 4u}, {memory.data(), memory.size()});
     receive.task.resume();
     messenger_.run_ready();

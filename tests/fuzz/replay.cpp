@@ -1,4 +1,4 @@
-// Runs a fuzz target over the files of a folder, once each: the corpus as a test, with any compiler.
+// Runs a fuzz target once on each file of a folder, so that the corpus is a test with any compiler.
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -1,6 +1,6 @@
-// What another process writes into the ring that we read, before and while we read it, and what it offers as one: every
-// message that is delivered lies within the ring and is what stood there when it was looked at, a head that no writer
-// writes ends the reading, and wrong offers are refused.
+// Fuzzes the ring that another process writes, before and while this one reads it, and the rings that it offers. Every
+// delivered message lies within the ring and has the content that was read. A head that no writer writes ends the
+// reading, and invalid offers are refused.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 namespace axon::transport {
 namespace {
 
-// For all inputs: to make one takes longer than to read it.
+// One ring for all inputs, since making a ring takes longer than reading it.
 class SharedRing {
  public:
   int descriptor() const noexcept { return writer_.descriptor(); }
@@ -37,7 +37,7 @@ class SharedRing {
 
 constexpr uint32_t kNumEntries = RingMemory::kNumEntries;
 
-// Writes what the input says, and reads it into a rank.
+// Writes into the ring what the input says, and delivers its messages to a rank.
 class Reading {
  public:
   Reading(Input& input, SharedRing& ring) : input_(input), ring_(ring) { ring_.clear(); }
@@ -76,7 +76,7 @@ class Reading {
     std::memcpy(reinterpret_cast<std::byte*>(ring_.memory().entries) + place, &bytes, sizeof bytes);
   }
 
-  // So many entries with messages of no group.
+  // Passes as many entries as the input says, with messages of no group.
   void go_around() {
     while (read()) continue;
     next_ = taken_;
@@ -87,7 +87,7 @@ class Reading {
     }
   }
 
-  // At most one message, against what stands there; whether there was something.
+  // Reads at most one message and checks it against the ring's content. Returns whether there was one.
   bool read() {
     const RingHead head = entries(taken_).head.load();
     const uint32_t num_left = kNumEntries - taken_ % kNumEntries;
@@ -116,7 +116,7 @@ class Reading {
     return is_there;
   }
 
-  // The reader has mapped the ring at an address of its own.
+  // The reader has mapped the ring at another address.
   void check_place(const Payload& payload) {
     const size_t place =
         offsetof(RingMemory, entries) + taken_ % kNumEntries * kEntryBytes + sizeof(RingHead) + sizeof(MessageHeader);
@@ -131,11 +131,11 @@ class Reading {
   RingReader reader_ = RingReader::open(getpid(), ring_.descriptor(), 0, 0).value();
   Rank rank_{input_};
   const std::byte* ring_as_read_ = nullptr;
-  uint32_t next_ = 0;   // entry to write
-  uint32_t taken_ = 0;  // entries, by the reader
+  uint32_t next_ = 0;   // the entry to write next
+  uint32_t taken_ = 0;  // entries that the reader has taken
 };
 
-// What an offer can name, right and wrong.
+// The descriptors that an offer can name, valid and invalid.
 class Descriptors {
  public:
   static constexpr size_t kNumRings = 3;
@@ -175,8 +175,8 @@ class Descriptors {
   FileDescriptor pipe_{end_of_pipe()};
 };
 
-// A transport that is called, and gets messages through rings that it has been offered. Peers that it loses are
-// dropped.
+// A transport that is called through its doorbell, and receives messages through the rings offered there. Peers that it
+// loses are dropped.
 class Offers final : Receiver {
  public:
   Offers(Input& input, Descriptors& descriptors, RingDoorbell& doorbell)
@@ -209,13 +209,13 @@ class Offers final : Receiver {
   }
 
  private:
-  // All are at one doorbell: whose key it has can be called back.
+  // All addresses name one doorbell. The process whose key it has can be called back.
   RingAddress take_address() {
     const auto chosen = input_.take<uint8_t>();
     RingAddress address{
         .key = chosen % 8u, .identity = 0, .pid = getpid(), .page = doorbell_.page(), .pipe = doorbell_.pipe()};
     if (chosen % 8 == 7) address = own_;
-    if (chosen & 8) address.pid = input_.take<int32_t>() | 1 << 22;  // other processes may not be looked into here
+    if (chosen & 8) address.pid = input_.take<int32_t>() | 1 << 22;  // other processes cannot be accessed here
     if (chosen & 16) address.page = descriptors_.take(input_);
     if (chosen & 32) address.pipe = descriptors_.take(input_);
     return address;
@@ -245,7 +245,7 @@ class Offers final : Receiver {
     if (!is_dropped_[peer]) transport_.send(static_cast<PeerId>(peer), {}, {}, unattended);
   }
 
-  // Through the pipe: a call, or what passes for one.
+  // Writes a call, or arbitrary bytes, into the pipe.
   void call() {
     const auto chosen = input_.take<uint8_t>();
     const RingCall call{.key = chosen & 1 ? own_.key : input_.take<uint64_t>(),
@@ -289,7 +289,7 @@ class Offers final : Receiver {
   std::array<std::byte, 512> into_{};
   Completion fetched_ = unattended;
   RingTransport transport_{std::make_unique<FuzzTransport>(), RingUse::kAlways};
-  std::vector<bool> is_dropped_;  // by peer
+  std::vector<bool> is_dropped_;  // indexed by peer
   RingAddress own_ = std::bit_cast<RingAddress>(
       *reinterpret_cast<const std::array<std::byte, sizeof(RingAddress)>*>(transport_.address().data()));
   WakeUpPipe wake_up_pipe_ = WakeUpPipe::open(own_).value();
@@ -300,7 +300,7 @@ class Offers final : Receiver {
 }  // namespace axon::transport
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
-  setenv("AXON_LOG", "error", 1);  // what is refused is warned of
+  setenv("AXON_LOG", "error", 1);  // refused messages cause warnings
   return 0;
 }
 

@@ -1,11 +1,11 @@
-// A peer's list of segments, read from its memory while it may write anything there at any time.
+// Fuzzes a peer's export table, read from its memory while the peer may write anything there at any time.
 #include "fuzz.hpp"
 #include "ipc/registrations/export_table.hpp"
 
 namespace axon::ipc {
 namespace {
 
-// Each read brings what the input has next.
+// Each read returns the next bytes of the input.
 class ChangingMemory final : public PeerMemory {
  public:
   explicit ChangingMemory(Input& input) noexcept : input_(input) {}

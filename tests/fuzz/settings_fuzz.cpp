@@ -1,4 +1,4 @@
-// Values and names of environment variables.
+// Fuzzes the values and names of environment variables.
 #include <algorithm>
 #include <string>
 
@@ -8,7 +8,7 @@
 
 static void check_name(const std::string& name) {
   using namespace axon;
-  if (name.size() > 20) return;  // the distance of two names takes the product of their lengths
+  if (name.size() > 20) return;  // computing the distance of two names takes the product of their lengths
   const config::Setting* nearest = config::nearest(name);
   for (const config::Setting& known : config::settings()) {
     if (name == known.name) CHECK(nearest == &known);
