@@ -289,9 +289,8 @@ TEST_P(RingTransports, let_go_of_the_memory_of_who_is_dropped) {
   const size_t num_before = num_mapped();
   first.transport().drop_peer(to_second);
   second.transport().drop_peer(to_first);
-  EXPECT_TRUE(
-      // Per link, the ring and the mapping of the other's doorbell.
-      run([&] { return num_mapped() == num_before - 4; }));
+  // Per link, the ring and the mapping of the other's doorbell.
+  EXPECT_TRUE(run([&] { return num_mapped() == num_before - 4; }));
 }
 
 TEST_P(RingTransports, have_so_many_rings_and_no_more) {
