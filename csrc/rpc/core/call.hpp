@@ -1,12 +1,14 @@
-// One call of a function at a peer, from its start until nothing of it moves any more.
+// One call of a function at a peer, from its start until the transport holds none of its memory.
+//
+// Ownership: reference-counted; the engine holds its own reference while it needs one. After release, a call without
+// other references can be used again (reset()), and then allocates nothing. Threads: the caller fills it in and starts
+// it; the private part belongs to the progress owner until the call is finished.
 //
 //   CallPointer call = CallPointer::adopt(*new Call);
-//   call->request.open("add");  …  call->request.seal();
-//   peer.start(*call);                                            // never blocks; see Connection
-//   if (peer.wait(*call, deadline) && call->status().ok()) … call->reply().tensors() …
-//
-// The engine holds a reference of its own while it needs one. Once released, a call that nobody else holds may be used
-// again (reset()), and then allocates nothing.
+//   call->request.open("add");
+//   call->request.seal();
+//   peer.start(*call);  // never blocks; see Connection
+//   if (peer.wait(*call, deadline) && call->status().ok()) use(call->reply().tensors());
 #pragma once
 
 #include <atomic>
@@ -26,35 +28,36 @@ class Call : public ListNode<Call>, private engine::Submission, private Inbound:
  public:
   enum class Answer : uint8_t {
     kAwaited,
-    kNone,  // finished once it is sent; nobody hears what becomes of it
+    kNone,  // finished once it is sent; the caller does not learn what becomes of it
   };
 
-  // Filled in by the caller.
+  // The caller fills these in.
   Outbound request{*this};
   std::chrono::milliseconds timeout{30'000};
   Answer answer = Answer::kAwaited;
-  TensorDestinations destinations = TensorDestinations::kBlocks;  // of the answer's payload frames
-  bool is_mail = false;      // a message to a mailbox, see MailSender; its answer is the runtime's own
+  TensorDestinations destinations = TensorDestinations::kBlocks;  // for the answer's payload frames
+  bool is_mail = false;      // a message to a mailbox, see MailSender; the runtime itself reads its answer
   bool awaits_acks = false;  // finished only once the peer has read what the request exposes
 
   Call() = default;
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  // Final after finished() is true; readable by any thread. A failure that the function itself answered with is
-  // kRemote, and reply() holds what it says of it. From on_finished() on; before, the status is a success.
+  // Final after finished() is true; readable by any thread. If the function itself failed, the status is kRemote and
+  // reply() holds the error. The status is set from on_finished() on; before, it is a success.
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
   bool has_status() const noexcept { return has_status_.load(std::memory_order_acquire); }
   const Status& status() const noexcept { return has_status() ? status_ : kUnderWay; }
   Inbound& reply() noexcept { return reply_; }
-  // Nothing of it moves, and nobody is asked: the memory of the request is its owner's again.
+  // Returns whether the transport is done with the call and on_announced() is not running. The memory of the request
+  // then belongs to its owner again.
   bool released() const noexcept {
     return released_flag_.load(std::memory_order_acquire) && !is_asking_.load(std::memory_order_acquire);
   }
 
-  // In place of a start: there is nobody to call.
+  // Fails the call in place of starting it, when there is no connection to start it on.
   void fail_unstarted(Status status) noexcept;
-  // For another start; once released.
+  // Prepares the call for another start; allowed only after release.
   void reset() noexcept;
 
   void retain() noexcept { num_references_.fetch_add(1, std::memory_order_relaxed); }
@@ -65,8 +68,9 @@ class Call : public ListNode<Call>, private engine::Submission, private Inbound:
  protected:
   virtual ~Call() = default;
 
-  // Called at most once each, in this order, by whichever thread drives, without any lock. The first is called with
-  // TensorDestinations::kAsked and an answer with tensors alone, and has Connection::accept or decline follow, soon.
+  // Hooks for derived classes. The thread that drives calls each at most once, in this order, without any lock.
+  // on_announced() is called only with TensorDestinations::kAsked and for an answer with tensors. It must lead to
+  // Connection::accept or decline soon.
   virtual void on_announced() noexcept {}
   virtual void on_finished() noexcept {}
   virtual void on_released() noexcept { request.clear(); }
@@ -83,7 +87,7 @@ class Call : public ListNode<Call>, private engine::Submission, private Inbound:
     void complete() noexcept override;
   };
 
-  // What is sent is there.
+  // Resumes the call when its start flags are set, so that its data is ready to send.
   struct StartFlagWaiter final : engine::FlagWaiter {
     explicit StartFlagWaiter(Call& owner) noexcept : call(owner) {}
     Call& call;
@@ -101,32 +105,33 @@ class Call : public ListNode<Call>, private engine::Submission, private Inbound:
   bool at_rest() const noexcept { return request.at_rest() && reply_.at_rest(); }
 
   // Progress owner only, until it is finished.
-  std::shared_ptr<Connection> connection_;  // the latest; owned with the runtime, which may be gone before
+  std::shared_ptr<Connection>
+      connection_;  // the latest; shared with the runtime, which may be destroyed before the call
   Inbound reply_;
   Announcement announcement_{*this};
   StartFlagWaiter start_flag_waiter_{*this};
   uint32_t number_ = 0;
   MailSender* mail_sender_ = nullptr;  // until it is finished
-  int64_t turn_ = -1;                  // among its sender's messages; −1: it waits for one
+  int64_t turn_ = -1;                  // number among its sender's messages; −1: not assigned yet
   bool begun_ = false;
-  bool at_peer_ = false;      // it has a number
-  bool answered_ = false;     // at least the header frame has come
+  bool at_peer_ = false;      // it has a call number at the peer
+  bool answered_ = false;     // at least the header frame has arrived
   bool is_exposing_ = false;  // the answer is complete, and the peer still reads what the request exposes
   bool failed_there_ = false;
-  bool given_up_ = false;         // before it was begun
-  bool is_final_ = false;         // its status is final
-  Clock::time_point deadline_{};  // as the first tick sets it: quicker calls need no clock
+  bool given_up_ = false;         // cancelled before it was begun
+  bool is_final_ = false;         // status_ does not change any more
+  Clock::time_point deadline_{};  // set by the first tick, so that quicker calls never read the clock
   Status status_;
-  bool resting_ = false;  // nothing moves any more; set before it is queued for completion
+  bool resting_ = false;  // the transport is done with it; set before it is queued for completion
   inline static const Status kUnderWay{};
   sync::atomic<bool> has_status_{false};
   sync::atomic<bool> finished_{false};
   sync::atomic<bool> released_flag_{false};
-  sync::atomic<bool> is_asking_{false};  // on_announced() is to be called, or running
+  sync::atomic<bool> is_asking_{false};  // on_announced() is about to be called, or running
   sync::atomic<uint32_t> num_references_{1};
 };
 
-// Holds a reference to a call, or to what derives from it.
+// Holds a reference to a call or to an object of a derived class.
 template <typename T>
 class Counted {
  public:

@@ -1,11 +1,13 @@
-// A runtime's connection with one of another process (or of this one): calls in both directions.
+// Connects this runtime with another runtime (or with itself) for calls in both directions.
 //
-//   connection->start(call);        // any thread, never blocks: what cannot be sent yet waits, up to a bound
+// Ownership: shared by the runtime, users' handles and calls under way. Threads: start(), wait() and the other public
+// functions are for any thread; everything private belongs to the progress owner.
+//
+//   connection->start(call);  // never blocks: what cannot be sent yet is queued, up to a bound
 //   connection->wait(call, deadline);
 //
-// A call takes one of kWindow slots until it has been answered, whether anybody still waits for it or not: so the
-// callee never has more than kWindow calls of a connection, and a slot says which of them an answer is for.
-// Everything private belongs to the progress owner.
+// A call occupies one of kWindow slots until the peer has answered it, even if its caller no longer waits. So the
+// callee never has more than kWindow calls of one connection, and the slot tells which call an answer belongs to.
 #pragma once
 
 #include <array>
@@ -27,20 +29,20 @@ namespace axon::rpc {
 
 class RuntimeCore;
 
-// Looks names up without a copy.
+// Looks up names without copying them.
 struct NameHash {
   using is_transparent = void;
   size_t operator()(std::string_view name) const noexcept { return std::hash<std::string_view>()(name); }
 };
 
-// What a connection is between.
+// Identifies the other end of a connection.
 struct Identity {
-  std::string name;             // the other runtime's
-  uint64_t incarnation = 0;     // of it: another one after a restart
-  engine::PeerAddress address;  // its process's
-  uint64_t peer_key = 0;        // what messages to it name
-  uint64_t own_key = 0;         // what messages from it name
-  FileDescriptor socket{};      // of the handshake: hangs up when the other end's host has gone; none in tests
+  std::string name;             // of the other runtime
+  uint64_t incarnation = 0;     // of the other runtime; a restarted one has another
+  engine::PeerAddress address;  // of the other runtime's process
+  uint64_t peer_key = 0;        // the key in messages to the peer
+  uint64_t own_key = 0;         // the key in messages from the peer
+  FileDescriptor socket{};      // of the handshake: hangs up when the other end's host is gone; invalid in tests
 };
 
 class Connection final : public std::enable_shared_from_this<Connection>, private messaging::Addressee {
@@ -56,31 +58,31 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   void start(Call& call) noexcept;
   bool wait(Call& call, Clock::time_point deadline, Clock::duration spin_budget = pace::kSpinBudget) noexcept;
-  // The call fails with kCancelled unless it is finished; the callee is told.
+  // Fails the call with kCancelled unless it is finished, and tells the callee.
   void cancel(Call& call) noexcept;
-  // Where the tensors of an answer go, after Call::on_announced; see Inbound::accept.
+  // Sets where the tensors of an answer go, after Call::on_announced; see Inbound::accept.
   void accept(Call& call, std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
-  // They go nowhere: the call fails with this.
+  // Rejects the tensors of an answer: the call fails with `reason`.
   void decline(Call& call, Status reason) noexcept;
-  // Takes no calls any more, in either direction, and ends once those under way are through, or at the deadline; then
-  // the peer is told. What was started before is under way. Never blocks; the earliest deadline counts.
+  // Accepts no more calls in either direction. Ends once the calls under way are done, or at the deadline; then the
+  // peer is told. Calls started before count as under way. Never blocks; the earliest deadline counts.
   void close(Clock::time_point deadline) noexcept;
-  // Drives until it has ended, whoever has ended it; false at the deadline.
+  // Drives until the connection has ended, no matter which side ended it. Returns false at the deadline.
   bool await_end(Clock::time_point deadline) noexcept;
-  // When it ended nothing was under way.
+  // Returns whether nothing was under way when the connection ended.
   bool has_drained() noexcept;
-  // Why nothing can be called any more; ok while it can. While it closes, what is under way goes on nevertheless.
+  // Returns why no call can be started any more, or ok. While the connection closes, calls under way continue.
   Status failure() noexcept;
-  // Nothing goes on any more.
+  // Returns whether the connection has ended and nothing continues.
   bool has_ended() noexcept;
-  // The peer's process is another one of this host.
+  // Returns whether the peer is another process on this host.
   bool is_neighbour() const noexcept { return is_neighbour_; }
 
-  // What a client that exposes and reads tensors notes here.
+  // State of a client that exposes and reads tensors.
   struct ZeroCopyState {
-    std::atomic<uint64_t> gpus_read_by_peer{0};  // of this process, a bit each
-    // When the peer is to be told which of its GPUs this process reads; max: it has been. And the one of this process
-    // on which tensors had come then; none: it has never been told.
+    std::atomic<uint64_t> gpus_read_by_peer{0};  // GPUs of this process, one bit each
+    // `told_from` is when to tell the peer which of its GPUs this process reads; max once the peer was told. `gpu` is
+    // the GPU of this process on which tensors had arrived by then; −1 if the peer was never told.
     std::atomic<Clock::time_point> told_from{Clock::time_point::min()};
     std::atomic<int> gpu{-1};
   };
@@ -94,17 +96,17 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   struct Closing;
 
-  // A call of ours that the peer has. It may have found its end here before it is answered there.
+  // A call of this end that the peer has. It may have ended here before the peer answers.
   struct CallSlot {
     Call* call = nullptr;
-    uint32_t number = 0;  // of the latest call that had this slot
+    uint32_t number = 0;  // number of the latest call in this slot
     bool taken = false;
-    bool is_told = false;  // of a call without an answer, which has left
-    // Of a message to a mailbox that has found its end here: who is to hear of the peer's answer, and its turn.
+    bool is_told = false;  // a one-way call that has been sent
+    // For a mailbox message that has ended here: the sender that needs the peer's answer, and the message's number.
     MailSender* mail_sender = nullptr;
     int64_t turn = 0;
   };
-  // A call of the peer's.
+  // A call from the peer.
   struct PeerCallSlot {
     Invocation* invocation = nullptr;
     uint32_t number = 0;
@@ -116,7 +118,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   // Caller
   void begin(Call& call) noexcept;
-  // What it sends is made already, or is waited for.
+  // Sends the call, or waits for its start flags.
   void leave(Call& call) noexcept;
   void open(Call& call) noexcept;
   MailSender& mail_sender_of(std::string_view function);
@@ -134,9 +136,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void release_slot(Call& call) noexcept;
   void on_late_answer(CallSlot& slot, const transport::MessageHeader& header,
                       const transport::Payload& payload) noexcept;
-  // It ends with this, and the callee need not begin it, or go on.
+  // Ends the call with `why`, and tells the callee that it need not begin or continue.
   void give_up(Call& call, Status why) noexcept;
-  // Of all calls that have not left.
+  // Applies the action to all calls that have not been sent.
   template <typename Action>
   void for_each_waiting(Action action) noexcept;
   void end_waiting(const Status& reason) noexcept;
@@ -154,13 +156,13 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void begin_closing(Clock::time_point deadline) noexcept;
   void on_close(const transport::MessageHeader& header) noexcept;
   void look_after_closing(Clock::time_point now) noexcept;
-  // One of the ends closes it, and waits for what is under way.
+  // Returns whether one of the two ends is closing the connection and waits for calls under way.
   bool is_closing() const noexcept { return (closes_at_ || ends_after_answers_) && failure_.ok(); }
   Status closed_here() const;
   Status closed_there() const;
   // Ends everything, and tells the peer.
   void end(const Status& reason) noexcept;
-  // Ends everything; nobody is told over the wire.
+  // Ends everything, without telling the peer.
   void fail(const Status& reason) noexcept;
   transport::MessageHeader header_of(transport::OperationKind kind, uint32_t number) const noexcept;
   void send_control(const transport::MessageHeader& message) noexcept;
@@ -168,43 +170,44 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool is_idle() const noexcept {
     return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();
   }
-  // Once it has failed and is idle: what only living connections need.
+  // Frees what only a live connection needs, after it has failed and is idle.
   void give_back() noexcept;
-  // Nothing moves or will.
+  // Ends all transfers after the transport is gone.
   void on_transport_gone() noexcept;
 
-  RuntimeCore& core_;  // there as long as failure_ is ok
+  RuntimeCore& core_;  // valid while failure_ is ok
   engine::Engine& engine_;
-  FileDescriptor socket_;  // of the handshake, until it fails; taken out of:
+  FileDescriptor socket_;  // of the handshake, until the connection fails; moved out of the identity:
   const Identity identity_;
   const transport::PeerId peer_;
   const bool is_neighbour_;
   Status failure_;
-  std::optional<Clock::time_point> closes_at_;  // at the latest
-  std::optional<uint64_t> ends_after_answers_;  // so many answers of the peer's, which has closed
+  std::optional<Clock::time_point> closes_at_;  // the deadline
+  std::optional<uint64_t>
+      ends_after_answers_;  // the number of the peer's answers after which it ends, because the peer has closed
   bool has_drained_ = false;
-  bool watches_socket_ = false;  // peers of this host are watched by the engine
+  bool watches_socket_ = false;  // false for peers on this host, which the engine watches
   Clock::time_point next_look_{};
   bool has_hung_up_ = false;
 
   std::vector<CallSlot> call_slots_;
   std::vector<uint32_t> free_slots_;
-  IntrusiveList<Call> awaiting_flags_;  // for what they send
-  IntrusiveList<Call> waiting_;         // for a slot
-  IntrusiveList<Call> restless_;        // finished, but the transport still has their memory
-  size_t num_waiting_ = 0;              // in both
-  size_t num_calls_ = 0;                // begun, and not finished
-  size_t num_told_ = 0;                 // finished, but the peer has not dealt with them
-  uint64_t num_answers_ = 0;            // that have come in whole, or that nobody waits for, ever
-  bool tells_deadlines_ = false;        // with each call, since what the peer has not read cannot be taken back
+  IntrusiveList<Call> awaiting_flags_;  // calls that wait for their start flags
+  IntrusiveList<Call> waiting_;         // calls that wait for a slot
+  IntrusiveList<Call> restless_;        // finished, but the transport still uses their memory
+  size_t num_waiting_ = 0;              // in awaiting_flags_ and waiting_
+  size_t num_calls_ = 0;                // begun, but not finished
+  size_t num_told_ = 0;                 // finished one-way calls that the peer has not handled yet
+  uint64_t num_answers_ = 0;            // answers received completely or no longer awaited, since the start
+  bool tells_deadlines_ = false;        // each call carries its deadline, because a sent message cannot be withdrawn
   std::unordered_map<std::string, std::unique_ptr<MailSender>, NameHash, std::equal_to<>> mail_senders_;  // by function
-  MailSender* latest_mail_sender_ = nullptr;  // of these: the next message is often for the same
-  std::string_view latest_mailbox_;           // its function
+  MailSender* latest_mail_sender_ = nullptr;  // a cache: the next message is often for the same mailbox
+  std::string_view latest_mailbox_;           // the function of latest_mail_sender_
 
   std::vector<PeerCallSlot> peer_call_slots_;
   size_t num_invocations_ = 0;
-  uint64_t num_answered_ = 0;  // of the peer's, ever
-  DelayGauge delays_;          // of calls that say when they were sent
+  uint64_t num_answered_ = 0;  // calls of the peer answered since the start
+  DelayGauge delays_;          // of calls that carry their send time
 };
 
 }  // namespace axon::rpc

@@ -1,6 +1,6 @@
-// Tells by how much longer than others a message of a peer's has been on its way, although the clocks of two hosts do
-// not agree: the shortest difference between sending and receipt so far stands for no delay (as the base delay of
-// RFC 6817 does). Clocks drift, so that difference may grow with its age.
+// Measures by how much longer than others a message of a peer was on its way, although the clocks of two hosts differ.
+// The shortest difference between sending and receipt so far counts as no delay (as the base delay of RFC 6817 does).
+// Clocks drift, so that difference may grow with its age.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace axon::rpc {
 
-// What a message says of when it was sent: milliseconds of its sender's clock, which wrap.
+// Returns the send time that a message carries: milliseconds of its sender's clock, which wrap.
 inline uint32_t time_stamp(sync::Clock::time_point now) noexcept {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count());
 }
 
 class DelayGauge {
  public:
-  // Of a message with this stamp that is found at `now`. Never more than it is.
+  // Returns the delay of a message with this stamp that is received at `now`; never more than the true delay.
   std::chrono::milliseconds delay_of(uint32_t stamp, sync::Clock::time_point now) noexcept {
     const uint32_t difference = time_stamp(now) - stamp;
     const int64_t age = has_base_ ? (now - based_at_) / std::chrono::milliseconds(1) : 0;
@@ -32,7 +32,7 @@ class DelayGauge {
   }
 
  private:
-  // 244 parts in a million: crystals of servers are within 100.
+  // 244 parts in a million; server crystals are within 100.
   static constexpr int64_t kDriftDivisor = 4096;
 
   uint32_t base_ = 0;

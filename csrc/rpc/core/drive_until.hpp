@@ -1,4 +1,4 @@
-// Waits for what no flag tells: a state that the progress owner changes.
+// Waits for a condition that has no flag: a state that the progress owner changes.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace axon::rpc {
 
-// Drives until the condition holds, which is asked every now and then; false at the deadline. It may be far, so waiting
-// spins but for a moment.
+// Drives until the condition holds; returns false at the deadline. The condition is polled at intervals. The wait may
+// be long, so it spins only briefly.
 template <typename Condition>
 bool drive_until(engine::Engine& engine, Condition condition, Clock::time_point deadline) noexcept {
   static constexpr std::chrono::milliseconds kLookInterval{2};

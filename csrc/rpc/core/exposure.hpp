@@ -1,4 +1,4 @@
-// Memory that a message's sender exposes: it stays as it is there until this is destroyed, on any thread.
+// Memory that the sender of a message exposes. It stays unchanged there until this object is destroyed, on any thread.
 #pragma once
 
 #include <utility>
@@ -10,7 +10,7 @@ namespace axon::rpc {
 class Exposure {
  public:
   Exposure() noexcept = default;
-  // Of the payload frame that stands for it.
+  // `rendezvous` belongs to the payload frame that represents the memory.
   Exposure(engine::Engine& engine, void* rendezvous) noexcept : engine_(&engine), rendezvous_(rendezvous) {}
   Exposure(Exposure&& other) noexcept
       : engine_(std::exchange(other.engine_, nullptr)), rendezvous_(std::exchange(other.rendezvous_, nullptr)) {}

@@ -1,4 +1,4 @@
-// Takes a header frame apart that somebody else has written.
+// Parses a header frame from a peer, which is untrusted input.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ struct HeaderFrame {
   size_t num_payload_frames = 0;
 };
 
-// Null, or what is wrong with it. `bytes` is aligned to 8; the result and `tensors`, which is overwritten, refer to it.
+// Returns null, or what is wrong with the frame. `bytes` is aligned to 8. The result and `tensors`, which is
+// overwritten, refer to it.
 const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_num_bytes, HeaderFrame& header_frame,
                               std::vector<Inbound::Tensor>& tensors);
 

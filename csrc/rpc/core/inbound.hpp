@@ -1,8 +1,9 @@
-// What is being received: a call's arguments or an answer, as its header frame and payload frames come, in any order.
+// A message being received: the arguments of a call or an answer. Its header frame and payload frames arrive in any
+// order.
 //
-// Large tensors land in memory of their own: a HostBuffer for each, or wherever the receiver says once it knows what is
-// coming (TensorDestinations::kAsked). Nothing that the wire says is believed before it is compared with what has come
-// and may come. Used by the progress owner, until it is complete; then by whoever gets it.
+// Large tensors land in separate memory: in one HostBuffer each, or where the receiver decides after it knows the
+// tensors' sizes (TensorDestinations::kAsked). Nothing from the wire is trusted before it is compared with what has
+// arrived and what is allowed. The progress owner uses it until it is complete, and then its receiver.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +24,28 @@ namespace axon::rpc {
 
 enum class TensorDestinations : uint8_t {
   kBlocks,
-  kAsked,  // by whoever is told of its tensors: accept() has to follow on_announced()
+  kAsked,  // by the listener of on_announced(), which must call accept()
 };
 
 class Inbound : private transport::Completion {
  public:
   struct Tensor {
-    Tensor() noexcept {}  // not defaulted: that would clear all of it first, as slow as reading a header frame
+    Tensor() noexcept {}  // not defaulted: that would clear it first, which is as slow as reading a header frame
 
     uint8_t dtype = 0;
-    MemoryKind kind = MemoryKind::kHost;  // of the sender's
+    MemoryKind kind = MemoryKind::kHost;  // of the sender's tensor
     std::span<const int64_t> shape;
-    Buffer data;  // valid as long as this Inbound is not used again, unless the buffer is taken, or it was handed out
-    HostBuffer host_buffer;  // of payload frames, unless they went where the receiver said
-    Owner owner;             // whatever came with that
-    Exposure exposure;       // of one that is exposed: kept for as long as it is read, by the handle
+    Buffer data;             // valid until this Inbound is used again, unless the buffer was taken or handed out
+    HostBuffer host_buffer;  // for payload frames, unless the receiver gave their destination
+    Owner owner;             // passed to accept() with the destination
+    Exposure exposure;       // of an exposed tensor: the reader keeps it while it reads
     MemoryHandle memory_handle{};
     TensorLocation location = TensorLocation::kHeaderFrame;
-    bool begun = false;  // a payload frame that has come, or is being fetched
+    bool begun = false;  // a payload frame that has arrived or is being fetched
   };
 
-  // Told by the progress owner, once each at most: of a message with tensors, that their descriptions are there;
-  // that all of it is; or that it never will be, and nothing after that.
+  // The progress owner calls each of these at most once: on_announced() when the descriptions of a message's tensors
+  // are there, on_complete() when all of it is, or on_broken() when it never will be. Nothing follows on_broken().
   class Listener {
    public:
     virtual void on_announced(Inbound& inbound) noexcept = 0;
@@ -55,13 +56,13 @@ class Inbound : private transport::Completion {
     ~Listener() = default;
   };
 
-  // What peers may make this process keep.
+  // Limits on what peers can make this process store.
   struct Limits {
     uint64_t max_message_num_bytes = 0;
-    size_t max_early_payload_frames = 0;  // of a message
-    size_t max_early_num_bytes = 0;       // of all messages that share the count
-    size_t* num_early_bytes = nullptr;    // Progress owner only; outlives all messages that are under way
-    bool accepts_exposed = false;         // whether tensors may come that are exposed
+    size_t max_early_payload_frames = 0;  // per message
+    size_t max_early_num_bytes = 0;       // for all messages that share the count
+    size_t* num_early_bytes = nullptr;    // progress owner only; outlives all messages under way
+    bool accepts_exposed = false;         // whether exposed tensors are allowed
   };
 
   Inbound() noexcept;
@@ -69,28 +70,29 @@ class Inbound : private transport::Completion {
   Inbound(const Inbound&) = delete;
   Inbound& operator=(const Inbound&) = delete;
 
-  // Ready for a message. Not while one moves.
+  // Prepares for a message. Not allowed while a transfer is running.
   void open(engine::Engine& engine, Listener& listener, const Limits& limits) noexcept;
   void set_destinations(TensorDestinations destinations) noexcept { destinations_ = destinations; }
-  // Once.
+  // Call once per message.
   void on_header_frame(const transport::Payload& payload) noexcept;
   void on_payload_frame(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  // Where the tensors go, as many and as long as announced; a buffer of null: where it would lie otherwise. `owners`,
-  // as many or none, are theirs until let_go(), and stay with the caller if the message has ended meanwhile.
+  // Sets the destinations of the tensors, in the announced number and sizes. A null buffer selects the default
+  // location. `owners`, as many or none, are kept until let_go(); they stay with the caller if the message has already
+  // ended.
   void accept(std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
-  // Nobody is told any more; what comes is refused.
+  // Stops all notifications; what still arrives is refused.
   void abandon() noexcept;
-  // Nothing of it is in the transport's hands.
+  // Returns whether the transport uses none of its memory.
   bool at_rest() const noexcept { return num_moving_ == 0; }
-  // The transport is gone, and so moves nothing.
+  // The transport is gone, so that no transfer is running.
   void come_to_rest() noexcept { num_moving_ = 0; }
-  // Lets go of what accept() brought, which may run code of theirs: at rest, without the token.
+  // let_go() releases the owners that accept() took. This may run user code: only at rest, and without the token.
   bool has_owners() const noexcept { return has_owners_; }
   void let_go() noexcept;
-  // The memory of what has come: at rest, without owners.
+  // Frees the memory of what has arrived: only at rest, without owners.
   void give_back() noexcept;
 
-  // Once announced or complete.
+  // Valid after the message is announced or complete.
   std::string_view name() const noexcept { return name_; }
   std::span<const std::byte> values() const noexcept { return values_; }
   std::span<Tensor> tensors() noexcept { return tensors_; }
@@ -123,7 +125,7 @@ class Inbound : private transport::Completion {
   std::string_view name_;
   std::span<const std::byte> values_;
   std::vector<Tensor> tensors_;
-  IntrusiveList<messaging::Unexpected> early_;  // payload frames that came before the memory they go to was known
+  IntrusiveList<messaging::Unexpected> early_;  // payload frames that arrived before their destination was known
   size_t num_early_ = 0;
   bool has_owners_ = false;
 };

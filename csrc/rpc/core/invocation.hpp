@@ -1,12 +1,13 @@
-// One call of a function of this process, by a peer.
+// One call from a peer of a function of this process.
 //
 //   runtime.add("add", [](Invocation& invocation) {
-//     … invocation.arguments().tensors() …
-//     invocation.answer.open();  …  invocation.answer.seal();
-//     invocation.reply();                              // exactly one of reply() and fail(), on any thread, whenever
+//     use(invocation.arguments().tensors());
+//     invocation.answer.open();
+//     invocation.answer.seal();
+//     invocation.reply();  // exactly one of reply() and fail(), on any thread, at any time
 //   });
 //
-// Belongs to the runtime, which uses it again for later calls: not to be touched after reply() or fail().
+// Ownership: belongs to the runtime, which reuses it for later calls. Do not touch it after reply() or fail().
 #pragma once
 
 #include <atomic>
@@ -30,7 +31,7 @@ class Invocation final : public ListNode<Invocation>,
                          private Inbound::Listener,
                          private Outbound::Listener {
  public:
-  // Filled in before reply(). Nobody reads it where no answer is wanted.
+  // Filled in before reply(). It is not read if the caller wants no answer.
   Outbound answer{*this};
 
   Invocation() = default;
@@ -41,21 +42,21 @@ class Invocation final : public ListNode<Invocation>,
   Inbound& arguments() noexcept { return arguments_; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
   bool wants_answer() const noexcept { return kind_ == transport::OperationKind::kInvoke; }
-  // The caller has given up: the answer will be dropped, so there is no need to begin or go on. Never of what was only
-  // told. Any thread.
+  // Returns whether the caller has given up. Its answer will be dropped, so there is no need to begin or continue.
+  // Always false for one-way calls. Any thread.
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed) || is_late(); }
-  // By coarse_now(), where handlers only put it into a queue: whoever takes it from there may have to catch up first.
+  // Time by coarse_now() for handlers that only queue the invocation: the thread that dequeues it may be late.
   std::chrono::milliseconds handed_over_at() const noexcept { return handed_over_at_; }
-  // Of use to whoever keeps books about it.
+  // Identifies the invocation in logs and tables.
   uint64_t serial() const noexcept { return serial_; }
 
-  // Where the arguments go, from the `ask` of a function that has one: either this, once, or fail(). Any thread.
+  // Sets where the arguments go. A function with an `ask` handler calls either this, once, or fail(). Any thread.
   void accept(std::span<const Buffer> buffers, std::span<Owner> owners = {}) noexcept;
 
   void reply() noexcept;
-  // The caller gets an error of this class: a name of Python's ("ValueError") for doors of Python.
+  // The caller gets an error of this class; Python clients use the name of a Python class ("ValueError").
   void fail(std::string_view class_name, std::string_view message) noexcept;
-  // The same with an answer of the door's own making, opened with the name of the error's class.
+  // As fail(), but with an answer that the client has written; it begins with the name of the error's class.
   void reply_failure() noexcept;
 
  private:
@@ -64,7 +65,7 @@ class Invocation final : public ListNode<Invocation>,
 
   enum class Phase : uint8_t { kArriving, kAsking, kCalled, kReplying, kCleared };
 
-  // What it answers with is there.
+  // Resumes the answer when its start flags are set, so that its data is ready to send.
   struct StartFlagWaiter final : engine::FlagWaiter {
     explicit StartFlagWaiter(Invocation& owner) noexcept : invocation(owner) {}
     Invocation& invocation;
@@ -85,8 +86,9 @@ class Invocation final : public ListNode<Invocation>,
 
   // Progress owner only.
   RuntimeCore* core_ = nullptr;
-  bool is_held_ = false;                    // a user has it: the core, whose runtime may be gone, stays for it
-  std::shared_ptr<Connection> connection_;  // owned with the runtime; stays for the next call, which may be of the same
+  bool is_held_ = false;  // a user has it, so the core outlives its runtime until it is released
+  std::shared_ptr<Connection>
+      connection_;  // shared with the runtime; kept for the next call, which is often from the same peer
   Inbound arguments_;
   const Function* handler_ = nullptr;
   uint32_t number_ = 0;
@@ -96,10 +98,10 @@ class Invocation final : public ListNode<Invocation>,
   Phase phase_ = Phase::kArriving;
   StartFlagWaiter start_flag_waiter_{*this};
   bool has_header_frame_ = false;
-  bool comes_late_ = false;  // begun by its caller when the connection was being closed here
-  std::string refusal_;      // why it was given up while it was asked where it goes; empty if it was not
+  bool comes_late_ = false;  // its caller began it while the connection was being closed here
+  std::string refusal_;      // why it was refused during on_announced(); empty if it was not
   std::atomic<bool> cancelled_{false};
-  // Its caller's deadline, as far as that is known: final before it is handed over.
+  // Its caller's deadline, if known; final before the invocation is handed over.
   Clock::time_point gives_up_at_ = Clock::time_point::max();
   std::chrono::milliseconds handed_over_at_{};
 };

@@ -2,7 +2,7 @@
 // holds them back, payloads and all, while the mailbox has no room.
 //
 // One message may always leave without a grant: with its payload, it is the request for room. The mailbox answers it
-// once it has room. The answer grants further messages; each grant is a place that the mailbox keeps free. A message
+// once it has room. The answer grants further messages; each grant is a slot that the mailbox keeps free. A message
 // says how many wait here, and the mailbox grants no more than that. So a mailbox holds at most its capacity and one
 // message of each sender.
 //
@@ -10,7 +10,7 @@
 // mailbox does not wait for any of those. If a message fails, or if grants are left over, the sender tells the mailbox
 // by a one-way call of its own.
 //
-// Owned by its connection; progress owner only, but for write_header().
+// Owned by its connection; progress owner only, except for write_header().
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace axon::rpc {
 
 class Connection;
 
-// What names of mailboxes' functions begin with; their tag follows.
+// Prefix of the names of mailboxes' functions; the tag follows.
 inline constexpr std::string_view kMailboxes = "axon.mailbox:";
 
 class MailSender {
@@ -40,9 +40,9 @@ class MailSender {
   static void write_header(ByteVector& bytes);
 
   void begin(Call& message) noexcept;
-  // The call that carries the message has ended. `is_answered`: the peer has answered it, or never got it.
+  // The call that carries the message has ended. `is_answered`: the peer answered it, or never received it.
   void on_end(Call& message, bool is_answered) noexcept;
-  // The peer has answered a message whose call had ended here before.
+  // The peer answered a message whose call had already ended here.
   void on_late_answer(int64_t turn, std::span<const std::byte> values) noexcept;
   IntrusiveList<Call>& waiting() noexcept { return waiting_; }
 
@@ -57,15 +57,15 @@ class MailSender {
 
   Connection& connection_;
   const std::string tag_;
-  IntrusiveList<Call> waiting_;  // until they may leave, in order
+  IntrusiveList<Call> waiting_;  // messages that may not leave yet, in order
   size_t num_waiting_ = 0;
   size_t num_granted_ = 0;  // grants that no message has used yet
-  int64_t asking_ = -1;     // the message that left without a grant and is not answered; −1: none
+  int64_t asking_ = -1;     // the message that left without a grant and is not answered; −1 if there is none
   int64_t num_sent_ = 0;
   int64_t settled_ = 0;     // all messages below this number have ended
   std::set<int64_t> done_;  // messages above it that have ended
-  int64_t failed_ = 0;      // one more than the number of the latest message that will not come
-  int64_t told_ = 0;        // the latest value of settled_ that a call of its own has told the peer
+  int64_t failed_ = 0;      // one more than the number of the latest message that will not arrive
+  int64_t told_ = 0;        // the latest value of settled_ that the peer was told by a separate call
   bool is_telling_ = false;
   bool is_launching_ = false;
 };

@@ -1,12 +1,12 @@
-// What is being sent: a call's arguments or an answer.
+// A message being sent: the arguments of a call or an answer.
 //
-//   outbound.open("name of a function");                   // or nothing, for an answer
-//   ValueWriter(outbound.bytes()).text("a plain value");   // any number of values
-//   outbound.add({.dtype = …, .shape = shape, .data = {data, num_bytes}});
+//   outbound.open("name of a function");  // or nothing, for an answer
+//   ValueWriter(outbound.bytes()).text("a plain value");  // any number of values
+//   outbound.add({.dtype = dtype, .shape = shape, .data = {data, num_bytes}});
 //   outbound.seal();
 //
-// Keeps its memory from one message to the next. Small tensors are copied by seal(), others are borrowed until the
-// message has left, or owned by an Owner.
+// Keeps its memory from one message to the next. seal() copies small tensors. It references larger ones, which stay
+// unchanged until the message has left, or until their Owner is destroyed.
 #pragma once
 
 #include <algorithm>
@@ -26,17 +26,17 @@
 
 namespace axon::rpc {
 
-// Contiguous, in the order of its dimensions.
+// A contiguous tensor in the order of its dimensions.
 struct TensorView {
   uint8_t dtype = 0;
-  MemoryKind kind = MemoryKind::kHost;  // where it is to be thought of; the data itself lies on the host
+  MemoryKind kind = MemoryKind::kHost;  // of the original tensor; the data itself is on the host
   std::span<const int64_t> shape;
   ConstBuffer data;
 };
 
 class Outbound : private transport::Completion {
  public:
-  // Told by the progress owner once nothing of a message moves any more, unless send() has said so.
+  // The progress owner calls it once the transport is done with the message, unless send() returned that already.
   class Listener {
    public:
     virtual void on_sent() noexcept = 0;
@@ -49,63 +49,64 @@ class Outbound : private transport::Completion {
   Outbound(const Outbound&) = delete;
   Outbound& operator=(const Outbound&) = delete;
 
-  // At most kLongestName bytes.
+  // `name` has at most kLongestName bytes.
   void open(std::string_view name = {});
-  // For values, between open() and seal().
+  // Plain values are appended here, between open() and seal().
   ByteVector& bytes() noexcept { return bytes_; }
-  // Since open().
+  // Returns whether values were written since open().
   bool has_values() const noexcept { return bytes_.size() > sizeof(HeaderFramePrefix) + name_num_bytes_; }
-  // At most kMostTensors times, of kMostDimensions.
+  // At most kMostTensors tensors of kMostDimensions dimensions.
   size_t add(const TensorView& tensor, Owner owner = {});
-  // Likewise, of memory that the receiver reads where it lies: its owner goes once that is done. `tensor.data` is not
-  // read, and may be of any device. Only for receivers that accept it.
+  // Adds memory that the receiver reads in place; the owner is destroyed after that. `tensor.data` is not read, and may
+  // be on any device. Only for receivers that accept exposed tensors.
   size_t expose(const TensorView& tensor, const MemoryHandle& memory_handle, Owner owner);
-  // It does not leave before the flag is not 0, which a device writes; nor before those that were given already. Its
-  // owner may go while the device has not written, with a message that never leaves.
+  // Holds the message back until the flag is nonzero, which a device writes; earlier flags count too. If the message is
+  // never sent, the owner may be destroyed before the device has written.
   void leave_when(const std::atomic<uint32_t>& flag, Owner owner) { start_flags_.push_back({&flag, std::move(owner)}); }
   void seal();
-  // The same message as another that is sealed, in place of open() and seal(): reads what that has borrowed, for as
-  // long as its owner is kept.
+  // Makes this the same message as a sealed one, in place of open() and seal(). It reads the memory that `sealed`
+  // references while its owner is kept.
   void copy(const Outbound& sealed, Owner owner);
 
-  // One of the flags that it still waits for; null: it may leave.
+  // Returns one of the flags that the message still waits for; null if it may leave.
   const std::atomic<uint32_t>* start_flag() const noexcept;
   std::string_view name() const noexcept {
     return {reinterpret_cast<const char*>(bytes_.data()) + sizeof(HeaderFramePrefix), name_num_bytes_};
   }
 
-  // Where the values begin, once sealed: for those of a fixed length that are known only when it leaves.
+  // Start of the values, once sealed: for fixed-size values that are known only when the message leaves.
   std::byte* values_begin() noexcept { return bytes_.data() + sizeof(HeaderFramePrefix) + name_num_bytes_; }
 
-  // Once sealed: kInvalidArgument where one of its bounds has been passed (header_frame.hpp).
+  // Once sealed: kInvalidArgument if a limit was exceeded (header_frame.hpp).
   const Status& fits() const noexcept { return fits_; }
 
-  // Once sealed, or empty. The header is the header frame's; payload frames are of `payload_kind`. Fails if it cannot
-  // leave, or does not fit. A failure on the way is for those who watch the peer. Progress owner only.
+  // Sends a sealed or empty message. `header` is for the header frame; payload frames have the kind `payload_kind`.
+  // Fails if the message cannot leave or is too large. Later failures are reported through the peer's state. Progress
+  // owner only.
   Status send(messaging::Messenger& messenger, transport::PeerId peer, const transport::MessageHeader& header,
               transport::OperationKind payload_kind) noexcept;
-  // Nothing of it is in the transport's hands.
+  // Returns whether the transport uses none of its memory.
   bool at_rest() const noexcept { return num_moving_ == 0; }
   bool exposes() const noexcept {
     return std::ranges::any_of(payload_frames_, [](const PayloadFrame& frame) { return frame.is_exposed; });
   }
-  // The transport is gone, and so moves nothing.
+  // The transport is gone, so that no transfer is running.
   void come_to_rest() noexcept { num_moving_ = 0; }
 
-  // Whether somebody's memory is borrowed, or a flag.
+  // Returns whether it references memory of others, or a flag.
   bool has_owners() const noexcept { return !payload_frames_.empty() || !start_flags_.empty(); }
-  // Lets go of what it borrowed or owned; at rest only.
+  // Releases what it references or owns; only at rest.
   void clear() noexcept;
 
  private:
   struct Tensor {
-    Tensor() noexcept {}  // whatever it is not given stays unwritten
+    Tensor() noexcept {}  // members that are not set stay uninitialised
 
     TensorDescriptor descriptor;
     size_t shape_offset;
     ConstBuffer data;
     Owner owner;
-    MemoryHandle memory_handle;  // of one that is exposed
+    MemoryHandle memory_handle;  // of an exposed tensor
   };
   struct PayloadFrame {
     uint32_t index;  // among the message's tensors

@@ -1,14 +1,16 @@
-// A process's end of calls with others: it registers functions, listens, connects, and calls.
+// Entry point for calls between processes: it registers functions, listens, connects, and calls.
+//
+// Ownership: shares its core with the engine and with invocations; close() ends all connections. Threads: every
+// function is for any thread. Registered functions run on the thread that drives the engine: a thread that waits or
+// serves, or the engine's own.
 //
 //   std::unique_ptr<Runtime> runtime = Runtime::open({.name = "server"}).value();
-//   runtime->core().add("echo", [](Invocation& invocation) { …  invocation.reply(); });
-//   std::vector<std::byte> address = runtime->address().value();          // hand it to another process, which says
+//   runtime->core().add("echo", [](Invocation& invocation) { invocation.reply(); });
+//   std::vector<std::byte> address = runtime->address().value();  // hand it to another process, which calls:
 //   std::shared_ptr<Connection> server = runtime->connect(address, deadline).value();
-//   server->start(*call);  server->wait(*call, deadline);
-//   runtime->serve(stop, Clock::now() + 1h);                               // drives, until `stop` is true
-//
-// Everything is for any thread. Functions run on whichever thread drives the engine: the one that waits or serves, or
-// the engine's own.
+//   server->start(*call);
+//   server->wait(*call, deadline);
+//   runtime->serve(stop, Clock::now() + 1h);  // drives until `stop` is true
 #pragma once
 
 #include <memory>
@@ -35,30 +37,30 @@ class Runtime {
   const std::string& name() const noexcept { return core_->options().name; }
   uint64_t incarnation() const noexcept { return incarnation_; }
 
-  // Once a runtime. Port 0: one that is free. Returns the port.
+  // Call once per runtime. Port 0 picks a free port. Returns the port.
   Result<uint16_t> listen(const SocketAddress& socket_address, const Secret& secret);
-  // Whoever is given it may connect, and does not learn the secret. Listens on this host alone, with a secret of its
-  // own, if it does not listen yet.
+  // Returns an address whose holders may connect without learning the secret. If the runtime does not listen yet, it
+  // listens on this host only, with a secret of its own.
   Result<std::vector<std::byte>> address();
-  // What the listener has met and dropped; none while it does not listen.
+  // Counts of accepted and dropped connections; empty while it does not listen.
   std::optional<Listener::Counts> counts();
 
-  // Blocks until the peer has answered, or the deadline.
+  // Blocks until the peer has answered, or until the deadline.
   Result<std::shared_ptr<Connection>> connect(std::span<const std::byte> address, Clock::time_point deadline);
   Result<std::shared_ptr<Connection>> connect(const SocketAddress& socket_address, const Secret& secret,
                                               Clock::time_point deadline);
 
-  // Drives until `stop` is true, or the deadline. Whoever sets `stop` calls wake() then.
+  // Drives until `stop` is true, or until the deadline. The thread that sets `stop` must call wake().
   bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline,
              Clock::duration spin_budget = pace::kSpinBudget);
   void wake();
 
-  // Takes no calls any more, and waits for those under way in both directions, until the deadline. False if some are
-  // left; may be called again then.
+  // Accepts no more calls, and waits until the deadline for those under way in both directions. Returns false if some
+  // are left; may be called again then.
   bool await_idle(Clock::time_point deadline);
-  // The same, and then close().
+  // Calls await_idle() and then close().
   bool drain(Clock::time_point deadline);
-  // Ends what is left; peers are told. Idempotent.
+  // Ends everything that is left, and tells the peers. Idempotent.
   void close() noexcept;
 
  private:
@@ -71,9 +73,9 @@ class Runtime {
   EndpointInfo own_info(const engine::PeerAddress& own) const;
   Result<std::shared_ptr<Connection>> admit(Connected connected, uint64_t own_key);
 
-  const std::shared_ptr<RuntimeCore> core_;  // owned with the engine and invocations, see there
+  const std::shared_ptr<RuntimeCore> core_;  // shared with the engine and invocations, see RuntimeCore
   const uint64_t incarnation_;
-  std::mutex mutex_;  // guards what follows; never held while anything is waited for but a free port
+  std::mutex mutex_;  // guards the following members; held during a wait only for a free port
   std::unique_ptr<Listener> listener_;
   std::optional<ListenerAddress> listener_address_;
   bool closed_ = false;

@@ -1,5 +1,5 @@
-// What a runtime consists of beside its sockets: functions, connections, and the invocations under way. A client of the
-// engine, for as long as anything of it moves; everything private belongs to the progress owner.
+// The part of a runtime without its sockets: functions, connections, and the invocations under way. It is a client of
+// the engine as long as any transfer is running. Everything private belongs to the progress owner.
 #pragma once
 
 #include <functional>
@@ -15,13 +15,13 @@
 
 namespace axon::rpc {
 
-// Called by whichever thread drives, without any lock; not to wait there for other calls.
+// Called by the thread that drives, without any lock; it must not wait for other calls.
 using Handler = std::function<void(Invocation&)>;
 
 struct Function {
   Handler call;
-  // Where its arguments go, once they are announced: has Invocation::accept or fail follow, soon. None: in host
-  // buffers.
+  // Decides where the arguments go once they are announced: it must lead to Invocation::accept or fail soon. Without it
+  // they go to host buffers.
   Handler ask;
 };
 
@@ -32,33 +32,33 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   RuntimeCore(const RuntimeCore&) = delete;
   RuntimeCore& operator=(const RuntimeCore&) = delete;
 
-  // Fails once the engine is shut down. From here on it keeps itself alive until it is closed and at rest.
+  // Fails after the engine is shut down. From here on the core keeps itself alive until it is closed and at rest.
   Status open();
 
   engine::Engine& engine() const noexcept { return engine_; }
   const RuntimeOptions& options() const noexcept { return options_; }
   const Inbound::Limits& limits() const noexcept { return limits_; }
 
-  // Any thread, as all up to close().
+  // Any thread, as for all functions up to close().
   Status add(std::string name, Handler handler, Handler ask = {});
-  // Handlers and what is set below are told at once, by the progress owner, in the order of the messages: they may
-  // do no more than put what they get into a queue. Before there are peers.
+  // The progress owner calls handlers and the callbacks below at once, in the order of the messages. They may only put
+  // what they get into a queue. Call it before there are peers.
   void hand_over_in_order() noexcept { hands_over_in_order_ = true; }
-  // What is called for functions of other names.
+  // Handler for functions of unknown names.
   void set_fallback(Handler handler);
-  // Told of invocations whose callers have given up, by serial().
+  // Receives the serial() of each invocation whose caller has given up.
   void set_on_cancelled(std::function<void(uint64_t serial)> on_cancelled);
-  // Told of connections that have come to an end.
+  // Receives connections that have ended.
   void set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost);
 
-  // A runtime that has been met; its messages name the key of an address of this engine's.
+  // Adds a connection after its handshake; the peer's messages carry a key of an address of this engine.
   Result<std::shared_ptr<Connection>> admit(Identity identity);
   std::vector<std::shared_ptr<Connection>> connections();
-  // That have not ended.
+  // Connections that have not ended.
   size_t num_connections();
   bool is_idle();
 
-  // From here on callers get an error, and nothing can be called.
+  // From here on callers get an error, and no function can be called.
   void refuse_new() noexcept;
   // Ends what is left. Idempotent.
   void close() noexcept;
@@ -79,19 +79,19 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   Invocation& take_invocation() noexcept;
   void recycle(Invocation& invocation) noexcept;
   void hold(Invocation& invocation) noexcept;
-  // Once it is no client any more and nobody holds an invocation, what has kept it.
+  // Returns the reference that keeps the core alive, once it is no client any more and users hold no invocation.
   std::shared_ptr<RuntimeCore> keeper_if_through() noexcept;
-  // Null: there is none of this name.
+  // Returns null if there is no function of this name.
   const Function* find(std::string_view name) noexcept;
   void hand_over(engine::Submission& submission) noexcept;
   void ask(Invocation& invocation) noexcept;
   void call(Invocation& invocation) noexcept;
-  // Logs a failure that its caller does not hear of, since it has only told. Any thread.
+  // Logs a failure of a one-way call, which its caller does not learn. Any thread.
   void report_unheard(const Invocation& invocation, std::string_view class_name, std::string_view message) noexcept;
   void on_cancelled(Invocation& invocation) noexcept;
   void on_caller_lost(Invocation& invocation) noexcept;
   void on_lost(Connection& connection) noexcept;
-  // Nothing of it is under way, nor in our hands for the peer to fetch.
+  // Returns whether the connection has nothing under way, and exposes nothing for the peer to read.
   bool is_through_with(const Connection& connection) noexcept;
 
   void fail_all(const Status& reason) noexcept;
@@ -105,21 +105,21 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   const RuntimeOptions options_;
   size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
-  std::shared_ptr<RuntimeCore> self_;               // while it is a client of the engine's, or users hold invocations
-  size_t num_held_ = 0;                             // such invocations
-  bool has_left_ = false;                           // it is no client any more
-  Functions functions_;                             // none is taken out
-  Functions::value_type* latest_called_ = nullptr;  // of these: the next call is often of the same
+  std::shared_ptr<RuntimeCore> self_;               // set while it is a client of the engine, or users hold invocations
+  size_t num_held_ = 0;                             // invocations that users hold
+  bool has_left_ = false;                           // it is no longer a client
+  Functions functions_;                             // never shrinks
+  Functions::value_type* latest_called_ = nullptr;  // a cache: the next call is often for the same function
   Function fallback_;
   bool hands_over_in_order_ = false;
-  size_t num_asking_ = 0;  // functions
+  size_t num_asking_ = 0;  // functions with an `ask` handler
   log::Limit unheard_;
   std::function<void(uint64_t)> on_cancelled_;
   std::function<void(const std::shared_ptr<Connection>&)> on_lost_;
-  std::vector<std::shared_ptr<Connection>> connections_;  // owned with users' handles and calls under way
-  std::vector<std::unique_ptr<Invocation>> invocations_;  // all that there are
+  std::vector<std::shared_ptr<Connection>> connections_;  // shared with users' handles and calls under way
+  std::vector<std::unique_ptr<Invocation>> invocations_;  // all of them
   IntrusiveList<Invocation> free_;
-  IntrusiveList<Invocation> parked_;  // done, but the transport still has their memory
+  IntrusiveList<Invocation> parked_;  // done, but the transport still uses their memory
   uint64_t num_invoked_ = 0;
   size_t num_running_ = 0;
   bool refuses_ = false;

@@ -1,11 +1,13 @@
-// Plain values in messages: MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), with tensors as an
+// Plain values in messages: MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md). Tensors are an
 // extension of type 1 whose two bytes are the tensor's index in the message, big endian as all of MessagePack.
 //
 //   ValueWriter writer(outbound.bytes());
-//   writer.array(2);  writer.integer(7);  writer.tensor(outbound.add(view));
+//   writer.array(2);
+//   writer.integer(7);
+//   writer.tensor(outbound.add(view));
 //
 //   ValueReader reader(inbound.values());
-//   for (Value value = reader.next(); …) …                  // one token at a time: an array(2), then its two values
+//   Value value = reader.next();  // one token at a time: an array(2), then its two values
 #pragma once
 
 #include <cstddef>
@@ -19,7 +21,7 @@
 
 namespace axon::rpc {
 
-// Bytes that grow without being written: resize() leaves what is new to who has asked for it, who writes all of it.
+// Allocator for bytes that grow uninitialised: the caller of resize() writes all the new bytes.
 struct UnwrittenBytes : std::allocator<std::byte> {
   template <typename>
   struct rebind {
@@ -34,7 +36,7 @@ struct UnwrittenBytes : std::allocator<std::byte> {
 
 using ByteVector = std::vector<std::byte, UnwrittenBytes>;
 
-// Of a few bytes, mostly: without a call, which would take longer than the copy.
+// Copies mostly few bytes, inline: a call to memcpy would take longer than the copy.
 inline void copy_few(std::byte* to, const void* from, size_t num_bytes) noexcept {
   const auto copy_both_ends = [&]<typename Word>(Word first) {
     Word last = first;
@@ -65,11 +67,11 @@ class ValueWriter {
   void integer(int64_t value);
   void unsigned_integer(uint64_t value);
   void real(double value);
-  // Lengths below 2^32.
+  // Lengths are below 2^32.
   void text(std::string_view value);
   void binary(std::span<const std::byte> value);
   void array(size_t num_values);
-  // As many times a key and its value follow.
+  // `num_pairs` keys follow, each with its value.
   void map(size_t num_pairs);
   void tensor(size_t index);
 
@@ -85,11 +87,11 @@ class ValueWriter {
 
 struct Value {
   enum class Kind : uint8_t {
-    kBroken,  // the values end here, or are none of MessagePack's, or of a kind that nobody writes
+    kBroken,  // the values end here, are not valid MessagePack, or have a kind that is never written
     kNothing,
     kBoolean,
     kInteger,
-    kUnsigned,  // above what fits into an integer
+    kUnsigned,  // larger than an int64_t
     kReal,
     kText,
     kBinary,
@@ -102,8 +104,8 @@ struct Value {
   bool boolean = false;
   int64_t integer = 0;
   double real = 0;
-  uint64_t count = 0;                // of an array's values or a map's pairs, a tensor's index, or an unsigned integer
-  std::span<const std::byte> bytes;  // of text and binaries
+  uint64_t count = 0;                // values of an array, pairs of a map, a tensor's index, or an unsigned integer
+  std::span<const std::byte> bytes;  // of text and binary values
 
   std::string_view text() const noexcept { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };
@@ -112,7 +114,7 @@ class ValueReader {
  public:
   explicit ValueReader(std::span<const std::byte> values) noexcept : rest_(values) {}
 
-  // A count is never larger than the bytes that are left, so that it may be allocated for.
+  // A count is never larger than the number of bytes left, so it is safe to allocate for it.
   Value next() noexcept;
   bool at_end() const noexcept { return rest_.empty(); }
 

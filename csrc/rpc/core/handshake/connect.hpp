@@ -10,15 +10,15 @@
 
 namespace axon::rpc {
 
-// Two runtimes know each other. Nothing is sent over the socket any more: it hangs up when the other end is gone.
+// The result of a handshake between two runtimes. The socket carries no more data; it hangs up when the peer is gone.
 struct Connected {
   EndpointInfo peer;
   FileDescriptor socket;
 };
 
-// Blocks the calling thread, until the deadline or an interrupt (kCancelled). Errors name the address and say what was
-// wrong: kTransport (nobody listens, hung up, no runtime), kTimeout, kMismatch (version), kUnauthenticated (secret),
-// kUnknownHost, or what the listener refused with.
+// Blocks the calling thread until the deadline or an interrupt (kCancelled). Errors name the address and the cause:
+// kTransport (no listener, hung up, not a runtime), kTimeout, kMismatch (version), kUnauthenticated (secret),
+// kUnknownHost, or the listener's reason for a refusal.
 Result<Connected> connect_to_listener(const SocketAddress& socket_address, const Secret& secret,
                                       const EndpointInfo& own, sync::Clock::time_point deadline);
 

@@ -1,4 +1,4 @@
-// What a listener has met, and what it has dropped for which reason.
+// Counts of the connections that a listener accepted, and of those that it dropped, by reason.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ struct ListenerCounts {
   uint64_t num_malformed = 0;
   uint64_t num_other_version = 0;
   uint64_t num_wrong_secret = 0;
-  uint64_t num_refused = 0;  // by whoever is told of them
+  uint64_t num_refused = 0;  // by the OnAccept callback
   uint64_t num_late = 0;
   uint64_t num_hung_up = 0;
-  uint64_t num_exhausted = 0;  // times that somebody had to wait for want of a descriptor
+  uint64_t num_exhausted = 0;  // times that a connection had to wait because the process had no free descriptor
 };
 
 }  // namespace axon::rpc

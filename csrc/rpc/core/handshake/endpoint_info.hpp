@@ -1,4 +1,4 @@
-// What the two ends of a connection tell each other once each has proved that it knows the secret.
+// What the two ends of a connection exchange after both have proved that they know the secret.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ struct EndpointInfo {
   static constexpr size_t kMostNameBytes = 255;
   static constexpr size_t kMostAddressBytes = 8192;
 
-  std::string name;                // the runtime's: 1 to 255 bytes, none of them a control character
-  uint64_t incarnation = 0;        // random, for the life of the runtime: a restarted one has another
-  uint64_t key = 0;                // random, of this connection: messages to this end have to name it
+  std::string name;                // of the runtime: 1 to 255 bytes without control characters
+  uint64_t incarnation = 0;        // random, fixed for the life of the runtime; a restarted one has another
+  uint64_t key = 0;                // random, for this connection: messages to this end must carry it
   std::vector<std::byte> address;  // the engine's peer address
 
   bool operator==(const EndpointInfo&) const = default;

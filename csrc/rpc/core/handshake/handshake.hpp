@@ -1,16 +1,16 @@
-// One end of a first handshake, without its socket: bytes in, bytes out.
+// One end of a handshake, without its socket: bytes in, bytes out.
 //
 //   connector → hello: a nonce
 //             ← hello: a nonce
 //             → proof: that it knows the secret
-//             ← proof: likewise
+//             ← proof: that it knows the secret
 //             → endpoint info
 //             ← endpoint info
 //
-// A proof, and the seal of an endpoint info, is an HMAC with the secret over the role of its sender and all bytes of
-// the handshake so far in both directions: what was heard elsewhere or earlier proves nothing. In place of any frame
-// may come a refusal, which says why. Each end sends one frame and waits: more bytes than the next frame's are an
-// error, and so is everything else that is not as it should be. Bytes: docs/wire.md. Nothing is encrypted.
+// A proof, and the seal of an endpoint info, is an HMAC with the secret. It covers the role of its sender and all bytes
+// of the handshake so far in both directions, so replayed bytes prove nothing. A refusal with its reason may replace
+// any frame. Each end sends one frame and then waits. More bytes than the next frame needs are an error, as is every
+// other violation. Bytes: docs/wire.md. Nothing is encrypted.
 #pragma once
 
 #include <cstddef>
@@ -37,24 +37,24 @@ class Handshake {
   static constexpr size_t kMostFrameBytes = 16384;
   static constexpr size_t kMostReasonBytes = 512;
 
-  // Has something to send. Fails where the endpoint info cannot be sent.
+  // The connector has output at once. Fails if the endpoint info cannot be sent.
   static Result<Handshake> connector(const Secret& secret, const EndpointInfo& own, const Nonce& nonce);
-  // The connector has to know one of the secrets, which the rest of the handshake is then sealed with.
+  // The connector must know one of the secrets; that one seals the rest of the handshake.
   static Handshake listener(std::vector<Secret> secrets, const Nonce& nonce);
 
-  // What is to be sent, once.
+  // Returns the bytes to send, once.
   std::vector<std::byte> take_output() noexcept { return std::exchange(output_, {}); }
 
-  // What has come from the other end, in pieces of any size.
+  // Takes bytes from the other end, in chunks of any size.
   void feed(std::span<const std::byte> bytes);
 
-  // The other end's, once it has come.
+  // The endpoint info of the other end, once it has arrived.
   const std::optional<EndpointInfo>& peer() const noexcept { return peer_; }
-  // The listener's turn then: one of these. An endpoint info that cannot be sent is a refusal.
+  // The listener then calls one of these. An endpoint info that cannot be sent becomes a refusal.
   void answer(const EndpointInfo& own);
   void refuse(Status why);
 
-  // None while the handshake goes on. What went wrong, in words for this end, is in reason().
+  // Empty while the handshake goes on. reason() describes a failure for this end's user.
   std::optional<HandshakeOutcome> outcome() const noexcept { return outcome_; }
   const Status& reason() const noexcept { return reason_; }
 
@@ -82,13 +82,13 @@ class Handshake {
 
   Role role_;
   std::vector<Secret> secrets_;
-  size_t shared_ = 0;                    // which of them the peer knows, from its proof on
+  size_t shared_ = 0;                    // index of the secret that the peer knows, from its proof on
   Nonce nonce_{};                        // the listener's
   std::vector<std::byte> encoded_info_;  // the connector's, encoded
   std::optional<EndpointInfo> peer_;
   Kind expected_ = Kind::kHello;
-  std::vector<std::byte> input_;       // a frame that has not come whole
-  std::vector<std::byte> transcript_;  // all that was said before, in both directions
+  std::vector<std::byte> input_;       // an incomplete frame
+  std::vector<std::byte> transcript_;  // all earlier bytes, in both directions
   std::vector<std::byte> output_;
   std::optional<HandshakeOutcome> outcome_;
   Status reason_;

@@ -1,11 +1,14 @@
-// Where runtimes are met: a socket, and a thread that holds any number of handshakes at a time.
+// Accepts runtimes: a socket, and a thread that runs any number of handshakes at a time.
+//
+// Ownership: owns the socket and the thread; close() ends both. Threads: counts() is for any thread, close() for one at
+// a time.
 //
 //   auto listener = Listener::open({"127.0.0.1", 0}, secret, {}, [&](Connected connected) {
-//     return add(std::move(connected));     // → what to tell the peer about this end, or why it is refused
+//     return add(std::move(connected));  // what to tell the peer about this end, or why it is refused
 //   });
 //
-// The thread sleeps unless somebody knocks. A peer that does not end its handshake in time, cannot prove that it knows
-// the secret, or says anything else, is dropped and counted.
+// The thread sleeps until a connection arrives. It drops and counts a peer that misses the deadline, cannot prove that
+// it knows the secret, or sends anything else.
 #pragma once
 
 #include <poll.h>
@@ -30,18 +33,19 @@ namespace axon::rpc {
 class Listener {
  public:
   struct Limits {
-    size_t num_pending = 256;  // handshakes at a time; who comes later waits in the kernel's queue
+    size_t num_pending = 256;  // handshakes at a time; later connections wait in the kernel's queue
     std::chrono::milliseconds handshake_timeout{10'000};
-    std::chrono::milliseconds handshake_timeout_when_full{1'000};  // while there are as many as that
+    std::chrono::milliseconds handshake_timeout_when_full{1'000};  // while num_pending handshakes are running
   };
 
   using Counts = ListenerCounts;
 
-  // On the listener's thread, for each peer that knows the secret: may take a lock, must not wait for long, and must
-  // not close this listener. The peer is told the answer, and may have gone by then: the handshake's socket shows it.
+  // Called on the listener's thread for each peer that knows the secret. It may take a lock, but must not wait for long
+  // and must not close this listener. The peer receives the answer. It may be gone by then, which the handshake's
+  // socket shows.
   using OnAccept = std::function<Result<EndpointInfo>(Connected)>;
 
-  // Fails where nobody can listen; starts the thread.
+  // Fails if it cannot listen at the address; starts the thread.
   static Result<std::unique_ptr<Listener>> open(const SocketAddress& socket_address, const Secret& secret,
                                                 const Limits& limits, OnAccept on_accept);
   ~Listener() { close(); }
@@ -49,13 +53,13 @@ class Listener {
   Listener& operator=(const Listener&) = delete;
 
   uint16_t port() const noexcept { return port_; }
-  // Allows to connect to this listener as the secret does, and stands in its address: derived from the secret and the
-  // address, so that it says nothing of the secret, leads to no other listener, and is the same after a restart.
+  // Key that admits to this listener, as the secret does; it is part of the listener's address. It is derived from the
+  // secret and the address. So it does not reveal the secret, opens no other listener, and is the same after a restart.
   const Secret& address_key() const noexcept { return address_key_; }
   Counts counts() const;
 
-  // Drops who has not been met, and ends the thread: `on_accept` is not called any more. Idempotent; from one thread at
-  // a time. In a forked child only the child's copies of the sockets are closed.
+  // Drops unfinished handshakes and ends the thread; `on_accept` is not called any more. Idempotent; one thread at a
+  // time. In a forked child only the child's copies of the sockets are closed.
   void close() noexcept;
 
  private:
@@ -75,7 +79,7 @@ class Listener {
   void wait();
   void accept_all();
   void drop_late();
-  // False once the peer is to be dropped.
+  // Returns whether to keep the peer; false means that it must be dropped.
   bool serve(PendingHandshake& pending);
   bool receive_from(PendingHandshake& pending);
   bool send_to(PendingHandshake& pending);
@@ -88,18 +92,18 @@ class Listener {
 
   FileDescriptor socket_;
   FileDescriptor wake_event_;
-  FileDescriptor spare_;  // given up for a peer that finds no descriptor, so that it can be refused in words
+  FileDescriptor spare_;  // closed when no descriptor is free, so that the peer can be told the reason
   const Secret secret_;
   const Limits limits_;
   const OnAccept on_accept_;
   const uint16_t port_;
   const Secret address_key_;
   const int pid_;
-  // The thread's own:
-  std::list<PendingHandshake> pending_;  // in the order in which they came
-  std::vector<pollfd> events_;           // of the wake event, the socket, and the peers
-  Clock::time_point next_accept_{};      // later than now where the process has run out of descriptors
-  bool has_run_out_ = false;             // and this has been logged
+  // The listener's thread owns these:
+  std::list<PendingHandshake> pending_;  // in order of arrival
+  std::vector<pollfd> events_;           // for the wake event, the socket and the peers
+  Clock::time_point next_accept_{};      // in the future after the process has run out of descriptors
+  bool has_run_out_ = false;             // the shortage has been logged
 
   std::atomic<bool> closing_{false};
   mutable std::mutex mutex_;

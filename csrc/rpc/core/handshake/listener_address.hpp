@@ -1,5 +1,5 @@
-// All that is needed to connect to a listener, as bytes to hand to another process. Whoever is given them may connect:
-// their secret is the listener's address_key(), never the one that its user has chosen.
+// Address of a listener, as bytes to hand to another process. A process that has them may connect: their secret is the
+// listener's address_key(), never the secret that its user chose.
 #pragma once
 
 #include <cstddef>

@@ -12,7 +12,7 @@ namespace axon::rpc {
 
 using Nonce = std::array<std::byte, 32>;
 
-// From the kernel's source of randomness. Throws std::system_error where it has none.
+// From the kernel's random source. Throws std::system_error if that fails.
 inline Nonce random_nonce() {
   Nonce nonce;
   if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {

@@ -1,4 +1,4 @@
-// What both ends of a connection know and nobody else: never sent, never logged, wiped when it is gone.
+// Secret that only the two ends of a connection know: never sent, never logged, wiped on destruction.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@ namespace axon::rpc {
 
 class Secret {
  public:
-  static constexpr size_t kFewestBytes = 16;  // who hears a handshake may try secrets at leisure
+  static constexpr size_t kFewestBytes = 16;  // an eavesdropper on a handshake can try secrets offline
   static constexpr size_t kMostBytes = 1024;
 
   static Result<Secret> from(std::span<const std::byte> bytes);
-  // 32 bytes from the kernel's source of randomness. Throws std::system_error where it has none.
+  // Returns 32 bytes from the kernel's random source. Throws std::system_error if that fails.
   static Secret random();
-  // Another secret for this purpose, always the same one, from which this one cannot be found.
+  // Returns another secret for this purpose. It is always the same, and does not reveal this one.
   Secret derive(std::string_view purpose) const;
 
   Secret(const Secret&) = default;

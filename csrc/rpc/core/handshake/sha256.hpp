@@ -15,7 +15,7 @@ class Sha256 {
   static constexpr size_t kBlockNumBytes = 64;
 
   Sha256& add(std::span<const std::byte> bytes) noexcept;
-  // Once, at the end.
+  // Call once, at the end.
   Digest finish() noexcept;
 
  private:
@@ -32,7 +32,7 @@ class HmacSha256 {
   explicit HmacSha256(std::span<const std::byte> key) noexcept;
 
   HmacSha256& add(std::span<const std::byte> bytes) noexcept;
-  // Once, at the end.
+  // Call once, at the end.
   Digest finish() noexcept;
 
  private:
@@ -40,7 +40,7 @@ class HmacSha256 {
   Sha256 outer_;
 };
 
-// In a time that does not tell where they differ.
+// Returns whether both are equal, in constant time: the time does not reveal where they differ.
 bool equal_in_secret(const Digest& left, std::span<const std::byte> right) noexcept;
 
 }  // namespace axon::rpc

@@ -12,33 +12,33 @@
 namespace axon::rpc {
 
 struct SocketAddress {
-  std::string host;  // a name, or an address of IPv4 or IPv6
+  std::string host;  // a name, or an IPv4 or IPv6 address
   uint16_t port = 0;
 
   std::string text() const;  // "host:port"
 };
 
-// Owns a socket that the system has just opened, and keeps it from forked children: a copy would hold the connection,
-// or the port, after this process has ended. Of -1 an invalid one; errno stays.
+// Owns a socket that the system has just opened, and keeps it from forked children. A copy would hold the connection,
+// or the port, after this process has ended. For −1 it returns an invalid descriptor and keeps errno.
 FileDescriptor withheld(int socket);
 
-// Names are asked for at the system's resolver, for as long as the deadline allows, or 60 s where there is none.
+// Resolves names with the system's resolver, until the deadline, or for 60 s if there is no deadline.
 Result<bool> is_loopback(const std::string& host);
 
-// Port 0: one that is free. Never blocks afterwards.
+// Port 0 picks a free port. The socket is non-blocking.
 Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlog);
 uint16_t port_of(const FileDescriptor& socket) noexcept;
 
-// Tries all addresses of the host in turn. Never blocks afterwards.
+// Tries all addresses of the host in order. The socket is non-blocking.
 Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clock::time_point deadline);
 
-// Frames of a handshake are small, and leave at once.
+// Disables Nagle's algorithm: handshake frames are small and must leave at once.
 void send_at_once(const FileDescriptor& socket) noexcept;
 
-// From now on a host that has gone without a word shows as a hang-up, after half a minute.
+// Enables keep-alive: a host that disappears silently shows as a hang-up after half a minute.
 void watch_for_silence(const FileDescriptor& socket) noexcept;
 
-// False when the deadline has passed, or interrupts are pending. `events` as poll() has them.
+// Returns false when the deadline has passed or interrupts are pending. `events` are those of poll().
 bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept;
 
 std::string last_error();
