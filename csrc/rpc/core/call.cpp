@@ -61,7 +61,7 @@ void Call::on_announced(Inbound&) noexcept {
   connection_->engine().post(announcement_);
 }
 
-// The answer may overtake the copy of what was exposed, which the peer has only enqueued on its stream.
+// The answer may overtake the copy of the exposed tensors, which the peer has only enqueued on its stream.
 void Call::on_complete(Inbound&) noexcept {
   is_exposing_ = still_exposes();
   if (!is_exposing_) finish_answered();

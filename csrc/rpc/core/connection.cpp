@@ -12,7 +12,7 @@
 namespace axon::rpc {
 
 static constexpr std::chrono::seconds kLookInterval{1};
-// What a peer has sent before it closed its socket goes another way, and may come later.
+// Messages that a peer sent before it closed its socket travel another way, and may arrive later.
 static constexpr std::chrono::milliseconds kHangUpGrace{200};
 
 Connection::Connection(RuntimeCore& core, engine::Engine& engine, Identity identity, transport::PeerId peer)
@@ -87,12 +87,12 @@ void Connection::on_message(const transport::MessageHeader& header, const transp
   }
 }
 
-// What the library tells of what is under way, by names of its own: that a mailbox waits for nothing more, …
+// Returns whether the library itself sent the one-way call, under a name of its own.
 static bool is_own_message(const Call& call) noexcept {
   return call.answer == Call::Answer::kNone && call.request.name().starts_with(kOwnNames);
 }
 
-// … of which those that hold all slots may have to hear before they are through.
+// Returns whether calls that hold all slots may depend on this one: a mailbox that waits for lost messages.
 static bool frees_others(const Call& call) noexcept {
   return call.answer == Call::Answer::kNone && call.request.name() == kSettled;
 }
@@ -140,7 +140,7 @@ MailSender& Connection::mail_sender_of(std::string_view function) {
   return *latest_mail_sender_;
 }
 
-// To wait; the call fails if there is none.
+// Returns whether the call may be queued; the call fails if the queue is full.
 bool Connection::has_room(Call& call) noexcept {
   if (num_waiting_ < core_.options().max_waiting_calls || frees_others(call)) return true;
   finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_slots_.size()) + " calls to '" +
@@ -150,7 +150,7 @@ bool Connection::has_room(Call& call) noexcept {
   return false;
 }
 
-// The last one is for words that those who hold all others may wait for.
+// The last slot is reserved for control calls; without it, a full window could deadlock.
 bool Connection::has_slot_for(const Call& call) const noexcept {
   return free_slots_.size() > 1 || (!free_slots_.empty() && frees_others(call));
 }
@@ -163,7 +163,7 @@ void Connection::take_slot(Call& call) noexcept {
   ++num_waiting_;
 }
 
-// When it leaves and how long its caller waits from then on, in milliseconds.
+// Writes the send time, and how long the caller waits from then on, in milliseconds.
 void Connection::stamp(transport::MessageHeader& header, const Call& call) noexcept {
   const Clock::time_point now = Clock::now();
   const bool is_new = call.deadline_ == Clock::time_point{};
@@ -186,7 +186,7 @@ void Connection::launch(Call& call) noexcept {
       header_of(awaited ? transport::OperationKind::kInvoke : transport::OperationKind::kTell, call.number_);
   if (awaited && tells_deadlines_) stamp(header, call);
   Status sent = call.request.send(engine_.messenger(), peer_, header, transport::OperationKind::kInvokePayload);
-  if (call.is_final_) return;  // a runtime of this process refused it while it was being sent
+  if (call.is_final_) return;  // a runtime of this process rejected it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
     slot.call = nullptr;
@@ -216,14 +216,14 @@ void Connection::on_answer(const transport::MessageHeader& header, const transpo
   call.answered_ = true;
   if (call.answer == Call::Answer::kNone) {
     drop(payload);
-    if (!call.still_exposes()) finish(call, Status());  // else Call::on_sent() does
+    if (!call.still_exposes()) finish(call, Status());  // otherwise Call::on_sent() finishes it
     return;
   }
   call.failed_there_ = header.fingerprint.operation == transport::OperationKind::kFailure;
   call.reply_.on_header_frame(payload);
 }
 
-// Its call has found its end otherwise.
+// Handles the peer's answer to a call that has already ended here.
 void Connection::on_late_answer(CallSlot& slot, const transport::MessageHeader& header,
                                 const transport::Payload& payload) noexcept {
   MailSender* const sender = slot.mail_sender;
@@ -249,7 +249,7 @@ void Connection::on_answer_payload(const transport::MessageHeader& header, const
   slot.call->reply_.on_payload_frame(header, payload);
 }
 
-// The slot of a call that has been answered is free; one that has found its end otherwise keeps it until it is.
+// An answered call frees its slot. A call that ended for another reason keeps the slot until the peer answers.
 void Connection::finish(Call& call, Status status) noexcept {
   if (call.linked()) {
     call.unlink();
@@ -264,7 +264,7 @@ void Connection::finish(Call& call, Status status) noexcept {
   if (!call.resting_) restless_.push_back(call);
   engine_.post(call);
   MailSender* sender = std::exchange(call.mail_sender_, nullptr);
-  if (!failure_.ok()) sender = nullptr;  // nothing is sent any more, and it may be gone
+  if (!failure_.ok()) sender = nullptr;  // nothing can be sent any more, and the sender may be destroyed
   const bool is_left_at_peer = call.at_peer_ && !call.answered_;
   if (sender != nullptr && call.turn_ >= 0 && is_left_at_peer) {
     CallSlot& slot = call_slots_[slot_of(call.number_)];
@@ -357,7 +357,7 @@ void Connection::tick(Clock::time_point now) noexcept {
   for_each_waiting(end_if_late);
 }
 
-// The action may end the one that it is given.
+// The action may end the call that it receives.
 template <typename Action>
 void Connection::for_each_waiting(Action action) noexcept {
   const auto visit = [&](IntrusiveList<Call>& list) {

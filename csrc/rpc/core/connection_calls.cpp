@@ -6,7 +6,7 @@
 
 namespace axon::rpc {
 
-// Clocks tick in milliseconds, and callers look at theirs every ten.
+// Deadlines have milliseconds, and callers check theirs every ten.
 static constexpr std::chrono::milliseconds kDeadlineMargin{20};
 
 // Numbers wrap: "later" means less than half the range ahead.
@@ -14,13 +14,13 @@ static bool is_later(uint32_t left, uint32_t right) noexcept {
   return static_cast<int32_t>(left - right) > 0;
 }
 
-// The one that a message belongs to: a new one for a number that has not been there. Null if it comes late.
+// Returns the invocation that a message belongs to, or a new one for a new number. Null if the message is outdated.
 Invocation* Connection::invocation_for(const transport::MessageHeader& header) noexcept {
   PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
   if (slot.invocation != nullptr && slot.number == header.sequence) return slot.invocation;
   if (!is_later(header.sequence, slot.number)) return nullptr;
   if (slot.invocation != nullptr) {
-    if (slot.invocation->has_header_frame_) return nullptr;  // the caller has given away a slot that is taken
+    if (slot.invocation->has_header_frame_) return nullptr;  // the caller reused a slot that is still occupied
     core_.recycle(*std::exchange(slot.invocation, nullptr));
     --num_invocations_;
   }
@@ -39,14 +39,14 @@ void Connection::on_call(const transport::MessageHeader& header, const transport
   if (invocation == nullptr) return drop(payload);
   if (header.fingerprint.operation == transport::OperationKind::kInvokePayload)
     return invocation->arguments_.on_payload_frame(header, payload);
-  if (invocation->has_header_frame_) return drop(payload);  // it may be in its function's hands
+  if (invocation->has_header_frame_) return drop(payload);  // its function may be using it
   invocation->kind_ = header.fingerprint.operation;
   invocation->has_header_frame_ = true;
   if (header.destination != 0) note_deadline(*invocation, header);
   invocation->arguments_.on_header_frame(payload);
 }
 
-// It may have waited long in the network, or here, before it was read.
+// The call may have waited long in the network, or here, before it was read.
 void Connection::note_deadline(Invocation& invocation, const transport::MessageHeader& header) noexcept {
   const Clock::time_point now = Clock::now();
   const std::chrono::milliseconds left =
@@ -54,7 +54,7 @@ void Connection::note_deadline(Invocation& invocation, const transport::MessageH
   invocation.gives_up_at_ = now + left + kDeadlineMargin;
 }
 
-// It was given up before it was read here. It is answered all the same, which gives its slot back.
+// The caller gave up before the call was read here. It is answered nevertheless, which frees its slot.
 void Connection::on_withdrawn(const transport::MessageHeader& header) noexcept {
   Invocation* const invocation = invocation_for(header);
   if (invocation == nullptr || invocation->has_header_frame_) return;
@@ -69,7 +69,8 @@ void Connection::on_cancel(const transport::MessageHeader& header) noexcept {
   if (slot.invocation != nullptr && slot.number == header.sequence) core_.on_cancelled(*slot.invocation);
 }
 
-// Its slot is the caller's again as soon as the answer leaves; the memory is ours until it has been fetched.
+// The caller may reuse the slot as soon as the answer leaves. The answer's memory stays here until the peer has read
+// it.
 void Connection::answer(Invocation& invocation) noexcept {
   if (!failure_.ok()) return core_.recycle(invocation);
   PeerCallSlot& slot = peer_call_slots_[slot_of(invocation.number_)];

@@ -8,7 +8,7 @@
 
 namespace axon::rpc {
 
-// In the queue of what this process submits, so that what was started before is begun before.
+// Goes through the submission queue of this process, so that calls started earlier are begun earlier.
 struct Connection::Closing final : engine::Submission {
   Closing(std::shared_ptr<Connection> of, Clock::time_point at) noexcept : connection(std::move(of)), deadline(at) {}
   void begin() noexcept override {
@@ -17,7 +17,7 @@ struct Connection::Closing final : engine::Submission {
   }
   void complete() noexcept override {}
 
-  const std::shared_ptr<Connection> connection;  // owned with the runtime, and whoever closes it
+  const std::shared_ptr<Connection> connection;  // shared with the runtime, and the thread that closes it
   const Clock::time_point deadline;
 };
 
@@ -32,7 +32,7 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
   look_after_closing(Clock::now());
 }
 
-// It may have overtaken answers, but what has not left yet will have none.
+// The message may overtake answers, but calls that have not left yet will get none.
 void Connection::on_close(const transport::MessageHeader& header) noexcept {
   ends_after_answers_ = header.fingerprint.num_elements;
   end_waiting(closed_there());

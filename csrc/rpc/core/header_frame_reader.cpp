@@ -14,7 +14,7 @@ class Cursor {
 
   bool has(uint64_t num_bytes) const noexcept { return num_bytes <= rest_.size(); }
   bool at_end() const noexcept { return rest_.empty(); }
-  // Together with the padding behind it; as many must be there.
+  // Takes bytes and the padding following them; the caller has checked that they are there.
   std::span<std::byte> take(size_t num_bytes) noexcept {
     const auto taken = rest_.first(num_bytes);
     rest_ = rest_.subspan(padded(num_bytes));
@@ -31,7 +31,7 @@ class Cursor {
   std::span<std::byte> rest_;
 };
 
-// False where no tensor is so long.
+// Returns false if the tensor's size overflows.
 bool multiply(std::span<const int64_t> shape, uint64_t element_num_bytes, uint64_t& num_bytes) noexcept {
   uint64_t num_elements = 1;
   bool fits = true;
@@ -42,7 +42,7 @@ bool multiply(std::span<const int64_t> shape, uint64_t element_num_bytes, uint64
   return fits && !__builtin_mul_overflow(num_elements, element_num_bytes, &num_bytes);
 }
 
-// Those of other types, from kComplex128 on, are known to the doors.
+// Types above kComplex128 are checked by the clients that define them.
 bool has_length_of_its_type(const TensorDescriptor& descriptor) noexcept {
   return descriptor.dtype > static_cast<uint8_t>(DataType::kComplex128) ||
          descriptor.element_num_bytes == size_of(static_cast<DataType>(descriptor.dtype));

@@ -9,7 +9,7 @@
 
 namespace axon::rpc {
 
-// More memory than this is not kept for the next message.
+// A larger buffer is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
 Inbound::Inbound() noexcept : transport::Completion{&Inbound::on_done} {}
@@ -55,7 +55,7 @@ void Inbound::on_header_frame(const transport::Payload& payload) noexcept {
   understand();
 }
 
-// The header frame is here.
+// Parses the header frame.
 void Inbound::understand() noexcept {
   HeaderFrame header_frame;
   if (const char* fault = read_header_frame(bytes_, limits_.max_message_num_bytes, header_frame, tensors_)) {
@@ -69,7 +69,7 @@ void Inbound::understand() noexcept {
     return fail(ErrorCode::kTransport, "a tensor that is exposed, which this runtime has not asked for");
   }
   state_ = State::kAsking;
-  if (!tensors_.empty()) listener_->on_announced(*this);  // which may set where it lands, or end it
+  if (!tensors_.empty()) listener_->on_announced(*this);  // the listener may set the destinations, or end the message
   if (state_ != State::kAsking || destinations_ != TensorDestinations::kBlocks) return;
   num_missing_ != 0 ? allocate_blocks() : receive_early();
 }
@@ -81,8 +81,8 @@ void Inbound::allocate_blocks() noexcept {
   receive_early();
 }
 
-// For a payload frame; what lies in the header frame stays there. False: there is no memory, and the message has
-// failed.
+// Allocates memory for a payload frame; data in the header frame stays there. Returns false if there is no memory,
+// after failing the message.
 bool Inbound::give_block(Tensor& tensor) noexcept {
   if (tensor.location != TensorLocation::kPayloadFrame) return true;
   tensor.host_buffer = HostBuffer::take(tensor.data.num_bytes);
@@ -92,7 +92,7 @@ bool Inbound::give_block(Tensor& tensor) noexcept {
 }
 
 void Inbound::accept(std::span<const Buffer> buffers, std::span<Owner> owners) noexcept {
-  if (state_ != State::kAsking) return;  // it has failed meanwhile
+  if (state_ != State::kAsking) return;  // it has failed in the meantime
   has_owners_ = !owners.empty();
   for (size_t i = 0; i < owners.size(); ++i) tensors_[i].owner = std::move(owners[i]);
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -114,11 +114,11 @@ void Inbound::let_go() noexcept {
   has_owners_ = false;
 }
 
-// The memory is known: for what has come already, and what will.
+// The destinations are known: receives early payload frames, and all later ones.
 void Inbound::receive_early() noexcept {
   state_ = State::kReceiving;
   while (state_ == State::kReceiving && !early_.empty()) {
-    messaging::Unexpected& message = *early_.pop_front();  // before anybody hears of it, who may drop the rest
+    messaging::Unexpected& message = *early_.pop_front();  // taken out first, because a callback may drop the rest
     --num_early_;
     place(message.header.slot, message.payload);
     release_early(message);
@@ -152,7 +152,7 @@ void Inbound::on_payload_frame(const transport::MessageHeader& header, const tra
   ++num_early_;
 }
 
-// Whether this may be the tensor's payload frame.
+// Returns whether the payload may be the tensor's payload frame.
 static bool announces(const Inbound::Tensor& tensor, const transport::Payload& payload) noexcept {
   if (tensor.begun) return false;
   switch (tensor.location) {

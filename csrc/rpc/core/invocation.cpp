@@ -23,7 +23,7 @@ void Invocation::reply_failure() noexcept {
   submit(transport::OperationKind::kFailure);
 }
 
-// Owners are let go of before anybody holds the token: what they release is their user's code.
+// Owners are released before the token is taken: their destructors are the user's code.
 void Invocation::submit(transport::OperationKind answer_kind) noexcept {
   answer_kind_ = answer_kind;
   if (!wants_answer()) answer.clear();
@@ -36,7 +36,7 @@ void Invocation::fail(std::string_view class_name, std::string_view message) noe
   reply_failure();
 }
 
-// [message, traceback]
+// Format: [message, traceback]
 void Invocation::describe_failure(std::string_view class_name, std::string_view message) {
   answer.open(class_name.substr(0, kLongestName));
   ValueWriter writer(answer.bytes());
@@ -46,7 +46,7 @@ void Invocation::describe_failure(std::string_view class_name, std::string_view 
   answer.seal();
 }
 
-// The runtime's own failures, by the progress owner.
+// For the runtime's own failures; called by the progress owner.
 void Invocation::fail_here(std::string_view class_name, const std::string& message) noexcept {
   describe_failure(class_name, message);
   answer_kind_ = transport::OperationKind::kFailure;
@@ -87,7 +87,7 @@ void Invocation::on_complete(Inbound&) noexcept {
 void Invocation::on_broken(Inbound&, Status reason) noexcept {
   std::string why = "the call has not been understood: " + reason.message();
   if (phase_ != Phase::kAsking) return fail_here("ConnectionError", why);
-  refusal_ = std::move(why);  // it is in its function's hands
+  refusal_ = std::move(why);  // its function is using it
 }
 
 void Invocation::on_sent() noexcept {

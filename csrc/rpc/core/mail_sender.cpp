@@ -9,9 +9,9 @@
 
 namespace axon::rpc {
 
-// The call that tells the peer what is settled has no time-out of its own, since the mailbox waits for it.
+// The call that tells the peer what is settled has no timeout of its own, since the mailbox waits for it.
 static constexpr std::chrono::hours kSettledTimeout{24 * 365};
-// The turn of that call, which is not one of the numbered messages.
+// Marks that call, which is not one of the numbered messages.
 static constexpr int64_t kSettledTurn = -2;
 
 namespace {
@@ -120,7 +120,7 @@ void MailSender::settle() noexcept {
 }
 
 // The messages that the grants were meant for have been given up. Telling the mailbox that their numbers will not come
-// frees the places that it keeps for them.
+// frees the slots that it keeps for them.
 void MailSender::give_back_unused() noexcept {
   if (num_granted_ == 0 || !waiting_.empty()) return;
   for (; num_granted_ != 0; --num_granted_) done_.insert(num_sent_++);

@@ -10,15 +10,15 @@
 
 namespace axon::rpc {
 
-// A larger tensor is sent by itself: copying it into the header frame, and out of it, costs more than another message.
+// A larger tensor is sent separately: copying it into the header frame, and out of it, costs more than another message.
 static constexpr size_t kLargestInline = 4096;
-// Stands for a tensor that is exposed.
+// The payload frame that represents an exposed tensor.
 static constexpr std::byte kNothing{};
 static constexpr ConstBuffer kExposedFrame{.data = &kNothing, .num_bytes = kExposedFrameNumBytes};
-// More memory than this is not kept for the next message.
+// A larger buffer is not kept for the next message.
 static constexpr size_t kMostKept = size_t{1} << 16;
 
-// Returns where the next one goes.
+// Returns where the next item goes.
 static std::byte* put_padded(std::byte* to, const void* data, size_t num_bytes) noexcept {
   std::byte* const end = to + padded(num_bytes);
   if (end == to) return end;
@@ -42,7 +42,7 @@ static std::string too_many(const char* what, size_t count, size_t most) {
   return std::string(what) + " " + std::to_string(count) + "; allowed: up to " + std::to_string(most);
 }
 
-// Returns nothing for a shape that no tensor has.
+// Returns nothing for an invalid shape.
 static std::optional<size_t> count_elements(std::span<const int64_t> shape) noexcept {
   size_t num_elements = 1;
   for (const int64_t size : shape) {
@@ -51,7 +51,7 @@ static std::optional<size_t> count_elements(std::span<const int64_t> shape) noex
   return num_elements;
 }
 
-// Of a tensor of so many bytes and this shape. Other doors' types are as long as they say.
+// Returns the size of an element. For types that clients define, it is the tensor's bytes divided by its elements.
 uint16_t Outbound::element_num_bytes_of(const TensorView& tensor) {
   const std::optional<size_t> counted = count_elements(tensor.shape);
   if (!counted) refuse("a tensor's shape has a negative size, or more elements than 64 bits count");
@@ -131,7 +131,8 @@ void Outbound::copy(const Outbound& sealed, Owner owner) {
   if (!payload_frames_.empty()) payload_frames_.front().owner = std::move(owner);
 }
 
-// Which travel by themselves; returns the bytes that all of them take behind the first so many of the header frame.
+// Decides which tensors are sent separately. Returns the bytes that all of them take in the header frame, following its
+// first `num_before` bytes.
 size_t Outbound::locate_tensors(size_t num_before) {
   size_t num_bytes = tensors_.size() * sizeof(TensorDescriptor) + shapes_.size() * sizeof(int64_t);
   for (uint32_t index = 0; index < tensors_.size(); ++index) {
@@ -192,7 +193,7 @@ void Outbound::on_done(transport::Completion& self, Status) noexcept {
 }
 
 void Outbound::clear() noexcept {
-  if (bytes_.empty() && start_flags_.empty()) return;  // nothing has been written since
+  if (bytes_.empty() && start_flags_.empty()) return;  // nothing was written since then
   if (bytes_.capacity() > kMostKept) bytes_ = {};
   bytes_.clear();
   fits_ = Status();

@@ -17,7 +17,7 @@ Result<std::unique_ptr<Runtime>> Runtime::open(RuntimeOptions options, engine::E
   return std::unique_ptr<Runtime>(new Runtime(std::move(core)));
 }
 
-// The host is looked up without the lock: signal handlers run meanwhile, and may use the runtime.
+// The host is resolved without the lock, because signal handlers that run in the meantime may use the runtime.
 Result<uint16_t> Runtime::listen(const SocketAddress& socket_address, const Secret& secret) {
   {
     const std::lock_guard lock(mutex_);
@@ -91,7 +91,7 @@ Result<std::shared_ptr<Connection>> Runtime::admit(Connected connected, uint64_t
                        .socket = std::move(connected.socket)});
 }
 
-// On the listener's thread.
+// Runs on the listener's thread.
 Result<EndpointInfo> Runtime::on_accept(Connected connected) {
   const engine::OwnAddress own = core_->engine().make_address();
   Result<std::shared_ptr<Connection>> admitted = admit(std::move(connected), own.address().key);
@@ -142,7 +142,7 @@ void Runtime::close() noexcept {
     closed_ = true;
     listener = std::move(listener_);
   }
-  listener.reset();  // waits for its thread, which may be at on_accept()
+  listener.reset();  // waits for its thread, which may be in on_accept()
   if (!core_->engine().is_forked()) core_->close();
 }
 

@@ -11,7 +11,7 @@ namespace axon::rpc {
 
 namespace {
 
-// News for whoever keeps books: told once, after the token has been released.
+// Calls a user's callback once, after the token is released.
 class Notice final : public engine::Submission {
  public:
   explicit Notice(std::function<void()> tell) : tell_(std::move(tell)) {}
@@ -28,7 +28,7 @@ class Notice final : public engine::Submission {
 
 }  // namespace
 
-// Of what a function has said, which may be long.
+// Limits the text of a function's error in the log.
 static constexpr size_t kLongestReport = 1024;
 
 RuntimeCore::RuntimeCore(engine::Engine& engine, RuntimeOptions options)
@@ -40,7 +40,7 @@ RuntimeCore::RuntimeCore(engine::Engine& engine, RuntimeOptions options)
               .num_early_bytes = &num_early_bytes_,
               .accepts_exposed = options_.accepts_exposed} {}
 
-// A transfer of a peer that is gone may never end, and still touch its memory: that is left behind.
+// A transfer from a lost peer may never end, and may still touch its memory, so that memory is leaked.
 RuntimeCore::~RuntimeCore() {
   for (std::unique_ptr<Invocation>& invocation : invocations_) {
     if (!invocation->arguments_.at_rest() || !invocation->answer.at_rest()) {
@@ -119,7 +119,7 @@ size_t RuntimeCore::num_connections() {
   });
 }
 
-// What moves between us and a peer that is gone may never come to rest.
+// Transfers with a lost peer may never end.
 bool RuntimeCore::is_idle() {
   return engine_.exclusively([&] {
     return std::ranges::all_of(connections_, [&](const auto& connection) {
@@ -206,7 +206,8 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
     return;
   }
   invocation.unlink();
-  if (invocation.answer.has_owners() || invocation.arguments_.has_owners()) {  // not to be told under the token
+  if (invocation.answer.has_owners() ||
+      invocation.arguments_.has_owners()) {  // its owners must not be released while the token is held
     invocation.phase_ = Invocation::Phase::kCleared;
     return engine_.post(invocation);
   }
@@ -239,7 +240,7 @@ const Function* RuntimeCore::find(std::string_view name) noexcept {
   return &found->second;
 }
 
-// Its tensors are announced: their function may say where they go.
+// The tensors are announced: the function may decide where they go.
 void RuntimeCore::ask(Invocation& invocation) noexcept {
   if (num_asking_ == 0 || refuses_ || invocation.comes_late_) return;
   const Function* const found = find(invocation.function());
@@ -251,10 +252,10 @@ void RuntimeCore::ask(Invocation& invocation) noexcept {
   hand_over(invocation);
 }
 
-// All of it is here.
+// The call is complete, so that its function can run.
 void RuntimeCore::call(Invocation& invocation) noexcept {
   if (refuses_) return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closed");
-  // Who tells would not hear of it, and may tell of what is under way.
+  // One-way callers would not learn the error, and their calls may concern other calls under way.
   if (invocation.comes_late_ && invocation.wants_answer()) {
     return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
   }
@@ -267,7 +268,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
     if (!invocation.wants_answer()) report_unheard(invocation, "LookupError", why);
     return invocation.fail_here("LookupError", why);
   }
-  // Who tells would not hear of it; and tells are what ends mailboxes' and generators' waiting.
+  // One-way callers would not learn the error. Besides, one-way calls end the waits of mailboxes and generators.
   if (invocation.wants_answer() && num_running_ >= options_.max_running_calls) {
     return invocation.fail_here("BufferError", "the runtime '" + options_.name + "' has " +
                                                    std::to_string(num_running_) +
@@ -281,7 +282,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   hand_over(invocation);
 }
 
-// What is posted is delivered by whoever has driven: two threads' deliveries may overtake each other.
+// Posted submissions are completed by the thread that drove; completions of two threads may overtake each other.
 void RuntimeCore::hand_over(engine::Submission& submission) noexcept {
   if (!hands_over_in_order_) return engine_.post(submission);
   submission.complete();
@@ -290,7 +291,7 @@ void RuntimeCore::hand_over(engine::Submission& submission) noexcept {
 
 void RuntimeCore::report_unheard(const Invocation& invocation, std::string_view class_name,
                                  std::string_view message) noexcept {
-  const bool is_own = invocation.function().starts_with(kOwnNames);  // which runtimes use while they close
+  const bool is_own = invocation.function().starts_with(kOwnNames);  // runtimes use these while they close
   const std::optional<uint64_t> num_held_back = is_own ? std::nullopt : unheard_.pass();
   if (!num_held_back) return;
   std::string text = "runtime '" + options_.name + "': '" + invocation.connection()->identity().name + "' has told '" +
@@ -335,7 +336,7 @@ void RuntimeCore::forget_ended() noexcept {
   });
 }
 
-// Those that are free have kept theirs for the next call.
+// Free invocations have kept the connection for the next call.
 void RuntimeCore::forget_in_free(const Connection& connection) noexcept {
   for (Invocation* invocation = free_.front(); invocation != nullptr; invocation = free_.next(*invocation)) {
     if (invocation->connection_.get() == &connection) invocation->connection_.reset();

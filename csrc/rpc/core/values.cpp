@@ -9,7 +9,7 @@ namespace axon::rpc {
 
 static constexpr uint8_t kTensorType = 1;
 
-// MessagePack is big endian, we are not.
+// MessagePack is big endian, unlike the hosts.
 template <std::integral T>
 static T swapped(T value) noexcept {
   if constexpr (sizeof(T) == 1) return value;
@@ -185,7 +185,7 @@ Value ValueReader::count_of(Value::Kind kind, bool is_long) noexcept {
   uint32_t long_count = 0;
   if (is_long ? !take(long_count) : !take(count)) return {};
   const uint64_t total = is_long ? long_count : count;
-  if (total > rest_.size()) return {};  // each takes a byte at least
+  if (total > rest_.size()) return {};  // each value takes at least one byte
   return {.kind = kind, .count = total, .bytes = {}};
 }
 

@@ -48,7 +48,8 @@ Status feed_next(const FileDescriptor& socket, Handshake& handshake, const Socke
   return {};
 }
 
-// What a listener's reason is for the one that it has refused: its own runtime is not closed, nor its arguments wrong.
+// Translates a listener's reason for the refused peer, whose own runtime is not closed and whose arguments are not
+// wrong.
 ErrorCode refused_with(ErrorCode code) noexcept {
   if (code == ErrorCode::kAborted) return ErrorCode::kPeerLost;
   return code == ErrorCode::kInvalidArgument ? ErrorCode::kTransport : code;

@@ -7,7 +7,7 @@ namespace axon::rpc {
 
 namespace {
 
-// The bytes: this, the name, the address. docs/wire.md.
+// Layout: this prefix, the name, the address. docs/wire.md.
 struct Prefix {
   uint64_t incarnation = 0;
   uint64_t key = 0;

@@ -7,20 +7,20 @@
 
 namespace axon::rpc {
 
-// In front of every frame, of every version.
+// Precedes every frame, in every version.
 struct Handshake::Prefix {
   std::array<char, 4> magic{'a', 'x', 'h', 's'};
   uint16_t version = kHandshakeVersion;
   Kind kind{};
   uint8_t reserved = 0;
-  uint32_t num_bytes = 0;  // that follow
+  uint32_t num_bytes = 0;  // following bytes
 };
 
 static void append(std::vector<std::byte>& bytes, std::span<const std::byte> more) {
   bytes.insert(bytes.end(), more.begin(), more.end());
 }
 
-// For errors and logs: whoever wrote it has proved nothing yet.
+// Makes text safe for errors and logs: its author is not authenticated yet.
 static std::string printable(std::span<const std::byte> bytes) {
   std::string text;
   for (const std::byte byte : bytes) {
@@ -121,7 +121,7 @@ void Handshake::refuse(Status why) {
   end(HandshakeOutcome::kRefused, std::move(why));
 }
 
-// Foreign bytes get no answer; who speaks this protocol hears why it is not met.
+// Foreign bytes get no answer; a peer that speaks this protocol is told the reason.
 void Handshake::end(HandshakeOutcome outcome, Status reason) {
   outcome_ = outcome;
   reason_ = std::move(reason);
@@ -158,7 +158,7 @@ void Handshake::send(Kind kind, std::span<const std::byte> content) {
   append(output_, frame);
 }
 
-// Which of the listener's secrets its peer knows shows in the first seal of the peer's, that of its proof.
+// The first seal of the peer, in its proof, shows which of the listener's secrets it knows.
 bool Handshake::is_sealed_by_peer(std::span<const std::byte> seal) noexcept {
   const size_t first = expected_ == Kind::kProof ? 0 : shared_;
   const size_t end = expected_ == Kind::kProof ? secrets_.size() : shared_ + 1;

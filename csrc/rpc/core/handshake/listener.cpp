@@ -20,7 +20,8 @@ namespace axon::rpc {
 
 static constexpr std::chrono::milliseconds kExhaustedPause{100};
 static constexpr std::chrono::milliseconds kForever{1'000'000};
-// With fewer left, peers are served one after the other: a crowd that proves nothing must not take what peers need.
+// With fewer descriptors left, peers are served one at a time. Many unauthenticated connections must not use up the
+// descriptors that authenticated peers need.
 static constexpr size_t kSpareDescriptors = 4;
 
 static uint64_t Listener::Counts::* counter_of(HandshakeOutcome outcome) noexcept {
@@ -69,7 +70,7 @@ Listener::Listener(FileDescriptor socket, FileDescriptor wake_event, const Socke
 
 void Listener::close() noexcept {
   if (!thread_.joinable()) return;
-  if (getpid() != pid_) {  // a fork has the memory, but not the thread
+  if (getpid() != pid_) {  // a forked child has the memory, but not the thread
     thread_.detach();
   } else {
     closing_.store(true);
@@ -147,7 +148,7 @@ void Listener::accept_all() {
   while (!is_full()) {
     FileDescriptor socket = accept_one();
     if (!socket.valid()) {
-      // Anything but "none is left" and "gone again" is for want of something, which others may give back.
+      // Errors other than "none is waiting" and "already gone" mean a shortage of resources, which may pass.
       if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR) {
         if (!std::exchange(has_run_out_, true)) log::warn(out_of("connections cannot be accepted", errno).message());
         count(&Counts::num_exhausted);
@@ -205,7 +206,7 @@ bool Listener::send_to(PendingHandshake& pending) {
   return true;
 }
 
-// The door keeps the socket from here on; what the peer is told goes through a copy of ours.
+// From here on the callback owns the socket; the answer to the peer goes through a duplicate of it.
 void Listener::accept_peer(PendingHandshake& pending) {
   FileDescriptor kept = withheld(fcntl(pending.socket.get(), F_DUPFD_CLOEXEC, 0));
   if (!kept.valid()) return pending.handshake.refuse(out_of("it cannot serve another connection", errno));

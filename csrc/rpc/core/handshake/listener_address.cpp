@@ -8,7 +8,7 @@ namespace axon::rpc {
 
 namespace {
 
-// The bytes: this, the host, the secret. docs/wire.md.
+// Layout: this prefix, the host, the secret. docs/wire.md.
 struct Prefix {
   std::array<char, 4> magic{'a', 'x', 'i', 'n'};
   uint16_t version = 1;

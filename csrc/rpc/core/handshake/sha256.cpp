@@ -66,7 +66,7 @@ Sha256& Sha256::add(std::span<const std::byte> bytes) noexcept {
   return *this;
 }
 
-// A one bit, zeros up to 8 bytes before the end of a block, and the number of bits.
+// The padding: a one bit, zeros up to 8 bytes before the end of a block, and the number of bits.
 Digest Sha256::finish() noexcept {
   std::array<std::byte, 8> num_bits;
   write_big_endian(num_bytes_ * 8, num_bits);

@@ -22,15 +22,15 @@ namespace axon::rpc {
 
 namespace {
 
-// Where the caller has no deadline; resolvers give up within it by default.
+// For callers without a deadline; resolvers give up within this time by default.
 constexpr std::chrono::seconds kLongestLookup{60};
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// A question to the system's resolver.
+// A query to the system's resolver.
 struct Lookup {
   SocketAddress socket_address;
-  std::mutex mutex;  // guards what follows
+  std::mutex mutex;  // guards the following members
   std::condition_variable changed;
   bool is_over = false;
   int error = 0;
@@ -62,10 +62,10 @@ int Lookup::ask(int flags) {
   return result;
 }
 
-// The resolver may ask servers that do not answer, and can neither be interrupted nor given a deadline: a thread waits
-// for it, and is left to itself where this one gives up.
+// The resolver may query servers that do not answer, and can neither be interrupted nor given a deadline. So a separate
+// thread waits for it, and goes on alone if this one gives up.
 Result<Addresses> resolve(const SocketAddress& socket_address, sync::Clock::time_point deadline) {
-  const auto lookup = std::make_shared<Lookup>();  // owned with that thread
+  const auto lookup = std::make_shared<Lookup>();  // shared with that thread
   lookup->socket_address = socket_address;
   if (lookup->ask(AI_NUMERICHOST) == 0) return std::move(lookup->found);
   try {
@@ -105,7 +105,7 @@ bool is_loopback(const sockaddr& address) noexcept {
   return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
-// Zero, or the error that errno would have.
+// Returns zero, or an error code as in errno.
 int connect_one(const FileDescriptor& socket, const addrinfo& address, sync::Clock::time_point deadline) noexcept {
   if (!socket.valid()) return errno;
   send_at_once(socket);
@@ -150,7 +150,7 @@ Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlo
   const addrinfo& address = *addresses.value();
   FileDescriptor socket = open_socket(address);
   if (!socket.valid()) return out_of("cannot listen at " + socket_address.text(), errno);
-  enable(socket, SOL_SOCKET, SO_REUSEADDR);  // where the last listener's connections linger
+  enable(socket, SOL_SOCKET, SO_REUSEADDR);  // for a port where connections of an earlier listener linger
   if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(socket.get(), backlog) != 0) {
     return Status(ErrorCode::kInvalidArgument, "cannot listen at " + socket_address.text() + ": " + last_error());
   }
