@@ -53,13 +53,13 @@ py::module_ errors() {
   return py::module_::import("torch_axon.runtime._errors");
 }
 
-// What a peer has said need not be UTF-8.
+// Text from a peer need not be valid UTF-8.
 py::object text_of(const std::string& text) {
   return py::reinterpret_steal<py::object>(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
 }
 
-// Raises what Python knows such a failure as.
+// Raises the Python exception that corresponds to the failure.
 [[noreturn]] void raise(const Status& failure) {
   errors().attr("raise_failure")(name_of(failure.code()), text_of(failure.message()));
   throw std::logic_error("raise_failure has returned");
@@ -71,7 +71,7 @@ T value_or_raise(Result<T> result) {
   return std::move(result).value();
 }
 
-// A year is as good as for ever, and can be added to a clock.
+// Limits the timeout to a year, which can be added to a clock without overflow.
 std::chrono::duration<double> timeout_of(double seconds) {
   constexpr double kLongest = 365 * 24 * 3600.0;
   if (!(seconds >= 0)) throw py::value_error("timeout is " + std::to_string(seconds) + " s; allowed: 0 or more");
@@ -97,7 +97,7 @@ Placement placement_of(const py::object& device) {
   return {.kind = wanted.is_cpu() ? Placement::Kind::kHost : Placement::Kind::kDevice, .device = wanted};
 }
 
-// `bounds` are the options of these names.
+// `bounds` holds the options of the same names.
 std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled, py::object on_lost,
                                     const py::dict& bounds) {
   const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
@@ -111,7 +111,7 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
   Result<std::unique_ptr<rpc::Runtime>> opened = rpc::Runtime::open(std::move(options), hold.engine());
   if (!opened.ok()) {
     if (opened.status().code() == ErrorCode::kInvalidArgument) raise(opened.status());
-    throw std::runtime_error(opened.status().message());  // the engine does not start
+    throw std::runtime_error(opened.status().message());  // the engine cannot start
   }
   return std::make_unique<PythonRuntime>(
       std::move(opened).value(),
@@ -133,7 +133,7 @@ rpc::Counted<PythonCall> packed(const std::shared_ptr<rpc::Connection>& connecti
   return call;
 }
 
-// With Python's lock held: it neither waits nor takes a lock that those who hold it take Python's for.
+// Runs with the GIL held: it neither waits nor takes a lock whose holders may take the GIL.
 rpc::Counted<PythonCall> invoke(const std::shared_ptr<rpc::Connection>& connection, std::string_view function,
                                 const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
   rpc::Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
@@ -142,7 +142,7 @@ rpc::Counted<PythonCall> invoke(const std::shared_ptr<rpc::Connection>& connecti
   return call;
 }
 
-// A message to the peer's mailbox of this tag, with one value; likewise.
+// Sends a message with one value to the peer's mailbox of this tag. Runs with the GIL held, as invoke() does.
 rpc::Counted<PythonCall> send(const std::shared_ptr<rpc::Connection>& connection, std::string_view tag,
                               const py::object& value, double timeout_s) {
   constexpr size_t kLongestTag = rpc::kLongestName - rpc::kMailboxes.size();
@@ -162,8 +162,8 @@ rpc::Counted<PythonCall> send(const std::shared_ptr<rpc::Connection>& connection
   return call;
 }
 
-// Waits without Python's lock, and runs signal handlers meanwhile. `wait_until` waits until a time, and returns whether
-// what it waits for is there.
+// Waits without the GIL, and runs signal handlers in the meantime. `wait_until` waits until a time, and returns whether
+// the condition holds.
 template <typename WaitUntil>
 bool wait_for(double timeout_s, WaitUntil wait_until) {
   const sync::Clock::time_point deadline = deadline_in(timeout_s);
@@ -179,7 +179,7 @@ bool wait_for(double timeout_s, WaitUntil wait_until) {
   }
 }
 
-// Where nothing is waited for, but what has come to its end because runtimes are closed would be raised.
+// For callers that do not wait, but would otherwise get the errors of runtimes that are being closed.
 void stay_behind() {
   if (!python::stays_behind()) [[likely]]
     return;
@@ -196,7 +196,7 @@ bool await_end(rpc::Connection& connection, double timeout_s) {
   return wait_for(timeout_s, [&](sync::Clock::time_point time) { return connection.await_end(time); });
 }
 
-// The failure of a function of C++'s may have any bytes for its text, which cannot be unpacked then.
+// A C++ function's error may contain arbitrary bytes as text, which cannot be unpacked.
 py::object unpack_failure(PythonCall& call) {
   try {
     return unpack(call.reply(), {}, call.connection());
@@ -205,7 +205,7 @@ py::object unpack_failure(PythonCall& call) {
   }
 }
 
-// Once: it empties the message. Raises what the function has raised, or what has gone wrong on the way.
+// Call once: it empties the message. Raises the function's exception, or the error of the call.
 py::object take_answer(PythonCall& call, const py::object& device) {
   stay_behind();
   const Status& status = call.status();
@@ -221,7 +221,7 @@ py::object take_answer(PythonCall& call, const py::object& device) {
   throw std::logic_error("raise_remote_failure has returned");
 }
 
-// What the peer has told: tell_readable_gpus().
+// Handles tell_readable_gpus() of the peer.
 void expose_on(rpc::Connection& connection, const std::vector<std::string>& uuids) {
   const python::GilReleased no_gil;
   connection.zero_copy.gpus_read_by_peer.store(own_gpus_among(uuids));
@@ -237,7 +237,7 @@ py::list waiters_of(const CompletionQueue::Calls& calls) {
   return waiters;
 }
 
-// An answer whose tensors go where `where` says, which the runtime's thread asks.
+// Calls a function; `where`, which the runtime's thread calls, decides where the tensors of the answer go.
 rpc::Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
                                      std::string_view function, const py::tuple& positional, const py::dict& named,
                                      double timeout_s, py::object where) {
@@ -299,7 +299,7 @@ py::dict counts(PythonRuntime& self) {
   return row;
 }
 
-// close() comes next, however this ends.
+// close() follows in any case.
 bool await_idle(PythonRuntime& self, double timeout_s) {
   return wait_for(timeout_s, [&](sync::Clock::time_point time) { return self.runtime().await_idle(time); });
 }

@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little);
 
 namespace {
 
-// Released on any thread; stays exported where Python is ending.
+// Releases the buffer on any thread; it stays exported if the interpreter is shutting down.
 struct Release {
   void operator()(Py_buffer* view) const noexcept {
     if (!python::python_goes_on()) return;
@@ -61,7 +61,7 @@ std::optional<at::ScalarType> integer_type(bool is_signed, Py_ssize_t num_bytes)
   }
 }
 
-// Of the struct module's formats, in native byte order.
+// Parses a format of the struct module, in native byte order.
 std::optional<at::ScalarType> element_type(const Py_buffer& view) {
   std::string_view format = view.format == nullptr ? "B" : view.format;
   if (!format.empty() && is_one_of("@=<", format.front())) format.remove_prefix(1);
@@ -78,7 +78,7 @@ std::optional<at::ScalarType> element_type(const Py_buffer& view) {
   return std::nullopt;
 }
 
-// Of memory without negative strides; those that were are to be flipped.
+// Describes memory without negative strides; `flipped` dimensions had negative ones.
 struct Forward {
   char* begin;
   std::vector<int64_t> sizes;
@@ -91,7 +91,8 @@ std::vector<int64_t> sizes_of(const Py_buffer& view) {
   return {view.shape, view.shape + view.ndim};
 }
 
-// In bytes. Exporters of contiguous memory, ctypes among them, may leave them out although they are asked for.
+// Returns strides in bytes. Exporters of contiguous memory, for example ctypes, may omit them although they are
+// requested.
 std::vector<int64_t> strides_of(const Py_buffer& view, const std::vector<int64_t>& sizes) {
   if (view.strides != nullptr) return {view.strides, view.strides + view.ndim};
   std::vector<int64_t> strides(sizes.size(), view.itemsize);
@@ -111,7 +112,7 @@ Forward forward(const Py_buffer& view) {
   return made;
 }
 
-// Turns byte strides into strides of elements; returns false, with nothing changed, where there are none.
+// Converts strides from bytes to elements. Returns false, and changes nothing, if they are not multiples of an element.
 bool counts_in_elements(Forward& memory, Py_ssize_t element_num_bytes) {
   const auto alignment = static_cast<uintptr_t>(std::min<Py_ssize_t>(element_num_bytes, 8));
   if (reinterpret_cast<uintptr_t>(memory.begin) % alignment != 0) return false;
@@ -139,7 +140,7 @@ at::Tensor tensor_over(View view, at::ScalarType type) {
   return is_typed ? tensor : tensor.contiguous().view(type).squeeze(-1);
 }
 
-// Of memory that is reached through pointers.
+// Copies memory that is reached through pointers.
 at::Tensor copy_of(const Py_buffer& view, at::ScalarType type) {
   at::Tensor copy = at::empty(sizes_of(view), type);
   if (PyBuffer_ToContiguous(copy.mutable_data_ptr(), &view, view.len, 'C') != 0) throw py::error_already_set();

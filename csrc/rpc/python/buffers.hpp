@@ -1,17 +1,17 @@
-// Memory of other Python objects as tensors.
+// Turns the memory of other Python objects into tensors.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
 namespace axon::rpc_python {
 
-// A tensor over the memory of an object that has the buffer protocol, which it keeps exported; a copy where the memory
-// runs backwards, is not aligned to its elements, or is reached through pointers. None for other objects. Throws
-// TypeError for elements that no tensor has, and what the object raises.
+// Returns a tensor over the memory of an object with the buffer protocol, and keeps it exported. It is a copy if the
+// memory has negative strides, is not aligned to its elements, or is reached through pointers. Returns None for other
+// objects. Throws TypeError for element types without a tensor type, and the object's own exceptions.
 pybind11::object tensor_of_buffer(const pybind11::object& value);
 
-// Throws ValueError for a DLPack capsule that torch's import answers by ending the process: it computes the size of
-// the memory in a function that must not throw, and throws there for negative strides and sizes that overflow.
+// Throws ValueError for a DLPack capsule that would make torch's import end the process. The import computes the size
+// of the memory in a noexcept function, and throws there for negative strides and for sizes that overflow.
 void check_capsule(const pybind11::capsule& capsule);
 
 }  // namespace axon::rpc_python

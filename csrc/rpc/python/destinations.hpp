@@ -1,4 +1,4 @@
-// Where the tensors of a message go, by the word of a function of Python's.
+// Lets a Python function decide where the tensors of a message go.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,20 +10,20 @@
 
 namespace axon::rpc_python {
 
-// What Inbound::accept takes.
+// The arguments of Inbound::accept.
 struct Destinations {
   std::vector<Buffer> buffers;
   std::vector<Owner> owners;
 };
 
-// Asks `where`, which is called with a list of Incoming, one for each tensor that is announced, and with the message's
-// values, in which these stand for the tensors. It returns as many tensors of these shapes and types, or None in their
-// place; torch_axon.runtime._memory has checked them. Those on the host are received into; the others are copied to
-// when the message is unpacked. Throws what it raises. With Python's lock held.
+// Calls `where` with a list of Incoming, one for each announced tensor, and with the message's values, in which these
+// represent the tensors. It returns as many tensors of these shapes and types, or None in their place;
+// torch_axon.runtime._memory has checked them. Tensors on the host are received into directly. Others are copied to
+// when the message is unpacked. Throws the exceptions of `where`. With the GIL held.
 Destinations ask_where(const pybind11::object& where, rpc::Inbound& announced,
                        const std::shared_ptr<rpc::Connection>& peer);
 
-// Lets go of an object, on any thread, with Python's lock or without; leaves it behind where Python is ending.
+// Releases an object, on any thread, with or without the GIL. If the interpreter is shutting down, it leaks the object.
 void let_go(pybind11::object object) noexcept;
 
 }  // namespace axon::rpc_python

@@ -22,7 +22,7 @@ static constexpr int kDeepest = 64;
 
 namespace {
 
-// Characters that error messages show of a key at most.
+// Error messages show at most this many characters of a key.
 constexpr Py_ssize_t kLongestKey = 60;
 
 std::string shown(PyObject* key) {
@@ -38,11 +38,11 @@ std::string shown(PyObject* key) {
 }
 
 std::string name_of(PyTypeObject* type) {
-  const std::string_view name = type->tp_name;  // with the module of those that are not Python's
+  const std::string_view name = type->tp_name;  // includes the module, except for Python's own types
   return std::string(name.substr(name.rfind('.') + 1));
 }
 
-// Runs `make`; what it raises says where the value is that it is about.
+// Runs `make`, and adds the value's location to the exceptions that it raises.
 template <typename Make, typename Where>
 auto located(Make make, Where where) {
   const auto raise = [&](PyObject* type, const std::string& message) {
@@ -67,7 +67,7 @@ auto located(Make make, Where where) {
 
 class Packer {
  public:
-  enum class Root : uint8_t { kArguments, kMessage, kAnswer };  // kMessage: of a mailbox
+  enum class Root : uint8_t { kArguments, kMessage, kAnswer };  // kMessage: a message to a mailbox
 
   Packer(rpc::Outbound& outbound, const rpc::Connection& peer, Root root)
       : outbound_(outbound),
@@ -89,12 +89,12 @@ class Packer {
     if (!is_sequence && !PyDict_Check(value)) return pack_other(value, depth);
     if (depth == most_steps()) {
       refuse(PyExc_ValueError, "values are nested deeper than " + std::to_string(kDeepest) + " levels",
-             most_steps() - kDeepest);  // the whole path would not help
+             most_steps() - kDeepest);  // the whole path would be too long to help
     }
     is_sequence ? pack_sequence(value, depth) : pack_dict(value, depth);
   }
 
-  // All values are packed.
+  // Call it after all values are packed.
   void finish() {
     const uint64_t exposed = used_ & exposable_;
     if (exposed == 0) return;
@@ -105,16 +105,16 @@ class Packer {
   }
 
  private:
-  // From a container to a value in it.
+  // A step from a container to a value in it.
   struct Step {
-    PyObject* key;  // borrowed; null in a sequence
+    PyObject* key;  // a borrowed reference; null in a sequence
     Py_ssize_t index;
   };
 
-  // Arguments are a sequence and a dict of their own, which users do not see.
+  // Arguments are wrapped in a sequence and a dict, which users do not see.
   int most_steps() const noexcept { return root_ == Root::kArguments ? kDeepest + 1 : kDeepest; }
 
-  // "argument 1['layers'][3]"
+  // Returns a path, for example "argument 1['layers'][3]".
   std::string where(int depth) const {
     std::string text = root_ == Root::kAnswer    ? "the answer"
                        : root_ == Root::kMessage ? "the message"
@@ -169,11 +169,11 @@ class Packer {
     writer_.binary({first, static_cast<size_t>(PyBytes_GET_SIZE(value))});
   }
 
-  // Values are held, as what is in them may run code of their own, or let other threads run, which change the
+  // Holds references to the values: packing them may run their code, or let other threads run, which may change the
   // container.
   void pack_sequence(PyObject* value, int depth) {
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
-    check_room(size, "a sequence", depth);  // of values that take a byte at least, as below
+    check_room(size, "a sequence", depth);  // each value takes at least one byte, as below
     writer_.array(static_cast<size_t>(size));
     for (Py_ssize_t i = 0; i < size; ++i) {
       if (i >= PySequence_Fast_GET_SIZE(value)) {
@@ -204,7 +204,7 @@ class Packer {
     if (num_packed != size) refuse(PyExc_ValueError, "a dict has changed while it was being sent", depth);
   }
 
-  // A key must be found again at the receiver.
+  // The receiver must be able to look up the key again.
   void check_key(PyObject* key, int depth) const {
     const bool is_plain =
         key == Py_None || PyLong_Check(key) || PyFloat_Check(key) || PyUnicode_Check(key) || PyBytes_Check(key);
@@ -220,10 +220,10 @@ class Packer {
     }
   }
 
-  // Some of them are floats, strs or bytes as well.
+  // Some NumPy scalars are also instances of float, str or bytes.
   static bool is_numpy_scalar(PyObject* value) {
     if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value)) return false;
-    PyObject* const numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");  // borrowed
+    PyObject* const numpy = PyDict_GetItemString(PyImport_GetModuleDict(), "numpy");  // a borrowed reference
     if (numpy == nullptr) return false;
     const auto scalar = py::getattr(numpy, "generic", py::none());
     return !scalar.is_none() && PyObject_IsInstance(value, scalar.ptr()) == 1;
@@ -234,7 +234,7 @@ class Packer {
     add(value, depth);
   }
 
-  // NumPy's arrays and scalars, bytearrays, what speaks DLPack; subclasses of tensors.
+  // Packs NumPy arrays and scalars, bytearrays, DLPack objects, and subclasses of tensors.
   void pack_other(PyObject* value, int depth) {
     const py::object sent = located(
         [&] {
@@ -258,12 +258,12 @@ class Packer {
     }
     ++num_tensors_;
     if (tensor.is_cuda() && peer_.is_neighbour())
-      let_peers_read();  // before the first of them finds out whether it may
+      let_peers_read();  // must come before the first peer checks whether it may read
     writer_.tensor(located([&] { return add_tensor(outbound_, tensor, exposable_); }, [&] { return where(depth); }));
     used_ |= gpu_bit(tensor);
   }
 
-  // Before it is copied.
+  // Checks the size before the value is copied.
   void check_room(Py_ssize_t num_bytes, const char* what, int depth) const {
     if (outbound_.bytes().size() + static_cast<size_t>(num_bytes) <= rpc::kMostValueBytes) [[likely]]
       return;
@@ -280,10 +280,10 @@ class Packer {
   rpc::ValueWriter writer_;
   const rpc::Connection& peer_;
   const Root root_;
-  const uint64_t exposable_;  // GPUs, a bit each
-  uint64_t used_ = 0;         // likewise
+  const uint64_t exposable_;  // GPUs, one bit each
+  uint64_t used_ = 0;         // GPUs, one bit each
   size_t num_tensors_ = 0;
-  std::array<Step, kDeepest + 1> steps_;  // only those of the value at hand are written
+  std::array<Step, kDeepest + 1> steps_;  // only the entries up to the current value are initialised
 };
 
 }  // namespace

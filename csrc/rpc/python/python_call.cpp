@@ -13,11 +13,11 @@
 
 namespace axon::rpc_python {
 
-// A wake-up by the descriptor costs some twenty microseconds: what comes within a few times that is waited for.
+// A wake-up through the descriptor takes about 20 µs, so it is worth spinning for a few times that.
 static constexpr std::chrono::microseconds kSpinBudget{200};
-// How long a loop without other work is kept at a time: it does not see its sockets and timers meanwhile.
+// Longest time that a loop without other work drives; meanwhile it does not see its sockets and timers.
 static constexpr std::chrono::microseconds kLongestDrive{20};
-// A loop that is back later than this has other work.
+// A loop that returns later than this has other work.
 static constexpr std::chrono::microseconds kOwnTurn{30};
 
 CompletionQueue::CompletionQueue(engine::Engine& engine)
@@ -25,7 +25,7 @@ CompletionQueue::CompletionQueue(engine::Engine& engine)
   if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
 }
 
-// Of a loop that has been collected without being closed. A call and who waits for it hold each other.
+// Handles a loop that was garbage-collected without being closed. A call and its waiter refer to each other.
 CompletionQueue::~CompletionQueue() {
   for (const rpc::Counted<PythonCall>& call : finished_) call->drop_waiter();
 }
@@ -44,7 +44,7 @@ void CompletionQueue::push(rpc::Counted<PythonCall> call) noexcept {
   call->drop_waiter();
 }
 
-// Holding the lock: the descriptor may be given back by another thread.
+// Holds the lock, because another thread may close the descriptor.
 void CompletionQueue::ring_held() noexcept {
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
@@ -52,7 +52,8 @@ void CompletionQueue::ring_held() noexcept {
 
 std::vector<rpc::Counted<PythonCall>> CompletionQueue::take() {
   uint64_t count = 0;
-  [[maybe_unused]] const ssize_t read = ::read(event_.get(), &count, sizeof count);  // before: who comes later rings
+  [[maybe_unused]] const ssize_t read =
+      ::read(event_.get(), &count, sizeof count);  // read before the calls are taken: later pushes ring again
   const std::lock_guard lock(mutex_);
   has_come_.store(false);
   return std::exchange(finished_, {});
@@ -66,7 +67,7 @@ std::vector<rpc::Counted<PythonCall>> CompletionQueue::close() {
 }
 
 void CompletionQueue::begin_driving() {
-  if (engine_->has_ended()) engine_ = &engine::Engine::instance();  // that of the call which is awaited
+  if (engine_->has_ended()) engine_ = &engine::Engine::instance();  // the engine of the awaited call
   busy_at_ = sync::Clock::now();
   const std::lock_guard lock(mutex_);
   is_driven_ = true;
@@ -125,7 +126,8 @@ void PythonCall::on_announced() noexcept {
 
 void PythonCall::on_finished() noexcept {
   if (state_.exchange(State::kFinished) != State::kWatched) return;
-  const auto sink = std::move(sink_);  // which holds what it is given, and is not to hold itself by that
+  const auto sink =
+      std::move(sink_);  // the sink holds the call that it receives, and the call must not hold the sink then
   sink->push(rpc::Counted<PythonCall>::share(*this));
 }
 

@@ -1,4 +1,4 @@
-// A call made from Python, and where it is told that it is finished.
+// A call made from Python, and the sink that learns of its end.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -17,22 +17,22 @@ namespace axon::rpc_python {
 
 class PythonCall;
 
-// Takes calls that are finished, from any thread, which need not hold Python's lock.
+// Receives finished calls, from any thread, with or without the GIL.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
   virtual void push(rpc::Counted<PythonCall> call) noexcept = 0;
 };
 
-// Takes calls whose answers are announced, to say where their tensors go; likewise.
+// Receives calls whose answers are announced, to decide where the tensors go; from any thread, as above.
 class DestinationSink {
  public:
   virtual ~DestinationSink() = default;
   virtual void push_announced(rpc::Counted<PythonCall> call) noexcept = 0;
 };
 
-// For an event loop, and made on its thread: either the loop drives the engine between its other work, while answers
-// come soon, or its descriptor becomes readable when the first of a batch is there.
+// Queue for an event loop, created on the loop's thread. While answers arrive often, the loop drives the engine between
+// its other work. Otherwise the descriptor becomes readable when the first call of a batch is there.
 class CompletionQueue final : public CompletionSink {
  public:
   using Calls = std::vector<rpc::Counted<PythonCall>>;
@@ -44,33 +44,33 @@ class CompletionQueue final : public CompletionSink {
 
   int fd() const noexcept { return event_.get(); }
   void push(rpc::Counted<PythonCall> call) noexcept override;
-  // All that have come, in order.
+  // Returns all calls that have arrived, in order.
   Calls take();
-  // For good: the loop is closed. Gives the descriptor back and returns all that are left; what comes is dropped, along
-  // with whoever waited for it there. With Python's lock.
+  // Closes the queue permanently, because the loop is closed. Closes the descriptor and returns all calls that are
+  // left. Later calls are dropped together with their waiters. With the GIL held.
   Calls close();
 
-  // From here on the loop calls drive(), once each time around, until it says that it does so no more: the descriptor
-  // tells it nothing meanwhile. The loop's thread only, as drive().
+  // From here on the loop calls drive() once per iteration, until drive() returns None; the descriptor is not signalled
+  // in the meantime. Loop's thread only, as drive().
   void begin_driving();
   void stop_driving() noexcept;
-  // Drives until something comes, for some microseconds; not at all that long where the loop has other work. None: it
-  // has waited in vain for long enough.
+  // Drives until a call arrives, for some microseconds, or for less if the loop has other work. Returns None after
+  // enough fruitless attempts.
   std::optional<Calls> drive();
 
  private:
   void ring_held() noexcept;
 
   engine::Engine* engine_;
-  const unsigned long thread_;  // the loop's
+  const unsigned long thread_;  // the loop's thread
   sync::atomic<bool> has_come_{false};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   FileDescriptor event_;
   Calls finished_;
   bool is_driven_ = false;
   bool is_closed_ = false;
 
-  // The loop's thread only.
+  // Loop's thread only.
   sync::Clock::time_point busy_at_{};
   sync::Clock::time_point left_at_{};
 };
@@ -83,22 +83,24 @@ class PythonCall final : public rpc::Call {
 
   const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
 
-  // Once: the sink gets the call when it is finished, and whoever takes it from there the waiter. False if it is
-  // finished already. With Python's lock, as take_waiter().
+  // Call once. The sink receives the call when it is finished, and the thread that takes it from there gets the waiter.
+  // Returns false if the call is finished already. With the GIL held, as take_waiter().
   bool watch(std::shared_ptr<CompletionSink> sink, pybind11::object waiter);
   pybind11::object take_waiter() { return std::move(waiter_); }
-  // Nobody hears of it there any more. With or without Python's lock.
+  // Drops the waiter, which will not be notified. With or without the GIL.
   void drop_waiter() noexcept;
-  // The sink that it was watched by is not told any more. False if it is finished: the sink has been, or nobody was.
+  // Detaches the call from its sink. Returns false if the call is finished: then the sink was notified, or there was
+  // none.
   bool unwatch();
 
-  // True once: whoever asked first unpacks the answer.
+  // Returns true once: the first caller unpacks the answer.
   bool claim_answer() noexcept { return !is_claimed_.exchange(true, std::memory_order_relaxed); }
 
-  // Before it is started: `sink` is told when its answer is announced, and has Connection::accept or decline called.
+  // Call it before the start. `sink` is notified when the answer is announced, and must call Connection::accept or
+  // decline.
   void ask_destinations(std::shared_ptr<DestinationSink> sink, pybind11::object where);
   const pybind11::object& where() const noexcept { return where_; }
-  // Why it was declined: an exception; or null.
+  // The exception for which the answer was declined, or null.
   void set_destination_error(pybind11::object exception) { destination_error_ = std::move(exception); }
   const pybind11::object& destination_error() const noexcept { return destination_error_; }
 
@@ -109,12 +111,12 @@ class PythonCall final : public rpc::Call {
   void on_announced() noexcept override;
   void on_finished() noexcept override;
 
-  const std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be gone before
+  const std::shared_ptr<rpc::Connection> connection_;  // shared with the runtime, which may be destroyed first
   std::atomic<State> state_{State::kUnwatched};
   std::atomic<bool> is_claimed_{false};
-  std::shared_ptr<CompletionSink> sink_;  // owned with the loop or runtime, which may end before the call
+  std::shared_ptr<CompletionSink> sink_;  // shared with the loop or runtime, which may end before the call
   pybind11::object waiter_;
-  std::shared_ptr<DestinationSink> destination_sink_;  // likewise
+  std::shared_ptr<DestinationSink> destination_sink_;  // shared with the runtime, which may end before the call
   pybind11::object where_;
   pybind11::object destination_error_;
 };

@@ -12,20 +12,20 @@ namespace axon::rpc_python {
 
 namespace py = pybind11;
 
-// As good as for ever, without overflowing when it is added to a clock.
+// Practically unlimited, but does not overflow when it is added to a clock.
 static constexpr std::chrono::hours kLongWait{24};
 
 static py::tuple describe(const py::object& exception) {
   return py::module_::import("torch_axon.runtime._descriptions").attr("describe")(exception);
 }
 
-// With its traceback, which before Python 3.12 is kept apart from it.
+// Returns the exception with its traceback, which is stored separately before Python 3.12.
 static py::object exception_of(const py::error_already_set& error) {
   if (error.trace()) (void)PyException_SetTraceback(error.value().ptr(), error.trace().ptr());
   return error.value();
 }
 
-// Calls it, and drops what it returns; see python::call_or_sleep().
+// Calls the object and discards the result; see python::call_or_sleep().
 template <typename... Arguments>
 static void run_python(const py::object& function, const Arguments&... arguments) {
   const py::tuple packed = py::make_tuple(arguments...);
@@ -61,7 +61,7 @@ void PythonInvocation::reply(const py::object& value) {
     error.set_error();
     py::error_already_set raised;
     return fail(exception_of(raised));
-  } catch (const std::exception& error) {  // torch's, of a tensor that cannot be read
+  } catch (const std::exception& error) {  // torch's error for a tensor that cannot be read
     return fail("RuntimeError", error.what());
   }
   std::exchange(invocation_, nullptr)->reply();
@@ -72,7 +72,7 @@ void PythonInvocation::fail(std::string_view class_name, const std::string& mess
   std::exchange(invocation_, nullptr)->fail(class_name, message);
 }
 
-// [message, traceback, arguments, attributes] of the exception. Without the latter two, where these cannot be sent.
+// Format: [message, traceback, arguments, attributes] of the exception; without the latter two if these cannot be sent.
 void PythonInvocation::write_failure(const py::tuple& described) {
   rpc::Outbound& answer = invocation_->answer;
   const auto class_name = py::cast<std::string>(described[0]);
@@ -90,7 +90,7 @@ void PythonInvocation::write_failure(const py::tuple& described) {
   }
 }
 
-// Whatever happens on the way, the caller gets an answer.
+// The caller gets an answer, even if something fails on the way.
 void PythonInvocation::fail(const py::object& exception) {
   if (invocation_ == nullptr) return;
   try {
@@ -106,8 +106,8 @@ void PythonInvocation::fail(const py::object& exception) {
 
 namespace {
 
-// The callbacks of a call that is finished when nobody serves any more: run by whoever drives, once it says itself that
-// it is finished, which comes after its sink is told.
+// Runs the callbacks of a call that finishes after serving has ended. The thread that drives runs them, once the call
+// reports that it is finished, which happens after its sink is notified.
 class LateCallbacks final : public engine::Submission {
  public:
   LateCallbacks(engine::Engine& engine, rpc::Counted<PythonCall> call) : engine_(engine), call_(std::move(call)) {}
@@ -132,7 +132,7 @@ class LateCallbacks final : public engine::Submission {
 
 }  // namespace
 
-// A function's name as users know it: "axon.mailbox:news" is of a mailbox 'news'.
+// Returns a function's name as users know it: "axon.mailbox:news" is mailbox 'news'.
 static std::string spoken(const std::string& name) {
   const size_t colon = name.starts_with(rpc::kOwnNames) ? name.find(':') : std::string::npos;
   if (colon == std::string::npos) return "function '" + name + "'";
@@ -160,7 +160,7 @@ std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(sync::Clock::duratio
       ended_ = stopped_.load();
       if (ended_) return {};
     }
-    // No longer than its spin budget lasts, although the engine may be busy for others: they drive it better
+    // Waits at most for the spin budget, although the engine may be busy for other threads, which drive it better
     // themselves.
     const bool has_come = spin_budget != sync::Clock::duration::zero() &&
                           engine_.wait(has_items_, sync::Clock::now() + spin_budget, spin_budget);
@@ -213,7 +213,7 @@ PythonRuntime::~PythonRuntime() {
   close();
 }
 
-// Functions often refer to what owns the runtime, which is not to keep itself alive.
+// Functions often refer to the owner of the runtime; this cycle must not keep the runtime alive.
 void PythonRuntime::close() {
   {
     const python::GilReleased no_gil;
@@ -231,12 +231,12 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
   if (!functions_.try_emplace(name, std::move(function)).second) {
     throw py::value_error("register: there is a function '" + name + "' already");
   }
-  if (!asks) return;  // it is found by the fallback
+  if (!asks) return;  // the fallback finds it
   const auto push = [queue = queue_](Item::Kind kind) {
     return [queue, kind](rpc::Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
   };
   const python::GilReleased no_gil;
-  [[maybe_unused]] const Status added =  // the name is new, and of a length that is allowed
+  [[maybe_unused]] const Status added =  // the name is new, and its length was checked
       runtime_->core().add(name, push(Item::Kind::kInvoked), push(Item::Kind::kArgumentsAnnounced));
 }
 
@@ -293,7 +293,7 @@ void PythonRuntime::handle(Item& item) {
   }
 }
 
-// Calls `run`; what it throws goes to `fail`, as an exception of Python's.
+// Calls `run`, and passes its exceptions to `fail` as Python exceptions.
 template <typename Run, typename Fail>
 static void guarded(Run run, Fail fail) {
   try {
@@ -304,7 +304,7 @@ static void guarded(Run run, Fail fail) {
     error.set_error();
     const py::error_already_set raised;
     fail(exception_of(raised));
-  } catch (const std::exception& error) {  // torch's, of a device that is not there or full
+  } catch (const std::exception& error) {  // torch's error for a device that is missing or full
     fail(py::reinterpret_borrow<py::object>(PyExc_RuntimeError)(error.what()));
   }
 }
@@ -339,7 +339,7 @@ void PythonRuntime::land_answer(PythonCall& call) {
 
 namespace {
 
-// A plain function's call, on the thread that runs it.
+// Call of a plain function, on the thread that runs it.
 class CallHere {
  public:
   explicit CallHere(PythonInvocation& own) noexcept : own_(own), outer_(std::exchange(latest_, this)) {}
@@ -350,7 +350,7 @@ class CallHere {
   static CallHere* latest() noexcept { return latest_; }
 
   PythonInvocation& invocation() { return handed_out_ ? handed_out_.cast<PythonInvocation&>() : own_; }
-  // Few functions ask: an object of Python's is made for those alone.
+  // Few functions request it, so the Python object is created only on demand.
   py::object hand_out() {
     if (!handed_out_) handed_out_ = py::cast(std::move(own_));
     return handed_out_;
@@ -386,7 +386,7 @@ void PythonRuntime::call_here(const PythonFunction& function, PythonInvocation& 
   guarded(run, [&](const py::object& exception) { call.invocation().fail(exception); });
 }
 
-// From here on Python has the invocation, though it may fail to begin with it.
+// From here on Python owns the invocation, even if it fails to start it.
 void PythonRuntime::dispatch(const py::object& function, PythonInvocation held, Arguments& arguments) {
   const py::object handed_over = py::cast(std::move(held));
   const py::object named = arguments.named ? std::move(arguments.named) : py::dict();
@@ -394,7 +394,7 @@ void PythonRuntime::dispatch(const py::object& function, PythonInvocation held, 
           [&](const py::object& exception) { handed_over.cast<PythonInvocation&>().fail(exception); });
 }
 
-// Whether the caller means to iterate, which it says by an argument.
+// Returns whether the caller wants to iterate, as an argument tells.
 static bool is_iterated(const Arguments& arguments) {
   static PyObject* const number = PyUnicode_InternFromString("axon.number");
   return arguments.named && PyDict_Contains(arguments.named.ptr(), number) == 1;

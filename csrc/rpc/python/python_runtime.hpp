@@ -1,7 +1,7 @@
-// A runtime for Python: functions are Python's, and run on the thread that serves.
+// A runtime for Python: its functions are Python functions, and run on the thread that serves.
 //
-// What comes for Python is queued by whoever drives the engine, and taken by serve(), which holds Python's lock once
-// for all that has come. Plain functions run there; others are called with the invocation itself, and see to it that
+// The thread that drives the engine queues what is for Python. serve() takes it from the queue, and holds the GIL once
+// per batch. Plain functions run there. Other functions are called with the invocation itself, and must see to it that
 // it is answered.
 #pragma once
 
@@ -22,10 +22,10 @@ namespace axon::rpc_python {
 
 class PythonRuntime;
 
-// An invocation in Python's hands: answered once; with an error if it is dropped.
+// An invocation owned by Python. It is answered once; if it is dropped, with an error.
 class PythonInvocation {
  public:
-  // `runtime` finds the Runtime of Python's that it is an invocation of: a weak reference.
+  // `runtime` is a weak reference to the Python Runtime that the invocation belongs to.
   PythonInvocation(rpc::Invocation& invocation, std::string name, pybind11::object runtime)
       : invocation_(&invocation),
         name_(std::move(name)),
@@ -42,13 +42,14 @@ class PythonInvocation {
   uint64_t serial() const noexcept { return invocation_ == nullptr ? 0 : invocation_->serial(); }
   const std::string& caller() const noexcept { return connection_->identity().name; }
   const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
-  // None once it is gone.
+  // None if the runtime was destroyed.
   pybind11::object runtime() const { return runtime_(); }
   bool is_answered() const noexcept { return invocation_ == nullptr; }
   bool wants_answer() const noexcept { return invocation_ != nullptr && invocation_->wants_answer(); }
-  // Of one that has waited for long, as where the process was stopped, what has come since is looked at first.
+  // If the invocation has waited for long, for example while the process was stopped, messages that arrived since are
+  // processed first.
   bool is_cancelled();
-  // An answer that cannot be sent becomes an error of the function. Python's lock is held, as for all of these.
+  // An answer that cannot be sent becomes an error of the function. The GIL is held, as for all of these.
   void reply(const pybind11::object& value);
   void fail(const pybind11::object& exception);
   void fail(std::string_view class_name, const std::string& message);
@@ -56,13 +57,13 @@ class PythonInvocation {
  private:
   void write_failure(const pybind11::tuple& described);
 
-  rpc::Invocation* invocation_;  // null once answered
+  rpc::Invocation* invocation_;  // null after the answer
   std::string name_;
-  std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be closed before
+  std::shared_ptr<rpc::Connection> connection_;  // shared with the runtime, which may be closed first
   pybind11::object runtime_;
 };
 
-// That of the plain function which this thread is running, on its way to Python, which may keep it; None elsewhere.
+// Hands the invocation of the plain function that this thread runs to Python, which may keep it; None elsewhere.
 pybind11::object current_invocation();
 
 class PythonRuntime {
@@ -70,9 +71,9 @@ class PythonRuntime {
   enum class Where : uint8_t { kHere, kDispatched };
 
   struct Listeners {
-    pybind11::object runtime;       // a weak reference to Python's Runtime
-    pybind11::object on_cancelled;  // gets the serial of an invocation whose caller has given up
-    pybind11::object on_lost;       // gets a connection that has come to its end
+    pybind11::object runtime;       // a weak reference to the Python Runtime
+    pybind11::object on_cancelled;  // receives the serial of an invocation whose caller has given up
+    pybind11::object on_lost;       // receives a connection that has ended
   };
 
   PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners listeners);
@@ -86,15 +87,15 @@ class PythonRuntime {
     pybind11::object call;
     Where where;
     Placement placement;
-    pybind11::object destinations;  // says where its arguments go, see ask_where(); or null
-    pybind11::object iterate;       // dispatched to in the place of `call` where the caller iterates; null: it may not
+    pybind11::object destinations;  // decides where the arguments go, see ask_where(); may be null
+    pybind11::object iterate;  // called in place of `call` if the caller iterates; null if iterating is not allowed
   };
   void add(const std::string& name, PythonFunction function);
 
-  // Runs until stop(), and then until nothing is left, with Python's lock held, but for waits.
+  // Runs until stop(), and then until nothing is left. The GIL is held, except during waits.
   void serve(sync::Clock::duration spin_budget);
   void stop();
-  // Whatever serve() has left, if it has not come back, is told that it is over; and so is what comes later.
+  // Ends everything that serve() left, if it did not return normally, and everything that arrives later.
   void end();
   void close();
 
@@ -108,7 +109,7 @@ class PythonRuntime {
     std::shared_ptr<rpc::Connection> connection{};
   };
 
-  // What has come for Python. Its pushers hold no lock of Python's.
+  // Queue of work for Python. Threads that push hold no lock under which the GIL is taken.
   class Queue final : public CompletionSink, public DestinationSink {
    public:
     explicit Queue(engine::Engine& engine) : engine_(engine) {}
@@ -119,14 +120,14 @@ class PythonRuntime {
       push(Item{.kind = Item::Kind::kAnswerAnnounced, .call = std::move(call)});
     }
     void push(Item item) noexcept;
-    // Waits for the first. None: stopped, and nothing comes any more.
+    // Waits for the first item. Empty: stopped, and nothing arrives any more.
     std::vector<Item> take(sync::Clock::duration spin_budget);
     void stop() noexcept;
     void end() noexcept;
     bool has_stopped() const noexcept { return stopped_.load(); }
 
    private:
-    // Without anybody who serves: whoever waits for it hears that it is over.
+    // Ends an item that is not served any more: its waiters learn that the runtime has ended.
     void give_up(Item item) noexcept;
 
     engine::Engine& engine_;
@@ -134,7 +135,7 @@ class PythonRuntime {
     std::vector<Item> items_;
     sync::atomic<bool> has_items_{false};
     std::atomic<bool> stopped_{false};
-    bool ended_ = false;  // nobody takes items any more
+    bool ended_ = false;  // items are not taken any more
   };
 
   void handle(Item& item);
@@ -146,9 +147,9 @@ class PythonRuntime {
   void land_answer(PythonCall& call);
 
   std::unique_ptr<rpc::Runtime> runtime_;
-  std::shared_ptr<Queue> queue_;  // owned with calls that tell it when they are finished
+  std::shared_ptr<Queue> queue_;  // shared with calls that notify it when they finish
   const Listeners listeners_;
-  std::unordered_map<std::string, PythonFunction> functions_;  // with Python's lock
+  std::unordered_map<std::string, PythonFunction> functions_;  // needs the GIL
 };
 
 }  // namespace axon::rpc_python

@@ -18,7 +18,7 @@
 
 namespace axon::rpc_python {
 
-// Types that the engine has no number for are told by torch's, from here on.
+// From here on, numbers are torch's, for types without a number in the engine.
 static constexpr uint8_t kTorchTypes = 128;
 
 static constexpr std::array kTypes{
@@ -56,8 +56,8 @@ std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept {
   return type;
 }
 
-// Into pinned memory, in the order of the calling thread's current stream, which is waited for: what it has been given
-// before is what is sent.
+// Copies into pinned memory on the calling thread's current stream, and waits for it. So work that was enqueued earlier
+// is included.
 static at::Tensor from_device(const at::Tensor& source) {
   const python::GilReleased no_gil;
   const python::BelowPython no_modes;
@@ -70,7 +70,7 @@ static at::Tensor from_device(const at::Tensor& source) {
 
 using MaybeOwned = c10::MaybeOwned<at::Tensor>;
 
-// With all its elements in a row, where it lies.
+// Makes the tensor contiguous on its own device.
 static MaybeOwned plain(const at::Tensor& tensor) {
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return MaybeOwned::borrowed(tensor);
   const python::GilReleased no_gil;
@@ -78,7 +78,7 @@ static MaybeOwned plain(const at::Tensor& tensor) {
   return MaybeOwned::owned(tensor.detach().resolve_conj().resolve_neg().contiguous());
 }
 
-// Keeps the memory even if the tensor is given other memory meanwhile (`parameter.data = ...`, as Module.to() does).
+// Keeps the memory even if the tensor gets other memory in the meantime (`parameter.data = ...`, as Module.to() does).
 static Owner owner_of_memory(const at::Tensor& tensor) {
   return {c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(),
           [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
@@ -100,7 +100,7 @@ size_t add_tensor(rpc::Outbound& outbound, const at::Tensor& tensor, uint64_t ex
   const std::optional<rpc::MemoryHandle> memory_handle = expose_if_allowed(*plain_tensor, exposable);
   if (!memory_handle && tensor.is_cuda()) plain_tensor = MaybeOwned::owned(from_device(*plain_tensor));
   const at::Tensor& sent = *plain_tensor;
-  // The mutable pointer, because a lazily cloned tensor moves away from the memory of its const one when it is written.
+  // Uses the mutable pointer: a write to a lazily cloned tensor moves it away from the memory of its const pointer.
   const rpc::TensorView view{.dtype = dtype_of(sent.scalar_type()),
                              .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost,
                              .shape = {sent.sizes().data(), sent.sizes().size()},
@@ -111,7 +111,7 @@ size_t add_tensor(rpc::Outbound& outbound, const at::Tensor& tensor, uint64_t ex
 
 namespace {
 
-// A tensor to be received into, and its memory, which it may lose meanwhile as one that is sent.
+// A destination tensor and its memory, which it may lose in the meantime, as a tensor that is sent may.
 struct HandedOut {
   at::Tensor tensor;
   c10::Storage memory;
@@ -129,7 +129,7 @@ static at::Tensor tensor_of(const Owner& owner) {
   return static_cast<const HandedOut*>(owner.get())->tensor;
 }
 
-// If it is not received into, what has come for it lies on the host.
+// If the destination was not received into directly, the received data is on the host.
 static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
   at::Tensor tensor = tensor_of(owner);
   if (!tensor.is_cpu()) {

@@ -1,4 +1,4 @@
-// Torch's tensors as messages have them.
+// Packs and unpacks torch tensors of messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,18 +14,19 @@ class Connection;
 
 namespace axon::rpc_python {
 
-// Adds it to a message, which keeps it alive. Makes a copy where it is not contiguous, or neither on the host nor on
-// one of the `exposable` GPUs (a bit each). Only for tensors that have memory (python/tensor_memory.hpp).
+// Adds the tensor to a message, which keeps it alive. Copies it if it is not contiguous, or neither on the host nor on
+// one of the `exposable` GPUs (one bit each). Only for tensors that have memory (python/tensor_memory.hpp).
 size_t add_tensor(rpc::Outbound& outbound, const at::Tensor& tensor, uint64_t exposable);
 
-// Keeps a tensor that is handed out, which comes back as the same object of Python's, and its present memory.
+// Keeps a destination tensor, which is returned as the same Python object, and its present memory.
 Owner owner_of(at::Tensor tensor);
 
-// A tensor that has come: the one that was handed out for it; else one on the host, which takes the memory that it lies
-// in, or copies what lies in the header frame; or of one that is exposed, a copy on `device`.
+// Returns a received tensor. If the receiver gave a destination, it is that tensor. Otherwise it is a tensor on the
+// host, which takes over the received memory or copies data from the header frame. An exposed tensor is copied to
+// `device`.
 at::Tensor take_tensor(rpc::Inbound::Tensor& received, c10::Device device, const rpc::Connection& peer);
 
-// Of a tensor that is announced; nothing for a type that this torch does not have.
+// Returns the type of an announced tensor; empty if this torch version does not have it.
 std::optional<at::ScalarType> type_of(uint8_t dtype) noexcept;
 
 }  // namespace axon::rpc_python

@@ -52,7 +52,7 @@ class Unpacker {
     return value.kind == rpc::Value::Kind::kArray ? list(value.count, depth + 1) : dict(value.count, depth + 1);
   }
 
-  // What pack_arguments has written.
+  // Reads what pack_arguments has written.
   Arguments arguments() {
     const rpc::Value both = reader_.next();
     const rpc::Value positional = reader_.next();
@@ -70,7 +70,7 @@ class Unpacker {
     return arguments;
   }
 
-  // From here on these are the tensors.
+  // From here on the placeholders represent the tensors.
   void set_placeholders(const py::list& placeholders) {
     for (const py::handle each : placeholders) tensors_.push_back(py::reinterpret_borrow<py::object>(each));
   }
@@ -147,16 +147,16 @@ class Unpacker {
   std::span<rpc::Inbound::Tensor> received_;
   const Placement placement_;
   const std::shared_ptr<rpc::Connection>& peer_;
-  std::vector<py::object> tensors_;  // by index; those that have been named
+  std::vector<py::object> tensors_;  // by index; those referenced so far
 };
 
 }  // namespace
 
-// All values of a message, or an exception: then nobody will read what it exposes.
+// Reads all values of a message. After an exception, the exposed tensors of the message will not be read.
 template <typename Read>
 static auto read_all(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer,
                      Read read) {
-  const python::BelowPython no_modes;  // of the thread that takes an answer, such as FakeTensorMode
+  const python::BelowPython no_modes;  // modes of the thread that takes an answer, for example FakeTensorMode
   Unpacker unpacker(inbound, placement, peer);
   try {
     auto values = read(unpacker);

@@ -1,4 +1,4 @@
-// Python's values into messages and out of them. All of it with Python's lock held.
+// Packs Python values into messages and unpacks them. All functions need the GIL.
 #pragma once
 
 #include <Python.h>
@@ -11,20 +11,20 @@
 
 namespace axon::rpc_python {
 
-// Appends to an open message: None, bool, int, float, str, bytes, tuples, lists and dicts of such, and tensors and what
-// can be one (buffers, DLPack); docs/runtime.md has the whole list. Throws TypeError, ValueError, or OverflowError for
-// integers beyond 64 bits, which say where the value is and what it was: in the answer of a function, or in the message
-// to a mailbox.
+// Appends to an open message: None, bool, int, float, str, bytes, tensors and buffers or DLPack objects, and tuples,
+// lists and dicts of these. docs/runtime.md has the whole list. Throws TypeError, ValueError, or OverflowError for
+// integers beyond 64 bits. The errors tell what the value was and where it is: in the answer of a function, or in the
+// message to a mailbox.
 void pack(rpc::Outbound& outbound, PyObject* value, const rpc::Connection& peer);
 void pack_message(rpc::Outbound& outbound, PyObject* value, const rpc::Connection& peer);
 
-// What a function is called with: a tuple, and a dict or null.
+// Appends the arguments of a function: a tuple, and a dict or null.
 void pack_arguments(rpc::Outbound& outbound, PyObject* positional, PyObject* named, const rpc::Connection& peer);
 
-// Where tensors are put once they have come.
+// Device of received tensors.
 struct Placement {
   enum class Kind : uint8_t {
-    kLike,  // on CUDA if they were there at the sender and there is any here, else on the host
+    kLike,  // on CUDA if the sender's tensor was, and CUDA is available here; otherwise on the host
     kHost,
     kDevice,
   };
@@ -32,17 +32,17 @@ struct Placement {
   c10::Device device{c10::kCPU};
 };
 
-// The values of a message, its tensors among them. Takes what the message has: once only. Tuples have become lists.
+// Returns the values of a message, with its tensors. It consumes the message: call it once. Tuples become lists.
 pybind11::object unpack(rpc::Inbound& inbound, const Placement& placement,
                         const std::shared_ptr<rpc::Connection>& peer);
 
-// The values of a message whose tensors have not come yet, with these in their places. Takes nothing.
+// Returns the values of a message whose tensors have not arrived, with placeholders for them. Consumes nothing.
 pybind11::object unpack_announced(rpc::Inbound& inbound, const pybind11::list& placeholders,
                                   const std::shared_ptr<rpc::Connection>& peer);
 
 struct Arguments {
   pybind11::tuple positional;
-  pybind11::object named;  // null where there are none
+  pybind11::object named;  // null if there are no named arguments
 };
 Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement,
                            const std::shared_ptr<rpc::Connection>& peer);

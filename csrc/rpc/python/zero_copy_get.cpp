@@ -5,10 +5,10 @@
 
 namespace axon::rpc_python {
 
-// What was in the way may be gone by then: memory and descriptors may have been short.
+// By then the cause may be gone: memory or descriptors may have been exhausted.
 static constexpr std::chrono::seconds kUntilAskedAgain{10};
 
-// It may expose tensors on these, and on no others, from now on.
+// Tells the peer that from now on it may expose tensors on these GPUs, and on no others.
 static void tell_readable_gpus(const std::shared_ptr<rpc::Connection>& peer, const std::vector<std::string>& uuids) {
   const auto call = rpc::CallPointer::adopt(*new rpc::Call);
   call->answer = rpc::Call::Answer::kNone;

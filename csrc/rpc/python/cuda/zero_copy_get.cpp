@@ -58,7 +58,7 @@ void leave_after_current_stream(rpc::Outbound& outbound, at::Device gpu) {
 
 namespace {
 
-// Of a tensor that has been copied once the marker is passed.
+// Acknowledges an exposed tensor after its copy, once the stream marker is passed.
 class Ack final : public engine::Submission, private engine::FlagWaiter {
  public:
   Ack(engine::Engine& engine, ipc::StreamMarker read, rpc::Exposure exposure) noexcept
@@ -100,7 +100,7 @@ void read_exposed(rpc::Inbound::Tensor& exposed, const at::Tensor& target, const
   engine.submit(*new Ack(engine, value_of(ipc::StreamMarker::set(stream)), std::move(exposed.exposure)));
 }
 
-// None where the driver does not tell.
+// Empty if the driver does not report it.
 static std::optional<std::string> uuid_text(int gpu) {
   Result<cuda::DeviceUuid> uuid = cuda::uuid_of(gpu);
   if (!uuid.ok()) return std::nullopt;
