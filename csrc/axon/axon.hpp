@@ -7,16 +7,16 @@
 //     invocation.answer().real(2 * values.next().real);
 //     invocation.reply();
 //   });
-//   std::vector<std::byte> address = runtime.address().value();        // pass it to the other process
+//   std::vector<std::byte> address = runtime.address().value();  // pass it to the other process
 //
 //   // The other process:
 //   axon::Runtime runtime = axon::Runtime::open({.name = "client"}).value();
 //   axon::Peer server = runtime.connect(address, 10s).value();
 //   axon::Call call(server, "double");
 //   call.request().real(21);
-//   call.start();                                                       // never blocks
+//   call.start();  // never blocks
 //   call.wait(1s);
-//   if (call.status().ok()) … call.reply().values().next().real …
+//   if (call.status().ok()) std::printf("%f\n", call.reply().values().next().real);
 //
 // Errors are values (Status, Result). Functions throw only std::bad_alloc. Any thread may use runtimes, peers,
 // mailboxes, outboxes and pools; one thread at a time may use any other object. docs/runtime.md has the rules of

@@ -19,7 +19,7 @@ static const Status& moved_from() noexcept {
 }
 
 struct Call::State final : axon::rpc::Call {
-  std::shared_ptr<rpc::Connection> connection;  // owned with the runtime, which may be closed before
+  std::shared_ptr<rpc::Connection> connection;  // shared with the runtime, which may be closed first
   std::function<void()> callback;
   Ask ask;
 
@@ -66,7 +66,7 @@ void Call::let_go() noexcept {
   if (state_ != nullptr) std::exchange(state_, nullptr)->release();
 }
 
-// What has not been released yet is left to the engine, and something new takes its place.
+// A state that is not released yet is left to the engine, and replaced by a new one.
 void Call::open(const Peer& peer, std::string_view function) {
   if (state_ == nullptr || (is_started_ && !state_->released())) {
     auto* fresh = new State;
@@ -114,7 +114,7 @@ void Call::on_announced(Ask ask) {
   if (state_ != nullptr && !is_started_) take_ask();
 }
 
-// Nothing of the state is under way.
+// Only while no part of the state is under way.
 void Call::take_ask() {
   if (!std::exchange(has_new_ask_, false)) return;
   state_->ask = ask_;
@@ -174,7 +174,7 @@ Received Call::reply() noexcept {
   return Received(nothing);
 }
 
-// [message, traceback, …], see Invocation::fail.
+// Format: [message, traceback, …], see Invocation::fail.
 rpc::ValueReader Call::failure_values() const noexcept {
   if (status().code() != ErrorCode::kRemote) return rpc::ValueReader({});
   rpc::ValueReader values(state_->reply().values());

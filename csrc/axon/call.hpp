@@ -2,16 +2,17 @@
 // nothing from its second use on.
 //
 //   axon::Call call(server, "add");
-//   for (…) {
-//     call.request().integer(1);
+//   for (int i = 0; i < 10; ++i) {
+//     call.request().integer(i);
 //     call.start();
 //     if (!call.wait(1s)) call.cancel();
-//     if (call.status().ok()) … call.reply() …
+//     if (call.status().ok()) use(call.reply().values().next());
 //     call.open(server, "add");
 //   }
 //
 // One thread at a time may use it. It may be destroyed at any time: a call in flight continues without it. Then the
-// memory that it borrows must stay valid, unless it has an Owner, and so must the objects to which its callbacks refer.
+// memory that it references must stay valid, unless it has an Owner, and so must the objects to which its callbacks
+// refer.
 //
 // Accessors are defined in every state. Before the call is finished, the status is a success and the reply is empty. A
 // call that has been moved from is finished and released, with the status kInvalidArgument, until it is opened or
@@ -75,12 +76,12 @@ class Call {
   void tell() noexcept;
 
   /// Drives the engine until the call is finished.
-  /// @param patience the longest wait
+  /// @param timeout the longest wait
   /// @return whether the call is finished; if not, it continues
   bool wait(std::chrono::milliseconds timeout) noexcept;
   /// @return whether the call has ended
   bool finished() const noexcept;
-  /// Returns whether no data of the call moves any more. Then the memory that the request borrows is free, and so is
+  /// Returns whether the transport is done with the call. Then the memory that the request references is free, and so is
   /// the memory into which a failed call was to be received. This follows soon after finished(), unless the peer is
   /// lost: then it may take until the end of the process.
   /// @return whether the memory is free
@@ -114,7 +115,7 @@ class Call {
   State* state_ = nullptr;  // shared with the engine while the engine needs it
   bool is_started_ = false;
   Ask ask_;                   // the user's original; a copy is called, so that this one may be copied meanwhile
-  bool has_new_ask_ = false;  // whether the state has not got it yet
+  bool has_new_ask_ = false;  // the state does not have it yet
 };
 
 }  // namespace axon::library

@@ -1,7 +1,7 @@
 // The memory that the user chooses for the tensors of one message.
 //
 //   Destinations to(inbound);
-//   if (const Status asked = to.ask(where); asked.ok()) … accept(to.buffers(), to.owners()) …
+//   if (to.ask(where).ok()) inbound.accept(to.buffers(), to.owners());
 //
 // Up to 32 tensors need no heap allocation.
 #pragma once

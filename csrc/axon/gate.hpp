@@ -1,8 +1,8 @@
 // A gate that a runtime's functions pass when they begin and end, so that closing the runtime can wait for running
 // functions. The objects to which they refer may be destroyed afterwards.
 //
-//   if (const Gate::Pass pass(gate); pass.is_open()) …
-//   gate.close(deadline);                  // false: some functions have not ended by then
+//   if (const Gate::Pass pass(gate); pass.is_open()) run();
+//   gate.close(deadline);  // false: some functions have not ended by then
 #pragma once
 
 #include <utility>
@@ -48,7 +48,7 @@ class Gate {
   }
 
  private:
-  // The innermost function in which this thread is.
+  // The innermost function that this thread is running.
   static Pass*& innermost() noexcept {
     static thread_local Pass* pass = nullptr;
     return pass;

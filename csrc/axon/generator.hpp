@@ -36,7 +36,7 @@ class Next {
   /// @return whether the caller no longer wants the value
   bool is_cancelled() const noexcept;
 
-  /// @return the message to write one value into before reply(). Memory that it borrows must stay valid as for
+  /// @return the message to write one value into before reply(). Memory that it references must stay valid as for
   ///   Invocation::answer().
   Message value();
   /// Sends the value. Exactly one of reply(), end() and fail() is called, once.
@@ -53,7 +53,7 @@ class Next {
 
  private:
   Invocation invocation_;
-  std::shared_ptr<OpenGenerator> generator_;  // owned with the runtime and the threads that run it
+  std::shared_ptr<OpenGenerator> generator_;  // shared with the runtime and the threads that run it
   int64_t count_;
   bool has_value_ = false;
 };

@@ -7,12 +7,12 @@
 
 namespace axon::library {
 
-static constexpr size_t kMostOpen = 1024;     // of a runtime
-static constexpr size_t kMostStopped = 1024;  // remembered of a caller
-// For values that others have asked for; more than what handing them over takes.
+static constexpr size_t kMostOpen = 1024;     // per runtime
+static constexpr size_t kMostStopped = 1024;  // remembered per caller
+// For values that other threads' requests need; longer than handing them over takes.
 static constexpr std::chrono::microseconds kLongestTurn{100};
 
-// Of what goes on with one.
+// Returns the number of the generator that a message is about.
 static int64_t number_of(Invocation& invocation) noexcept {
   return invocation.arguments().argument(0).next().integer;
 }
@@ -23,7 +23,7 @@ void OpenGenerator::next(Invocation invocation) {
   if (!is_running_ && kept_ == nullptr) run_those_that_wait(lock);
 }
 
-// Those that come meanwhile may never end.
+// Runs only the requests that wait now; further ones might keep arriving without end.
 void OpenGenerator::run_those_that_wait(std::unique_lock<std::mutex>& lock) {
   is_running_ = true;
   const sync::Clock::time_point until = sync::Clock::now() + kLongestTurn;
@@ -44,8 +44,9 @@ void OpenGenerator::run_those_that_wait(std::unique_lock<std::mutex>& lock) {
 }
 
 void OpenGenerator::complete() noexcept {
-  const std::shared_ptr<Gate> gate = gate_;  // until all of this is through
-  // Open or not: a closed runtime has closed this before its gate, and run() ends what waits.
+  const std::shared_ptr<Gate> gate = gate_;  // until this function has ended
+  // The pass may be closed: a closed runtime has closed this generator before its gate, and run() fails the waiting
+  // requests.
   const Gate::Pass pass(*gate);
   std::unique_lock lock(mutex_);
   const std::shared_ptr<OpenGenerator> kept = std::exchange(kept_, nullptr);
@@ -80,7 +81,7 @@ void Generators::open(Invocation& invocation, const GeneratorFunction& function)
   auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
   const std::string fault = add(caller, number.integer, std::move(opened));
   if (!fault.empty()) return invocation.fail("BufferError", fault);
-  if (caller->has_ended()) drop(caller);  // which may have been told before it was added
+  if (caller->has_ended()) drop(caller);  // the end may have been reported before this was added
   invocation.answer().integer(number.integer);
   invocation.reply();
 }

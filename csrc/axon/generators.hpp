@@ -49,20 +49,20 @@ class OpenGenerator : public std::enable_shared_from_this<OpenGenerator>, privat
   void complete() noexcept override;
 
   engine::Engine& engine_;
-  const std::shared_ptr<Gate> gate_;  // owned with the runtime
+  const std::shared_ptr<Gate> gate_;  // shared with the runtime
   Generator generator_;               // used by the thread that runs it
   int64_t num_asked_ = 0;
   sync::atomic<bool> has_ended_{false};
   sync::atomic<bool> is_closed_{false};
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::deque<Invocation> waiting_;
   bool is_running_ = false;
-  std::shared_ptr<OpenGenerator> kept_;  // while it is submitted: owned with the runtime and others that run it
+  std::shared_ptr<OpenGenerator> kept_;  // while it is submitted; shared with the runtime and the threads that run it
 };
 
 class Generators {
  public:
-  // The gate is owned with the runtime.
+  // The gate is shared with the runtime.
   explicit Generators(std::shared_ptr<Gate> gate) : gate_(std::move(gate)) {}
 
   // Opens a generator and answers with the number that the caller chose.
@@ -75,7 +75,7 @@ class Generators {
 
  private:
   struct Caller {
-    std::unordered_map<int64_t, std::shared_ptr<OpenGenerator>> open;  // owned with those that run it
+    std::unordered_map<int64_t, std::shared_ptr<OpenGenerator>> open;  // shared with the threads that run it
     // The latest stops. A stop may overtake requests for values, and the opening, whose arguments are larger.
     std::deque<int64_t> stopped;
 
@@ -87,8 +87,8 @@ class Generators {
                   std::shared_ptr<OpenGenerator> generator);
 
   const std::shared_ptr<Gate> gate_;
-  std::mutex mutex_;                                                      // guards what follows
-  std::unordered_map<std::shared_ptr<rpc::Connection>, Caller> callers_;  // owned with the runtime
+  std::mutex mutex_;                                                      // guards the following members
+  std::unordered_map<std::shared_ptr<rpc::Connection>, Caller> callers_;  // shared with the runtime
   size_t num_open_ = 0;
   bool is_closed_ = false;
 };

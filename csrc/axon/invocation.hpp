@@ -1,7 +1,8 @@
 // A call of a peer, as the called function gets it.
 //
 //   runtime.add("add", [](axon::Invocation& invocation) {
-//     …  invocation.answer().integer(sum);  invocation.reply();
+//     invocation.answer().integer(sum_of(invocation.arguments()));
+//     invocation.reply();
 //   });
 //
 // To answer later, on any thread, move it: `queue.push(std::move(invocation))`. An invocation that is destroyed without
@@ -39,8 +40,8 @@ class Invocation {
   /// @return whether the caller has given up or is gone; always false for a one-way call
   bool is_cancelled() const noexcept;
 
-  /// @return the answer, to be written before reply(). Memory that it borrows must stay valid until it has been sent,
-  /// of
+  /// @return the answer, to be written before reply(). Memory that it references must stay valid until it has been
+  /// sent, of
   ///   which only an Owner is notified. The arguments stay valid by themselves.
   Message answer();
   /// Sends the answer. Either reply() or fail() is called, once. A reply without a value is nothing(), Python's None.

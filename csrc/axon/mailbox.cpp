@@ -11,9 +11,9 @@
 
 namespace axon::library {
 
-// What stands in front of a message's value, see MailSender.
+// The header that precedes a message's value, see MailSender.
 struct MailHeader {
-  int64_t number = -1;  // it is none
+  int64_t number = -1;  // not a valid header
   int64_t settled = 0;
   int64_t num_waiting = 0;
 };
@@ -151,7 +151,7 @@ void Mailbox::State::settle(const std::shared_ptr<rpc::Connection>& sender, int6
     is_new = is_first;
   }
   answer(accepted);
-  if (is_new && sender->has_ended()) drop(sender);  // likewise
+  if (is_new && sender->has_ended()) drop(sender);  // it may have been lost before
 }
 
 void Mailbox::State::settle(Order& order, int64_t settled, Answers& accepted) {
@@ -194,7 +194,7 @@ void Mailbox::State::use_grants(Order& order, size_t at_most) noexcept {
   num_granted_ -= num_used;
 }
 
-// Its share of the room that is neither taken nor granted, if it needs that.
+// Returns the sender's share of the room that is neither taken nor granted, at most what it needs.
 int64_t Mailbox::State::grant_for(Invocation& invocation, int64_t num_waiting) noexcept {
   const auto found = orders_.find(invocation.caller().connection());
   const size_t num_taken = here_.size() + num_granted_;
@@ -235,7 +235,7 @@ void Mailbox::State::close(Status reason) {
     gone = std::exchange(orders_, {});
     for (Waiter* waiter : waiting_) waiter->is_over.store(true);
     waiting_.clear();
-    for (Message& message : waiting_for_room_) {  // whose invocation would keep the runtime
+    for (Message& message : waiting_for_room_) {  // their invocations would keep the runtime alive
       here_.push_back(std::move(message.mail));
       accepted.push_back({std::move(message.invocation), 0});
     }

@@ -1,13 +1,13 @@
 // Mailboxes: ordered streams of messages to a tag of a peer, with flow control.
 //
-//   axon::library::Mailbox news = runtime.mailbox("news").value();             // before peers send
+//   axon::library::Mailbox news = runtime.mailbox("news").value();  // before peers send
 //   axon::Result<axon::Mail> mail = news.take(1s);
 //   if (mail.ok()) use(mail.value().values().next());
 //
-//   axon::Outbox to_news = runtime.outbox(server, "news").value();    // the other end
+//   axon::Outbox to_news = runtime.outbox(server, "news").value();  // the other end
 //   axon::Call call(to_news);
-//   call.request().integer(7);                                        // one value
-//   call.start();                                                     // finished when the message is accepted
+//   call.request().integer(7);  // one value
+//   call.start();  // finished when the message is accepted
 //
 // Copies refer to the same mailbox. Any thread may use it. A mailbox that has been moved from is empty and closed.
 #pragma once
@@ -86,12 +86,12 @@ class Mailbox {
   /// @return how many messages have arrived and not been taken, without those queued at their senders
   size_t probe() const noexcept;
   /// Takes the next message, and drives the engine until there is one.
-  /// @param patience the longest wait
+  /// @param timeout the longest wait
   /// @return the message, or an error: kTimeout, or kAborted if the runtime is closed and no message is left
   Result<Mail> take(std::chrono::milliseconds timeout);
 
  private:
-  std::shared_ptr<State> state_;  // owned with the runtime, which may be closed first
+  std::shared_ptr<State> state_;  // shared with the runtime, which may be closed first
 };
 
 }  // namespace axon::library

@@ -55,8 +55,8 @@ class Mailbox::State {
   };
   using Answers = std::vector<Accepted>;
 
-  // Called with `mutex_` held. They collect the answers, which are sent without it: answers may run functions of
-  // others.
+  // Called with `mutex_` held. They collect the answers, which are sent without it, because answers may run users'
+  // functions.
   void settle(Order& order, int64_t settled, Answers& accepted);
   void put(Message message, Answers& accepted);
   // Uses up the grants of messages that have arrived or will not arrive.
@@ -67,12 +67,12 @@ class Mailbox::State {
 
   engine::Engine& engine_;
   const size_t capacity_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   std::deque<Mail> here_;
   std::deque<Message> waiting_for_room_;  // one per sender, or messages whose room other messages took
-  size_t num_granted_ = 0;                // by all orders
+  size_t num_granted_ = 0;           // in all orders
   std::deque<Waiter*> waiting_;
-  std::unordered_map<std::shared_ptr<rpc::Connection>, Order> orders_;  // owned with the runtime
+  std::unordered_map<std::shared_ptr<rpc::Connection>, Order> orders_;  // shared with the runtime
   Status closed_;
 };
 

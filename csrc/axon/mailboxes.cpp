@@ -13,7 +13,7 @@ void Mailboxes::remove(const std::string& tag) {
   mailboxes_.erase(tag);
 }
 
-// [[tag, settled], nil]
+// Format: [[tag, settled], nil]
 void Mailboxes::settle(Invocation& invocation) {
   rpc::ValueReader values = invocation.arguments().values();
   if (values.next().kind == rpc::Value::Kind::kArray && values.next().count == 2) {

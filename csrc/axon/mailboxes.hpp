@@ -24,10 +24,10 @@ class Mailboxes {
   void close(const Status& reason);
 
  private:
-  using State = std::shared_ptr<Mailbox::State>;  // owned with the mailboxes of users
+  using State = std::shared_ptr<Mailbox::State>;  // shared with the mailboxes of users
   std::vector<State> all();
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   Status closed_;
   std::map<std::string, State, std::less<>> mailboxes_;
 };

@@ -21,7 +21,7 @@ rpc::ValueReader Received::values() const noexcept {
   return rpc::ValueReader(inbound_.values());
 }
 
-// One value, whatever is in it.
+// Skips one value with all its contents.
 static void skip(rpc::ValueReader& values) noexcept {
   for (uint64_t num_left = 1; num_left > 0; --num_left) {
     const rpc::Value value = values.next();
@@ -31,7 +31,7 @@ static void skip(rpc::ValueReader& values) noexcept {
   }
 }
 
-// [positional arguments, named ones or nil]
+// Format: [positional arguments, named ones or nil]
 rpc::ValueReader Received::argument(size_t index) const noexcept {
   rpc::ValueReader found = values();
   const bool is_call = found.next().kind == rpc::Value::Kind::kArray;

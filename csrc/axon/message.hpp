@@ -1,9 +1,12 @@
 // Messages to send and received messages: plain values, with tensors among them.
 //
-//   message.array(2);  message.text("weights");  message.tensor(axon::TensorView::of(weights));
+//   message.array(2);
+//   message.text("weights");
+//   message.tensor(axon::TensorView::of(weights));
 //
-//   axon::ValueReader values = received.values();              // array(2), then its two values
-//   if (values.next().kind != axon::Value::Kind::kArray) …
+//   axon::ValueReader values = received.values();  // array(2), then its two values
+//   if (values.next().kind != axon::Value::Kind::kArray) return;
+//   const axon::Value name = values.next();
 //   axon::Tensor weights = received.tensor(values.next().count);
 #pragma once
 

@@ -18,7 +18,7 @@ Status Peer::failure() const noexcept {
   return connection_ ? connection_->failure() : Status(ErrorCode::kInvalidArgument, "there is no peer");
 }
 
-// What ends it at its deadline, and whoever waits for that drives: soon after.
+// The connection ends at its deadline, as soon as a thread drives; waiting threads do.
 static constexpr std::chrono::seconds kLongestEnd{1};
 
 bool Peer::drain(std::chrono::milliseconds at_most) noexcept {

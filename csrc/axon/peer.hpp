@@ -41,7 +41,7 @@ class Peer {
   const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
 
  private:
-  std::shared_ptr<rpc::Connection> connection_;  // owned with the runtime, which may be closed first
+  std::shared_ptr<rpc::Connection> connection_;  // shared with the runtime, which may be closed first
 };
 
 }  // namespace axon::library

@@ -41,19 +41,19 @@ class Pool::State : public std::enable_shared_from_this<State> {
 
     std::pmr::memory_resource& from;
     const std::span<std::byte> memory;
-    // While it is out:
-    std::shared_ptr<State> pool;  // owned with Pools, and other allocations that are out
-    Free::node_type node;         // its own: it comes back without allocating anything
+    // Members of an allocation in use:
+    std::shared_ptr<State> pool;  // shared with Pools, and other allocations in use
+    Free::node_type node;         // its own node, so that returning it allocates nothing
   };
 
-  // Null: there is none.
+  // Returns null if the pool has no memory left.
   Allocation* take(size_t num_bytes);
   Free::iterator make(size_t num_bytes);
   static void give_back(void* allocation) noexcept;
 
   const size_t max_num_bytes_;
   std::pmr::memory_resource& from_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following members
   Free free_;
   size_t num_bytes_ = 0;
   size_t num_bytes_out_ = 0;
@@ -62,7 +62,7 @@ class Pool::State : public std::enable_shared_from_this<State> {
 bool Pool::State::receive(Announced& coming, size_t index) {
   const size_t num_bytes = coming.tensor(index).num_bytes;
   if (num_bytes == 0) return true;
-  if (num_bytes > max_num_bytes_) return false;  // nor could it be rounded
+  if (num_bytes > max_num_bytes_) return false;  // the rounded size could overflow
   Allocation* const allocation = take(in_pages(num_bytes));
   if (allocation == nullptr) return false;
   coming.receive_into(index, allocation->memory.first(num_bytes), Owner(allocation, &State::give_back));
@@ -81,7 +81,8 @@ Pool::State::Allocation* Pool::State::take(size_t num_bytes) {
   return allocation;
 }
 
-// In the place of others where there would be too much; the largest are the fewest to make anew.
+// Allocates memory, and frees other allocations if there would be too much: the largest ones, since fewer of them need
+// to be made again.
 Pool::State::Free::iterator Pool::State::make(size_t num_bytes) {
   if (num_bytes > max_num_bytes_ - num_bytes_out_) return free_.end();
   while (num_bytes > max_num_bytes_ - num_bytes_) {
@@ -100,7 +101,7 @@ Pool::State::Free::iterator Pool::State::make(size_t num_bytes) {
 
 void Pool::State::give_back(void* given) noexcept {
   auto* const allocation = static_cast<Allocation*>(given);
-  const std::shared_ptr<State> pool = std::move(allocation->pool);  // until all of this is through
+  const std::shared_ptr<State> pool = std::move(allocation->pool);  // until this function has ended
   const std::lock_guard lock(pool->mutex_);
   pool->num_bytes_out_ -= allocation->memory.size();
   pool->free_.insert(std::move(allocation->node));

@@ -42,7 +42,7 @@ class Pool {
 
  private:
   class State;
-  std::shared_ptr<State> state_;  // owned with copies and with tensors in its memory
+  std::shared_ptr<State> state_;  // shared with copies and with tensors in its memory
 };
 
 }  // namespace axon::library

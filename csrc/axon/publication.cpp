@@ -11,12 +11,12 @@
 
 namespace axon::library {
 
-// What has been written. It is let go of with the last of its copies.
+// The message as it was written. It is destroyed with the last of its copies.
 struct Publication::Original final : private rpc::Outbound::Listener {
   rpc::Outbound message{*this};
   std::function<void()> callback;
 
-  // Once all of these calls have found their end, and tell() has: until then it looks after all of them.
+  // Finished when all these calls have ended and tell() has returned, because tell() uses all of them until then.
   void begin(size_t num_calls) noexcept {
     num_references_.fetch_add(1, std::memory_order_relaxed);
     num_unfinished_.store(num_calls + 1, std::memory_order_relaxed);
@@ -32,7 +32,7 @@ struct Publication::Original final : private rpc::Outbound::Listener {
     if (num_references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
   }
 
-  // For as long as the owner is there, it is read.
+  // Returns an owner that keeps the message alive for a reader.
   Owner reader() noexcept {
     num_readers_.fetch_add(1, std::memory_order_relaxed);
     num_references_.fetch_add(1, std::memory_order_relaxed);
@@ -41,7 +41,7 @@ struct Publication::Original final : private rpc::Outbound::Listener {
 
  private:
   ~Original() = default;
-  void on_sent() noexcept override {}  // only its copies are
+  void on_sent() noexcept override {}  // only its copies are sent
 
   void leave() noexcept {
     if (num_readers_.fetch_sub(1, std::memory_order_acq_rel) == 1) message.clear();
@@ -77,7 +77,7 @@ Publication::~Publication() {
   if (original_ != nullptr) original_->release();
 }
 
-// What is still read is left to those who do.
+// A message that is still being read is left to its readers, and replaced by a new one.
 void Publication::open(std::string_view function) {
   if (original_ == nullptr || original_->is_shared()) {
     auto* fresh = new Original;

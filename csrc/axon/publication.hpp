@@ -1,16 +1,19 @@
 // One message to many peers, written once. Like a one-way Call it can be reused, and then allocates nothing.
 //
 //   axon::Publication news("update");
-//   for (…) {
+//   for (int step = 0; step < 10; ++step) {
 //     news.message().tensor(std::span<const float>(weights));
-//     news.tell(workers);                                        // never blocks
+//     news.tell(workers);  // never blocks
 //     news.wait(1s);
-//     for (size_t i = 0; i < workers.size(); ++i) if (!news.status(i).ok()) …
+//     for (size_t i = 0; i < workers.size(); ++i) {
+//       if (!news.status(i).ok()) report(workers[i], news.status(i));
+//     }
 //     news.open("update");
 //   }
 //
 // One thread at a time may use it. It may be destroyed at any time: calls in flight continue without it. Then the
-// memory that it borrows must stay valid, unless it has an Owner, and so must the objects to which its callback refers.
+// memory that it references must stay valid, unless it has an Owner, and so must the objects to which its callback
+// refers.
 #pragma once
 
 #include <chrono>
@@ -40,7 +43,7 @@ class Publication {
   /// Opens it for another message. Timeout and callback are kept.
   /// @param function the name of the function at the peers
   void open(std::string_view function);
-  /// @return the message, to be written before tell(). Memory that it borrows must stay valid until released().
+  /// @return the message, to be written before tell(). Memory that it references must stay valid until released().
   Message message() noexcept;
   /// Sets the time after which each of the calls fails.
   /// @param timeout by default 30 s
@@ -56,12 +59,12 @@ class Publication {
   void tell(std::span<const Peer> peers);
 
   /// Drives the engine until the message has been sent to all peers, or has failed.
-  /// @param patience the longest wait
+  /// @param timeout the longest wait
   /// @return whether it is finished; if not, it continues
   bool wait(std::chrono::milliseconds timeout) noexcept;
   /// @return whether the message has been sent to all peers, or has failed
   bool finished() const noexcept;
-  /// @return whether no data of the message moves any more, so that the memory that it borrows is free
+  /// @return whether the transport is done with the message, so that the memory that it references is free
   bool released() const noexcept;
   /// Cancels the calls that have not been sent yet, with kCancelled.
   void cancel() noexcept;

@@ -18,15 +18,15 @@
 
 namespace axon::library {
 
-// How long the end of a runtime waits for functions that are running.
+// How long the destruction of a runtime waits for running functions.
 static constexpr std::chrono::seconds kLongestEnd{10};
 static_assert(Runtime::kAwake == pace::kSpinBudget);
 
 struct Runtime::State {
   std::unique_ptr<axon::rpc::Runtime> runtime;
-  std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with what is called, which outlives the runtime
-  std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);  // likewise
-  std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();         // likewise
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // shared with the called functions, which outlive the runtime
+  std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);  // shared as above
+  std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();         // shared as above
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 
@@ -53,16 +53,16 @@ static Result<Peer> peer_of(Result<std::shared_ptr<rpc::Connection>> connected) 
   return Peer(std::move(connected).value());
 }
 
-// The process's engine. Its thread ends before what the program has at namespace scope is destroyed. A child that is
+// The process's engine. Its thread ends before the program's objects at namespace scope are destroyed. A child that is
 // forked while no runtime is open starts its own.
 static engine::EngineHold engine() {
-  engine::Engine::instance();  // what it has at namespace scope is destroyed later
+  engine::Engine::instance();  // objects at namespace scope are destroyed later
   [[maybe_unused]] static const int at_exit = std::atexit(&engine::Engine::shut_down_instance);
   [[maybe_unused]] static const int at_fork = pthread_atfork(&engine::Engine::end_unused_instance, nullptr, nullptr);
   return engine::Engine::hold_instance();
 }
 
-// The gate is kept beyond the function's own end, which may come while it runs.
+// The gate is kept beyond the destruction of the function, which may happen while the function runs.
 static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
   return [gate = std::move(gate), handler = std::move(handler)](axon::rpc::Invocation& inner) {
     const std::shared_ptr<Gate> kept = gate;
@@ -73,7 +73,7 @@ static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
   };
 }
 
-// As Python calls it.
+// Returns the name of the Python class.
 static std::string_view class_of(ErrorCode code) noexcept {
   if (code == ErrorCode::kInvalidArgument) return "ValueError";
   return code == ErrorCode::kResourceExhausted ? "BufferError" : "RuntimeError";
@@ -90,12 +90,12 @@ static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
   };
 }
 
-// The functions that those who iterate call.
+// Adds the functions that iterating peers call.
 Status Runtime::State::add_own() {
   rpc::RuntimeCore& core = runtime->core();
   const auto forget = [gate = gate, generators = generators,
                        mailboxes = mailboxes](const std::shared_ptr<rpc::Connection>& lost) {
-    const Gate::Pass pass(*gate);  // what is dropped refers to what is there until it is closed
+    const Gate::Pass pass(*gate);  // the dropped objects refer to others that are there until the gate is closed
     generators->drop(lost);
     mailboxes->drop(lost);
   };
@@ -176,7 +176,7 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   if (options.capacity == 0) return Status(ErrorCode::kInvalidArgument, "mailbox: capacity is 0; allowed: 1 or more");
   const auto mailbox = std::make_shared<Mailbox::State>(state_->runtime->core().engine(), options.capacity);
   const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
-  const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer may speak of it
+  const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer can refer to it
   Status added = state_->add(std::string(rpc::kMailboxes).append(tag), arrive, std::move(options.ask));
   if (!added.ok() && is_new) state_->mailboxes->remove(std::string(tag));
   return added.ok() ? Result<Mailbox>(Mailbox(mailbox)) : Result<Mailbox>(std::move(added));
@@ -200,15 +200,15 @@ Result<std::vector<std::byte>> Runtime::address() {
   return state_->runtime->address();
 }
 
-// Whether a server that is about to start may answer the next attempt.
+// Returns whether the next attempt may succeed, for example because the server is about to start.
 static bool may_pass(const Status& failure) noexcept {
   const ErrorCode code = failure.code();
   return code == ErrorCode::kTransport || code == ErrorCode::kTimeout || code == ErrorCode::kPeerLost ||
          code == ErrorCode::kUnknownHost;
 }
 
-// As Python's connect(wait=…) does: pauses grow, and the first attempts are short, since what is led to a place where
-// nobody answers, as by a network that is being set up, is to get another chance soon.
+// Works like Python's connect(wait=…): pauses grow, and the first attempts are short. An attempt may wait for an
+// unreachable host while a network is being set up, so the next one should follow soon.
 template <typename Attempt>
 static Result<Peer> keep_trying(std::chrono::milliseconds timeout, std::chrono::milliseconds wait, Attempt attempt) {
   static constexpr std::chrono::milliseconds kLongestPause{500};

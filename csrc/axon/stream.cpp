@@ -20,7 +20,7 @@ namespace axon::library {
 
 static constexpr std::chrono::seconds kLongestAsk{10};
 
-// Of all streams of this process, though a peer only tells apart those of a connection.
+// Returns a number that is unique in this process, although a peer only needs it to be unique per connection.
 static int64_t new_number() noexcept {
   static sync::atomic<int64_t> num_streams{0};
   return num_streams.fetch_add(1, std::memory_order_relaxed);
@@ -74,26 +74,26 @@ struct Stream::State {
   const std::string function;
   const StreamOptions options;
   const int64_t number = new_number();
-  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // owned with calls under way
+  const std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // shared with calls under way
   Ask asks_where;
   Call opening;
-  std::vector<Call> calls;   // one more than are asked ahead: of the value that is being used
+  std::vector<Call> calls;   // one more than are requested ahead: that of the value in use
   std::vector<size_t> idle;  // of these
-  std::deque<size_t> asked;  // the eldest first
-  std::vector<Come> come;    // before their turn
+  std::deque<size_t> asked;  // the oldest first
+  std::vector<Come> come;    // arrived before their turn
   std::optional<size_t> used;
   int64_t num_used = 0;
   bool has_named = false;
   bool is_started = false;
   bool has_begun = false;
-  bool is_stopped = false;  // nothing more is asked for
+  bool is_stopped = false;  // no more values are requested
   bool is_finished = false;
   Status status;
   std::string failure;
   std::string traceback;
 };
 
-// Whether it is open: before, it could not be told what is meant.
+// Returns whether the stream is open; only then can the peer understand requests for values.
 bool Stream::State::begin(sync::Clock::time_point deadline) {
   if (!wait(opening, deadline)) return false;
   if (!opening.status().ok()) {
@@ -145,7 +145,7 @@ void Stream::State::ask() {
   }
 }
 
-// [count, value], or nil when it is through; what was made before may still be on its way then.
+// Format: [count, value], or nil at the end; values made earlier may still be on their way then.
 bool Stream::State::take(size_t index) {
   Call& call = calls[index];
   if (!call.status().ok()) {
@@ -188,7 +188,7 @@ void Stream::State::finish(Status with) {
   come.clear();
 }
 
-// Nobody is told where it has not been opened for sure.
+// The peer is told only if the stream has certainly been opened there.
 void Stream::State::stop() noexcept {
   if (std::exchange(is_stopped, true) || !is_started) return;
   const bool has_failed = opening.finished() && !opening.status().ok();
@@ -217,7 +217,7 @@ Message Stream::arguments(size_t num_positional) {
   return request;
 }
 
-// The number of the stream is one of them.
+// The number of the stream is one of the named arguments.
 Message Stream::named(size_t num_named) {
   Message request = state().opening.request();
   request.map(num_named + 1);

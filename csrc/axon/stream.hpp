@@ -1,12 +1,13 @@
 // The values of a peer's generator function, in Python or C++, in order.
 //
 //   axon::Stream batches(server, "batches", {.ahead = 4});
-//   batches.arguments(1).integer(epoch);                          // one positional argument
-//   axon::Message named = batches.named(1);                       // one named argument
-//   named.text("shuffle");  named.boolean(true);
-//   batches.start();                                              // never blocks
+//   batches.arguments(1).integer(epoch);  // one positional argument
+//   axon::Message named = batches.named(1);  // one named argument
+//   named.text("shuffle");
+//   named.boolean(true);
+//   batches.start();  // never blocks
 //   while (batches.next(10s)) use(batches.received().tensor(0));
-//   if (batches.finished() && batches.status().ok()) …            // the generator has ended
+//   if (batches.finished() && batches.status().ok()) report_end();  // the generator has ended
 //
 // One thread at a time may use it. It ends with the generator, or with the first error; stop(), or leaving its scope,
 // ends it earlier. Accessors are defined in every state: a stream that has been moved from is finished, with the status
@@ -58,7 +59,7 @@ class Stream {
   void start();
 
   /// Drives the engine until the next value has arrived.
-  /// @param patience the longest wait
+  /// @param timeout the longest wait
   /// @return whether there is a value. If not, it may still arrive, unless the stream is finished().
   bool next(std::chrono::milliseconds timeout);
   /// @return a reader of the current value, valid until the next call of next(); without a value it reads only kBroken
