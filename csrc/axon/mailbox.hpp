@@ -1,6 +1,6 @@
 // Mailboxes: ordered streams of messages to a tag of a peer, with flow control.
 //
-//   axon::library::Mailbox news = runtime.mailbox("news").value();  // before peers send
+//   axon::Mailbox news = runtime.mailbox("news").value();  // before peers send
 //   axon::Result<axon::Mail> mail = news.take(1s);
 //   if (mail.ok()) use(mail.value().values().next());
 //
