@@ -69,7 +69,7 @@ static void run(int num_calls) {
     invocation.reply();
     has_answered.store(true, std::memory_order_relaxed);
   };
-  require(server.core->add("echo", echo).ok(), "there is a function 'echo' already");
+  require(server.core->add("echo", echo).ok(), "function 'echo' already exists");
   const std::array<std::byte, 8> payload{};
   const ConstBuffer data{.data = payload.data(), .num_bytes = payload.size()};
   rpc::CallPointer call = rpc::CallPointer::adopt(*new rpc::Call);

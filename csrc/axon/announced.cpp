@@ -34,7 +34,7 @@ bool Announced::is_of(size_t index, DataType type) {
   if (coming == type) return true;
   destinations_.fail(ErrorCode::kInvalidArgument, "receive_into: tensor " + std::to_string(index) + " is given " +
                                                       name_of(type) + "; allowed: " + name_of(coming) +
-                                                      ", as it comes");
+                                                      ", the type of the received tensor");
   return false;
 }
 

@@ -14,7 +14,7 @@
 namespace axon::library {
 
 static const Status& moved_from() noexcept {
-  static const Status status(ErrorCode::kInvalidArgument, "the call has been moved from");
+  static const Status status(ErrorCode::kInvalidArgument, "the call was moved from");
   return status;
 }
 
@@ -58,7 +58,7 @@ Call::~Call() {
 
 Call::State& Call::state() const noexcept {
   if (state_ != nullptr) return *state_;
-  std::fprintf(stderr, "torch_axon: a Call that had been moved from was written or started\n");
+  std::fprintf(stderr, "torch_axon: a Call was written or started after it was moved from\n");
   std::abort();
 }
 
@@ -144,7 +144,7 @@ void Call::tell(const rpc::Outbound& sealed, Owner owner) {
 void Call::launch() noexcept {
   is_started_ = true;
   if (state_->connection) return state_->connection->start(*state_);
-  state_->fail_unstarted(Status(ErrorCode::kInvalidArgument, "the peer that was to be called has been moved from"));
+  state_->fail_unstarted(Status(ErrorCode::kInvalidArgument, "the peer to call was moved from"));
 }
 
 bool Call::wait(std::chrono::milliseconds timeout) noexcept {

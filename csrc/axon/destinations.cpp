@@ -16,13 +16,12 @@ Status Destinations::ask(const Ask& where) noexcept {
     Announced announced(*this);
     where(announced);
     if (overlap()) {
-      fail(ErrorCode::kInvalidArgument,
-           "receive_into: memory of tensors overlaps; allowed: memory of its own for each");
+      fail(ErrorCode::kInvalidArgument, "receive_into: memory of tensors overlaps; use separate memory for each");
     }
   } catch (const std::exception& error) {
     fail(ErrorCode::kInternal, error.what());
   } catch (...) {
-    fail(ErrorCode::kInternal, "an exception that is no std::exception");
+    fail(ErrorCode::kInternal, "an exception that does not derive from std::exception");
   }
   return std::move(failure_);
 }
@@ -31,7 +30,7 @@ bool Destinations::has(size_t index) {
   const size_t num_tensors = buffers_.size();
   if (index < num_tensors) return true;
   fail(ErrorCode::kInvalidArgument, "receive_into: index is " + std::to_string(index) + "; allowed: up to " +
-                                        std::to_string(num_tensors - 1) + ", as many tensors come");
+                                        std::to_string(num_tensors - 1) + ", the last tensor of the message");
   return false;
 }
 
@@ -39,9 +38,9 @@ void Destinations::give(size_t index, std::span<std::byte> memory, Owner owner) 
   if (!has(index)) return;
   const size_t num_bytes = announced_.tensors()[index].data.num_bytes;
   if (memory.size() != num_bytes) {
-    return fail(ErrorCode::kInvalidArgument, "receive_into: tensor " + std::to_string(index) + " is given " +
-                                                 std::to_string(memory.size()) +
-                                                 " bytes; allowed: " + std::to_string(num_bytes) + ", as it comes");
+    return fail(ErrorCode::kInvalidArgument,
+                "receive_into: tensor " + std::to_string(index) + " is given " + std::to_string(memory.size()) +
+                    " bytes; allowed: " + std::to_string(num_bytes) + ", the size of the received tensor");
   }
   buffers_[index] = {memory.data(), memory.size()};
   owners_[index] = std::move(owner);

@@ -18,7 +18,7 @@ Next& Next::operator=(Next&& other) noexcept {
 }
 
 Next::~Next() {
-  if (!is_answered()) fail("RuntimeError", "the generator has not made its next value");
+  if (!is_answered()) fail("RuntimeError", "the generator did not produce its next value");
 }
 
 bool Next::is_cancelled() const noexcept {

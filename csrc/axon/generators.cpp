@@ -74,8 +74,8 @@ bool Generators::Caller::has_stopped(int64_t number) const noexcept {
 void Generators::open(Invocation& invocation, const GeneratorFunction& function) {
   const rpc::Value number = invocation.arguments().argument(kNumber).next();
   if (number.kind != rpc::Value::Kind::kInteger) {
-    return invocation.fail("TypeError", "'" + std::string(invocation.function()) +
-                                            "' is a generator function: allowed: to iterate over it");
+    return invocation.fail("TypeError",
+                           "'" + std::string(invocation.function()) + "' is a generator function; iterate over it");
   }
   const std::shared_ptr<rpc::Connection> caller = invocation.caller().connection();
   auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
@@ -90,11 +90,11 @@ std::string Generators::add(const std::shared_ptr<rpc::Connection>& caller, int6
                             std::shared_ptr<OpenGenerator> generator) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return "the runtime is closed";
-  if (num_open_ >= kMostOpen) return std::to_string(kMostOpen) + " generators are open already, as many as may";
+  if (num_open_ >= kMostOpen) return std::to_string(kMostOpen) + " generators are open, the limit per runtime";
   Caller& theirs = callers_[caller];
   if (theirs.has_stopped(number)) return {};
   if (!theirs.open.try_emplace(number, std::move(generator)).second) {
-    return "there is an open generator " + std::to_string(number) + " already";
+    return "generator " + std::to_string(number) + " is already open";
   }
   ++num_open_;
   return {};

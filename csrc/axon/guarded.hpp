@@ -12,7 +12,7 @@ void run_guarded(Answer& answer, const Function& function) noexcept {
   } catch (const std::exception& error) {
     if (!answer.is_answered()) answer.fail("RuntimeError", error.what());
   } catch (...) {
-    if (!answer.is_answered()) answer.fail("RuntimeError", "an exception that is no std::exception");
+    if (!answer.is_answered()) answer.fail("RuntimeError", "an exception that does not derive from std::exception");
   }
 }
 

@@ -11,7 +11,7 @@ namespace axon::library {
 
 static axon::rpc::Invocation& inner(void* invocation) noexcept {
   if (invocation != nullptr) return *static_cast<axon::rpc::Invocation*>(invocation);
-  std::fprintf(stderr, "torch_axon: an answer was written to an Invocation that had been answered or moved from\n");
+  std::fprintf(stderr, "torch_axon: an answer was written to an Invocation that was already answered or moved from\n");
   std::abort();
 }
 
@@ -25,7 +25,7 @@ Invocation& Invocation::operator=(Invocation&& other) noexcept {
 }
 
 Invocation::~Invocation() {
-  if (!is_answered()) fail("RuntimeError", "the function has ended without an answer");
+  if (!is_answered()) fail("RuntimeError", "the function ended without an answer");
 }
 
 std::string_view Invocation::function() const noexcept {

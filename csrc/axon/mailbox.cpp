@@ -72,7 +72,7 @@ size_t Mailbox::probe() const noexcept {
 
 Result<Mail> Mailbox::take(std::chrono::milliseconds timeout) {
   if (state_) return state_->take(timeout);
-  return Status(ErrorCode::kInvalidArgument, "the mailbox has been moved from");
+  return Status(ErrorCode::kInvalidArgument, "the mailbox was moved from");
 }
 
 size_t Mailbox::State::probe() const noexcept {
@@ -104,14 +104,15 @@ Result<Mail> Mailbox::State::take(std::chrono::milliseconds timeout) {
   if (waiter.mail) return std::move(*waiter.mail);
   std::erase(waiting_, &waiter);
   if (waiter.is_over.load()) return closed_.clone();
-  return Status(ErrorCode::kTimeout, "no message has come within " + std::to_string(timeout.count()) + " ms");
+  return Status(ErrorCode::kTimeout, "no message arrived within " + std::to_string(timeout.count()) + " ms");
 }
 
 void Mailbox::State::arrive(Invocation& invocation) {
   rpc::ValueReader values = invocation.arguments().values();
   const MailHeader header = enter(values);
   if (header.number < 0) {
-    return invocation.fail("TypeError", "'" + std::string(invocation.function()) + "' is a mailbox's");
+    return invocation.fail("TypeError",
+                           "'" + std::string(invocation.function()) + "' belongs to a mailbox; send messages to it");
   }
   const std::shared_ptr<rpc::Connection> sender = invocation.caller().connection();
   Mail mail(invocation);
@@ -135,7 +136,7 @@ void Mailbox::State::arrive(Invocation& invocation) {
   answer(accepted);
   if (is_closed) return invocation.fail("ConnectionError", "the mailbox is closed");
   if (!invocation.is_answered()) {
-    invocation.fail("TimeoutError", "the message has come after its sender had given it up");
+    invocation.fail("TimeoutError", "the message arrived after its sender gave up");
   }
   if (is_new && sender->has_ended()) drop(sender);  // it may have been lost before
 }

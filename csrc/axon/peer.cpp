@@ -15,7 +15,7 @@ uint64_t Peer::incarnation() const noexcept {
 }
 
 Status Peer::failure() const noexcept {
-  return connection_ ? connection_->failure() : Status(ErrorCode::kInvalidArgument, "there is no peer");
+  return connection_ ? connection_->failure() : Status(ErrorCode::kInvalidArgument, "the peer is empty");
 }
 
 // The connection ends at its deadline, as soon as a thread drives; waiting threads do.

@@ -117,9 +117,9 @@ bool Pool::receive(Announced& coming, size_t index) const {
 void Pool::operator()(Announced& coming) const {
   for (size_t i = 0; i < coming.num_tensors(); ++i) {
     if (receive(coming, i)) continue;
-    return coming.refuse("Pool: tensor " + std::to_string(i) + " takes " +
-                         std::to_string(in_pages(coming.tensor(i).num_bytes)) +
-                         " bytes; allowed: " + std::to_string(state_->num_bytes_left()) + ", as many are not in use");
+    return coming.refuse(
+        "Pool: tensor " + std::to_string(i) + " takes " + std::to_string(in_pages(coming.tensor(i).num_bytes)) +
+        " bytes; allowed: " + std::to_string(state_->num_bytes_left()) + ", the unused part of the pool");
   }
 }
 

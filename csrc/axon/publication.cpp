@@ -91,7 +91,7 @@ void Publication::open(std::string_view function) {
 
 Publication::Original& Publication::original() const noexcept {
   if (original_ != nullptr) return *original_;
-  std::fprintf(stderr, "torch_axon: a Publication that had been moved from was written or told\n");
+  std::fprintf(stderr, "torch_axon: a Publication was written or sent after it was moved from\n");
   std::abort();
 }
 
@@ -140,7 +140,7 @@ bool Publication::released() const noexcept {
 }
 
 const Status& Publication::status(size_t index) const noexcept {
-  static const Status none(ErrorCode::kInvalidArgument, "so many peers have not been told");
+  static const Status none(ErrorCode::kInvalidArgument, "there is no peer with this index");
   return index < num_told_ ? calls_[index].status() : none;
 }
 

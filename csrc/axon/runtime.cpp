@@ -40,7 +40,7 @@ struct Runtime::State {
     generators->close();
     mailboxes->close(Status(ErrorCode::kAborted, "the runtime '" + runtime->name() + "' is closed"));
     if (gate->close(sync::Clock::now() + kLongestEnd)) return;
-    log::warn("the runtime '" + runtime->name() + "' is closed, and a function of its is still running");
+    log::warn("the runtime '" + runtime->name() + "' was closed while one of its functions is still running");
   }
 };
 
@@ -127,7 +127,7 @@ Result<Runtime> Runtime::open(rpc::RuntimeOptions options) {
 }
 
 static Status moved_from() {
-  return {ErrorCode::kInvalidArgument, "the runtime has been moved from"};
+  return {ErrorCode::kInvalidArgument, "the runtime was moved from"};
 }
 
 const std::string& Runtime::name() const noexcept {
@@ -148,9 +148,8 @@ Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
 Status Runtime::add(std::string name, Handler handler, Ask ask) {
   if (!state_) return moved_from();
   if (name.starts_with(rpc::kOwnNames)) {
-    return {ErrorCode::kInvalidArgument, "add: name is '" + name + "'; allowed: any that does not begin with '" +
-                                             std::string(rpc::kOwnNames) +
-                                             "', as those of the runtime's own functions do"};
+    return {ErrorCode::kInvalidArgument,
+            "add: name is '" + name + "'; names that begin with '" + std::string(rpc::kOwnNames) + "' are reserved"};
   }
   return state_->add(std::move(name), std::move(handler), std::move(ask));
 }

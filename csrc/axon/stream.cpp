@@ -42,7 +42,7 @@ struct Stream::State {
       asks_where = [gate = gate, ask = options.ask](Announced& coming) {
         const std::shared_ptr<Gate> kept = gate;
         const Gate::Pass pass(*kept);
-        pass.is_open() ? ask(coming) : coming.refuse("the stream has been stopped");
+        pass.is_open() ? ask(coming) : coming.refuse("the stream was stopped");
       };
     }
     if (options.ahead > 0) return;
@@ -206,7 +206,7 @@ Stream::~Stream() = default;
 
 Stream::State& Stream::state() const noexcept {
   if (state_) return *state_;
-  std::fprintf(stderr, "torch_axon: a Stream that had been moved from was written or started\n");
+  std::fprintf(stderr, "torch_axon: a Stream was written or started after it was moved from\n");
   std::abort();
 }
 
@@ -257,7 +257,7 @@ bool Stream::finished() const noexcept {
 }
 
 const Status& Stream::status() const noexcept {
-  static const Status moved_from(ErrorCode::kInvalidArgument, "the stream has been moved from");
+  static const Status moved_from(ErrorCode::kInvalidArgument, "the stream was moved from");
   return state_ ? state_->status : moved_from;
 }
 

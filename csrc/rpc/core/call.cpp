@@ -74,7 +74,7 @@ void Call::finish_answered() noexcept {
 void Call::on_broken(Inbound&, Status reason) noexcept {
   connection_->finish(
       *this, Status(reason.code(), "the answer of '" + connection_->identity().name + "' to '" +
-                                       std::string(request.name()) + "' cannot be taken: " + reason.message()));
+                                       std::string(request.name()) + "' cannot be received: " + reason.message()));
 }
 
 void Call::on_sent() noexcept {

@@ -98,7 +98,7 @@ static bool frees_others(const Call& call) noexcept {
 }
 
 static Status cancelled() {
-  return {ErrorCode::kCancelled, "the call has been cancelled"};
+  return {ErrorCode::kCancelled, "the call was cancelled"};
 }
 
 void Connection::begin(Call& call) noexcept {
@@ -144,9 +144,9 @@ MailSender& Connection::mail_sender_of(std::string_view function) {
 bool Connection::has_room(Call& call) noexcept {
   if (num_waiting_ < core_.options().max_waiting_calls || frees_others(call)) return true;
   finish(call, Status(ErrorCode::kResourceExhausted, std::to_string(kWindow - free_slots_.size()) + " calls to '" +
-                                                         identity_.name + "' are not answered yet, and " +
+                                                         identity_.name + "' await an answer and " +
                                                          std::to_string(num_waiting_) +
-                                                         " wait for that, or for what they send, as many as may"));
+                                                         " more are queued, the limit (max_waiting_calls)"));
   return false;
 }
 
@@ -331,7 +331,7 @@ void Connection::tick(Clock::time_point now) noexcept {
     pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
     if (poll(&socket, 1, 0) > 0) {
       if (has_hung_up_) {
-        return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket has hung up"));
+        return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket was closed"));
       }
       has_hung_up_ = true;
       next_look_ = now + kHangUpGrace;

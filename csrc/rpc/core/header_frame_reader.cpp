@@ -49,21 +49,21 @@ bool has_length_of_its_type(const TensorDescriptor& descriptor) noexcept {
 }
 
 const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& tensor) {
-  if (!cursor.has(sizeof(TensorDescriptor))) return "a header frame that ends within a tensor's descriptor";
+  if (!cursor.has(sizeof(TensorDescriptor))) return "the header frame ends within a tensor's descriptor";
   const auto descriptor = cursor.take<TensorDescriptor>();
   const size_t num_shape_bytes = descriptor.num_dimensions * sizeof(int64_t);
   if (descriptor.num_dimensions > kMostDimensions || !cursor.has(num_shape_bytes))
-    return "a tensor of too many dimensions";
+    return "a tensor has too many dimensions";
   const auto shape_bytes = cursor.take(num_shape_bytes);
   const std::span shape(reinterpret_cast<const int64_t*>(shape_bytes.data()), descriptor.num_dimensions);
   if (descriptor.kind > MemoryKind::kCuda || descriptor.location > TensorLocation::kExposed ||
       descriptor.reserved != 0) {
-    return "a tensor's descriptor of unknown kind";
+    return "a tensor's descriptor has an unknown kind";
   }
-  if (!has_length_of_its_type(descriptor)) return "a tensor whose elements are not as long as its type's";
+  if (!has_length_of_its_type(descriptor)) return "a tensor's element size does not match its type";
   uint64_t num_bytes = 0;
-  if (!multiply(shape, descriptor.element_num_bytes, num_bytes)) return "a tensor of an impossible shape";
-  if (num_bytes > num_left) return "more bytes than a message may have here";
+  if (!multiply(shape, descriptor.element_num_bytes, num_bytes)) return "a tensor has an invalid shape";
+  if (num_bytes > num_left) return "the message exceeds max_message_num_bytes";
   num_left -= num_bytes;
   tensor.dtype = descriptor.dtype;
   tensor.kind = descriptor.kind;
@@ -78,12 +78,12 @@ const char* read_tensor(Cursor& cursor, uint64_t& num_left, Inbound::Tensor& ten
 const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_num_bytes, HeaderFrame& header_frame,
                               std::vector<Inbound::Tensor>& tensors) {
   tensors.clear();
-  if (bytes.size() < sizeof(HeaderFramePrefix) || bytes.size() % 8 != 0) return "a truncated header frame";
+  if (bytes.size() < sizeof(HeaderFramePrefix) || bytes.size() % 8 != 0) return "the header frame is truncated";
   Cursor cursor(bytes);
   const auto prefix = cursor.take<HeaderFramePrefix>();
-  if (prefix.reserved != 0 || prefix.num_tensors > kMostTensors) return "a header frame of unknown form";
+  if (prefix.reserved != 0 || prefix.num_tensors > kMostTensors) return "the header frame has an unknown format";
   const size_t num_text_bytes = size_t{prefix.name_num_bytes} + prefix.num_value_bytes;
-  if (!cursor.has(padded(num_text_bytes))) return "a header frame that ends within its name or values";
+  if (!cursor.has(padded(num_text_bytes))) return "the header frame ends within its name or values";
   const auto text = cursor.take(num_text_bytes);
   header_frame.name = {reinterpret_cast<const char*>(text.data()), prefix.name_num_bytes};
   header_frame.values = text.subspan(prefix.name_num_bytes);
@@ -98,7 +98,7 @@ const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_n
     if (tensor.location == TensorLocation::kPayloadFrame) continue;
     const bool is_exposed = tensor.location == TensorLocation::kExposed;
     const size_t num_bytes = is_exposed ? sizeof(MemoryHandle) : tensor.data.num_bytes;
-    if (!cursor.has(padded(num_bytes))) return "a header frame that ends within a tensor";
+    if (!cursor.has(padded(num_bytes))) return "the header frame ends within a tensor";
     const std::span<std::byte> bytes_here = cursor.take(num_bytes);
     if (is_exposed) {
       std::memcpy(tensor.memory_handle.data(), bytes_here.data(), sizeof(MemoryHandle));
@@ -106,7 +106,7 @@ const char* read_header_frame(std::span<std::byte> bytes, uint64_t max_message_n
       tensor.data.data = bytes_here.data();
     }
   }
-  return cursor.at_end() ? nullptr : "a header frame with bytes behind its end";
+  return cursor.at_end() ? nullptr : "the header frame has trailing bytes";
 }
 
 }  // namespace axon::rpc

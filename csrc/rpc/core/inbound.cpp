@@ -39,13 +39,13 @@ void Inbound::give_back() noexcept {
 void Inbound::on_header_frame(const transport::Payload& payload) noexcept {
   if (payload.num_bytes > limits_.max_message_num_bytes) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "a header frame longer than a message may be here");
+    return fail(ErrorCode::kResourceExhausted, "the header frame exceeds max_message_num_bytes");
   }
   try {
     bytes_.resize(payload.num_bytes);
   } catch (const std::bad_alloc&) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "there is no memory for a message's header frame");
+    return fail(ErrorCode::kResourceExhausted, "out of memory for the header frame of a message");
   }
   if (payload.rendezvous != nullptr) {
     state_ = State::kFetchingHeaderFrame;
@@ -66,7 +66,7 @@ void Inbound::understand() noexcept {
   num_missing_ = header_frame.num_payload_frames;
   const auto is_exposed = [](const Tensor& tensor) { return tensor.location == TensorLocation::kExposed; };
   if (!limits_.accepts_exposed && std::ranges::any_of(tensors_, is_exposed)) {
-    return fail(ErrorCode::kTransport, "a tensor that is exposed, which this runtime has not asked for");
+    return fail(ErrorCode::kTransport, "the peer exposed a tensor, but this runtime does not accept exposed tensors");
   }
   state_ = State::kAsking;
   if (!tensors_.empty()) listener_->on_announced(*this);  // the listener may set the destinations, or end the message
@@ -87,7 +87,7 @@ bool Inbound::give_block(Tensor& tensor) noexcept {
   if (tensor.location != TensorLocation::kPayloadFrame) return true;
   tensor.host_buffer = HostBuffer::take(tensor.data.num_bytes);
   tensor.data.data = tensor.host_buffer.data();
-  if (!tensor.host_buffer) fail(ErrorCode::kResourceExhausted, "there is no memory for a message's tensors");
+  if (!tensor.host_buffer) fail(ErrorCode::kResourceExhausted, "out of memory for the tensors of a message");
   return static_cast<bool>(tensor.host_buffer);
 }
 
@@ -145,7 +145,8 @@ void Inbound::on_payload_frame(const transport::MessageHeader& header, const tra
   if (num_early_ >= limits_.max_early_payload_frames ||
       *limits_.num_early_bytes + num_bytes > limits_.max_early_num_bytes) {
     drop(payload);
-    return fail(ErrorCode::kResourceExhausted, "more payload frames than may be kept before it is known where they go");
+    return fail(ErrorCode::kResourceExhausted,
+                "payload frames that arrived before their destination was known exceed the limit");
   }
   early_.push_back(messaging::hold_copy(engine_->messenger().size_class_pool(), header, payload));
   *limits_.num_early_bytes += num_bytes;
@@ -169,7 +170,7 @@ static bool announces(const Inbound::Tensor& tensor, const transport::Payload& p
 void Inbound::place(uint32_t index, const transport::Payload& payload) noexcept {
   if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
     drop(payload);
-    return fail(ErrorCode::kTransport, "a payload frame that its header frame does not announce");
+    return fail(ErrorCode::kTransport, "a payload frame arrived that its header frame does not describe");
   }
   Tensor& tensor = tensors_[index];
   tensor.begun = true;

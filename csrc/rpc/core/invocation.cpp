@@ -55,7 +55,7 @@ void Invocation::fail_here(std::string_view class_name, const std::string& messa
 }
 
 void Invocation::fail_as_late() noexcept {
-  fail_here("TimeoutError", "its caller had given the call up before it began");
+  fail_here("TimeoutError", "the caller gave up before the call began");
 }
 
 void Invocation::begin() noexcept {
@@ -85,7 +85,7 @@ void Invocation::on_complete(Inbound&) noexcept {
 }
 
 void Invocation::on_broken(Inbound&, Status reason) noexcept {
-  std::string why = "the call has not been understood: " + reason.message();
+  std::string why = "the call cannot be received: " + reason.message();
   if (phase_ != Phase::kAsking) return fail_here("ConnectionError", why);
   refusal_ = std::move(why);  // its function is using it
 }

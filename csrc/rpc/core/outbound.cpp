@@ -54,26 +54,26 @@ static std::optional<size_t> count_elements(std::span<const int64_t> shape) noex
 // Returns the size of an element. For types that clients define, it is the tensor's bytes divided by its elements.
 uint16_t Outbound::element_num_bytes_of(const TensorView& tensor) {
   const std::optional<size_t> counted = count_elements(tensor.shape);
-  if (!counted) refuse("a tensor's shape has a negative size, or more elements than 64 bits count");
+  if (!counted) refuse("a tensor's shape has a negative size, or its number of elements overflows 64 bits");
   const size_t num_elements = counted.value_or(0);
   const bool is_known = tensor.dtype <= static_cast<uint8_t>(DataType::kComplex128);
   const size_t num_bytes = is_known            ? size_of(static_cast<DataType>(tensor.dtype))
                            : num_elements == 0 ? 0
                                                : tensor.data.num_bytes / num_elements;
   if (num_elements * num_bytes != tensor.data.num_bytes) {
-    refuse("a tensor of " + std::to_string(num_elements) + " elements is " + std::to_string(tensor.data.num_bytes) +
-           " bytes long; allowed: " + std::to_string(num_elements * num_bytes));
+    refuse("a tensor of " + std::to_string(num_elements) + " elements has " + std::to_string(tensor.data.num_bytes) +
+           " bytes; expected: " + std::to_string(num_elements * num_bytes));
   } else if (num_bytes > std::numeric_limits<uint16_t>::max()) {
-    refuse(too_many("a tensor's bytes an element:", num_bytes, std::numeric_limits<uint16_t>::max()));
+    refuse(too_many("bytes per element of a tensor:", num_bytes, std::numeric_limits<uint16_t>::max()));
   }
   return static_cast<uint16_t>(num_bytes);
 }
 
 size_t Outbound::add(const TensorView& tensor, Owner owner) {
   if (tensor.shape.size() > kMostDimensions) {
-    refuse(too_many("a tensor's dimensions:", tensor.shape.size(), kMostDimensions));
+    refuse(too_many("dimensions of a tensor:", tensor.shape.size(), kMostDimensions));
   }
-  if (tensors_.size() >= kMostTensors) refuse(too_many("a message's tensors:", tensors_.size() + 1, kMostTensors));
+  if (tensors_.size() >= kMostTensors) refuse(too_many("tensors of a message:", tensors_.size() + 1, kMostTensors));
   Tensor& added = tensors_.emplace_back();
   added.descriptor = {.dtype = tensor.dtype,
                       .kind = tensor.kind,
@@ -96,7 +96,8 @@ size_t Outbound::expose(const TensorView& tensor, const MemoryHandle& memory_han
 void Outbound::seal() {
   const size_t num_value_bytes = bytes_.size() - sizeof(HeaderFramePrefix) - name_num_bytes_;
   if (num_value_bytes > kMostValueBytes) {
-    refuse(too_many("bytes of a message's values, beside which tensors are sent:", num_value_bytes, kMostValueBytes));
+    refuse(too_many("bytes of plain values of a message (send larger data as tensors):", num_value_bytes,
+                    kMostValueBytes));
   }
   const HeaderFramePrefix prefix{.num_value_bytes = static_cast<uint32_t>(num_value_bytes),
                                  .num_tensors = static_cast<uint16_t>(tensors_.size()),

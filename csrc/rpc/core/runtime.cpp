@@ -35,7 +35,7 @@ Status Runtime::may_listen_held() const {
   if (closed_) return {ErrorCode::kAborted, "the runtime '" + name() + "' is closed"};
   if (!listener_) return Status();
   return {ErrorCode::kInvalidArgument,
-          "the runtime '" + name() + "' listens on port " + std::to_string(listener_->port()) + " already"};
+          "the runtime '" + name() + "' already listens on port " + std::to_string(listener_->port())};
 }
 
 Result<std::unique_ptr<Listener>> Runtime::open_listener(const SocketAddress& socket_address, const Secret& secret) {
@@ -61,8 +61,8 @@ Result<std::vector<std::byte>> Runtime::address() {
   }
   if (listener_address_->host == "0.0.0.0" || listener_address_->host == "::") {
     return Status(ErrorCode::kInvalidArgument,
-                  "the address of the runtime '" + name() + "', which listens on host " + listener_address_->host +
-                      ", leads elsewhere on every other; allowed: to listen on a host that peers reach");
+                  "the runtime '" + name() + "' listens on host " + listener_address_->host +
+                      ", an address that means another host elsewhere; listen on a host that peers can reach");
   }
   return listener_address_->encode();
 }

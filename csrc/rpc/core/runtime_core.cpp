@@ -65,7 +65,7 @@ Status RuntimeCore::add(std::string name, Handler handler, Handler ask) {
     const auto [place, is_new] = functions_.try_emplace(std::move(name), Function{std::move(handler), std::move(ask)});
     num_asking_ += is_new && asks ? 1 : 0;
     if (is_new) return Status();
-    return {ErrorCode::kInvalidArgument, "there is a function '" + place->first + "' already"};
+    return {ErrorCode::kInvalidArgument, "function '" + place->first + "' already exists"};
   });
 }
 
@@ -88,7 +88,7 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
     if (connections_.size() >= options_.max_connections) {
       return Status(ErrorCode::kResourceExhausted, "the runtime '" + options_.name + "' has " +
                                                        std::to_string(connections_.size()) +
-                                                       " connections, as many as it may have");
+                                                       " connections, the limit (max_connections)");
     }
     AXON_TRY(engine_.check_room(0));
     Result<transport::PeerId> peer = engine_.meet(identity.address);
@@ -100,8 +100,9 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
     auto connection = std::make_shared<Connection>(*this, engine_, std::move(identity), peer.value());
     connections_.push_back(connection);
     if (!engine_.messenger().attach(key, *connection)) {
-      connection->fail(Status(ErrorCode::kResourceExhausted,
-                              "'" + connection->identity().name + "' has sent more before it was met than is kept"));
+      connection->fail(Status(
+          ErrorCode::kResourceExhausted,
+          "'" + connection->identity().name + "' sent more messages before its handshake ended than can be stored"));
       return connection->failure_.clone();
     }
     return connection;
@@ -174,7 +175,7 @@ void RuntimeCore::on_peer_lost(transport::PeerId peer, const std::string& reason
 
 void RuntimeCore::on_shut_down() noexcept {
   refuses_ = closed_ = true;
-  fail_all(Status(ErrorCode::kAborted, "the process shuts torch_axon down"));
+  fail_all(Status(ErrorCode::kAborted, "torch_axon is shutting down in this process"));
 }
 
 void RuntimeCore::on_transport_gone() noexcept {
@@ -272,7 +273,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   if (invocation.wants_answer() && num_running_ >= options_.max_running_calls) {
     return invocation.fail_here("BufferError", "the runtime '" + options_.name + "' has " +
                                                    std::to_string(num_running_) +
-                                                   " calls that it has not answered; max_running_calls allows no more");
+                                                   " unanswered calls, the limit (max_running_calls)");
   }
   ++num_running_;
   invocation.serial_ = ++num_invoked_;
@@ -294,19 +295,19 @@ void RuntimeCore::report_unheard(const Invocation& invocation, std::string_view 
   const bool is_own = invocation.function().starts_with(kOwnNames);  // runtimes use these while they close
   const std::optional<uint64_t> num_held_back = is_own ? std::nullopt : unheard_.pass();
   if (!num_held_back) return;
-  std::string text = "runtime '" + options_.name + "': '" + invocation.connection()->identity().name + "' has told '" +
-                     std::string(invocation.function()) + "', which has failed: " + std::string(class_name) + ": " +
+  std::string text = "runtime '" + options_.name + "': one-way call of '" + invocation.connection()->identity().name +
+                     "' to '" + std::string(invocation.function()) + "' failed: " + std::string(class_name) + ": " +
                      std::string(message.substr(0, kLongestReport));
-  if (*num_held_back > 0) text += " (" + std::to_string(*num_held_back) + " such failures before it were not logged)";
+  if (*num_held_back > 0) text += " (" + std::to_string(*num_held_back) + " earlier failures were not logged)";
   log::warn(text);
 }
 
 void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
   if (invocation.phase_ == Invocation::Phase::kArriving) {
     invocation.arguments_.abandon();
-    return invocation.fail_here("RuntimeError", "cancelled before all of it had come");
+    return invocation.fail_here("RuntimeError", "cancelled before it arrived completely");
   }
-  if (invocation.phase_ == Invocation::Phase::kAsking) invocation.refusal_ = "cancelled before all of it had come";
+  if (invocation.phase_ == Invocation::Phase::kAsking) invocation.refusal_ = "cancelled before it arrived completely";
   if (invocation.phase_ != Invocation::Phase::kCalled || !invocation.wants_answer()) return;
   invocation.cancelled_.store(true, std::memory_order_relaxed);
   if (!on_cancelled_) return;

@@ -201,7 +201,7 @@ py::object unpack_failure(PythonCall& call) {
   try {
     return unpack(call.reply(), {}, call.connection());
   } catch (const std::exception& error) {
-    return py::str("its text cannot be read: " + std::string(error.what()));
+    return py::str("cannot decode the error's text: " + std::string(error.what()));
   }
 }
 

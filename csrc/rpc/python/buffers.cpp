@@ -174,7 +174,7 @@ const DLTensor& described_by(const py::capsule& capsule) {
   const std::string_view name = capsule.name() == nullptr ? "" : capsule.name();
   if (name == "dltensor_versioned") return capsule.get_pointer<DLManagedTensorVersioned>()->dl_tensor;
   if (name == "dltensor") return capsule.get_pointer<DLManagedTensor>()->dl_tensor;
-  throw py::value_error("its __dlpack__() has returned a capsule '" + std::string(name) +
+  throw py::value_error("its __dlpack__() returned a capsule '" + std::string(name) +
                         "'; allowed: 'dltensor' and 'dltensor_versioned'");
 }
 
@@ -202,7 +202,7 @@ bool has_length(const DLTensor& tensor) {
 void check_capsule(const py::capsule& capsule) {
   const DLTensor& tensor = described_by(capsule);
   if (tensor.ndim >= 0 && (tensor.ndim == 0 || tensor.shape != nullptr) && has_length(tensor)) return;
-  throw py::value_error("it has negative strides or an impossible shape; allowed: a copy of it");
+  throw py::value_error("it has negative strides or an invalid shape; pass a copy instead");
 }
 
 }  // namespace axon::rpc_python

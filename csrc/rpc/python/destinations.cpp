@@ -18,7 +18,7 @@ static py::list describe(rpc::Inbound& announced) {
   py::list descriptions;
   for (const rpc::Inbound::Tensor& tensor : announced.tensors()) {
     const std::optional<at::ScalarType> type = type_of(tensor.dtype);
-    if (!type) throw py::type_error("a tensor is to come of a type that this torch does not have");
+    if (!type) throw py::type_error("the peer announced a tensor of a type that this version of torch does not have");
     py::tuple shape(tensor.shape.size());
     for (size_t i = 0; i < tensor.shape.size(); ++i) shape[i] = tensor.shape[i];
     descriptions.append(incoming(*type, shape, tensor.kind == MemoryKind::kCuda));
@@ -33,7 +33,7 @@ Destinations ask_where(const py::object& where, rpc::Inbound& announced, const s
   if (!given_out) throw py::error_already_set();
   const py::list tensors = given_out;
   const std::span<const rpc::Inbound::Tensor> coming = announced.tensors();
-  if (tensors.size() != coming.size()) throw py::value_error("memory has been handed out for other tensors than come");
+  if (tensors.size() != coming.size()) throw py::value_error("destinations and tensors differ in number");
   Destinations destinations;
   for (size_t i = 0; i < coming.size(); ++i) {
     Buffer& buffer = destinations.buffers.emplace_back();
@@ -42,7 +42,7 @@ Destinations ask_where(const py::object& where, rpc::Inbound& announced, const s
     if (given.is_none()) continue;
     const at::Tensor& tensor = THPVariable_Unpack(given.ptr());
     if (tensor.nbytes() != coming[i].data.num_bytes)
-      throw py::value_error("memory has been handed out of another size");
+      throw py::value_error("the size of a destination differs from that of its tensor");
     if (tensor.is_cpu()) buffer = {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
     owner = owner_of(tensor);
   }

@@ -144,10 +144,11 @@ class Packer {
     const uint64_t large = overflow > 0 ? PyLong_AsUnsignedLongLong(value) : 0;
     if (overflow < 0 || PyErr_Occurred() != nullptr) {
       PyErr_Clear();
-      refuse(PyExc_OverflowError,
-             "an int cannot be sent that needs more than 64 bits; allowed: -2**63 to 2**64 - 1, and others as bytes or "
-             "str",
-             depth);
+      refuse(
+          PyExc_OverflowError,
+          "an int cannot be sent that needs more than 64 bits; allowed: -2**63 to 2**64 - 1; send others as bytes or "
+          "str",
+          depth);
     }
     writer_.unsigned_integer(large);
   }
@@ -212,11 +213,11 @@ class Packer {
       refuse(PyExc_TypeError,
              "a dict key of type " + name_of(Py_TYPE(key)) + " cannot be sent: " + shown(key) +
                  "; allowed: None, bool, int, float, str, bytes" +
-                 (is_numpy_scalar(key) ? ", which a NumPy scalar's item() is" : ""),
+                 (is_numpy_scalar(key) ? "; call item() of a NumPy scalar" : ""),
              depth);
     }
     if (PyFloat_Check(key) && std::isnan(PyFloat_AS_DOUBLE(key))) {
-      refuse(PyExc_ValueError, "a dict key that is nan cannot be sent: nobody finds it again", depth);
+      refuse(PyExc_ValueError, "a dict key that is nan cannot be sent, because nan never equals a key", depth);
     }
   }
 
@@ -268,9 +269,9 @@ class Packer {
     if (outbound_.bytes().size() + static_cast<size_t>(num_bytes) <= rpc::kMostValueBytes) [[likely]]
       return;
     refuse(PyExc_ValueError,
-           std::string(what) + " of " + std::to_string(num_bytes) + " bytes cannot be sent, behind " +
+           std::string(what) + " of " + std::to_string(num_bytes) + " bytes cannot be sent in addition to " +
                std::to_string(outbound_.bytes().size()) + " bytes of other values; allowed: " +
-               std::to_string(rpc::kMostValueBytes) + " a message. Tensors may be larger",
+               std::to_string(rpc::kMostValueBytes) + " per message. Tensors may be larger",
            depth);
   }
 

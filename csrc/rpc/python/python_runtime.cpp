@@ -34,7 +34,7 @@ static void run_python(const py::object& function, const Arguments&... arguments
 }
 
 PythonInvocation::~PythonInvocation() {
-  if (invocation_ != nullptr) invocation_->fail("RuntimeError", "the function has been dropped before it had answered");
+  if (invocation_ != nullptr) invocation_->fail("RuntimeError", "the invocation was dropped before it was answered");
 }
 
 bool PythonInvocation::is_cancelled() {
@@ -99,7 +99,7 @@ void PythonInvocation::fail(const py::object& exception) {
     write_failure(described);
   } catch (const std::exception& error) {
     PyErr_Clear();
-    return fail(Py_TYPE(exception.ptr())->tp_name, std::string("it cannot be described: ") + error.what());
+    return fail(Py_TYPE(exception.ptr())->tp_name, std::string("the exception cannot be described: ") + error.what());
   }
   std::exchange(invocation_, nullptr)->reply_failure();
 }
@@ -229,7 +229,7 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
   }
   const bool asks = static_cast<bool>(function.destinations);
   if (!functions_.try_emplace(name, std::move(function)).second) {
-    throw py::value_error("register: there is a function '" + name + "' already");
+    throw py::value_error("register: function '" + name + "' already exists");
   }
   if (!asks) return;  // the fallback finds it
   const auto push = [queue = queue_](Item::Kind kind) {
@@ -255,7 +255,7 @@ void PythonRuntime::serve(sync::Clock::duration spin_budget) {
       } catch (py::error_already_set& error) {
         error.discard_as_unraisable("torch_axon.runtime");
       } catch (const std::exception& error) {
-        log::info("a call of runtime '" + runtime_->name() + "' has been dropped: " + error.what());
+        log::info("a call of runtime '" + runtime_->name() + "' was dropped: " + error.what());
       }
     }
   }
@@ -333,7 +333,7 @@ void PythonRuntime::land_answer(PythonCall& call) {
   guarded(run, [&](const py::object& exception) {
     call.set_destination_error(exception);
     const python::GilReleased no_gil;
-    call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "its answer has found no memory"));
+    call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "there is no destination for the answer"));
   });
 }
 
@@ -402,7 +402,7 @@ static bool is_iterated(const Arguments& arguments) {
 
 void PythonRuntime::invoke(rpc::Invocation& invocation) {
   PythonInvocation held(invocation, std::string(invocation.function()), listeners_.runtime);
-  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' has been cancelled");
+  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' was cancelled");
   guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
 }
 
@@ -415,7 +415,7 @@ void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
   Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
   if (is_iterated(arguments)) {
     if (function.iterate) return dispatch(function.iterate, std::move(held), arguments);
-    return held.fail("TypeError", "'" + held.name() + "' is not a generator function; allowed: to invoke it");
+    return held.fail("TypeError", "'" + held.name() + "' is not a generator function; use invoke()");
   }
   if (function.where == Where::kDispatched) return dispatch(function.call, std::move(held), arguments);
   call_here(function, held, arguments);

@@ -142,12 +142,12 @@ static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
 
 at::Tensor take_tensor(rpc::Inbound::Tensor& received, c10::Device device, const rpc::Connection& peer) {
   const std::optional<at::ScalarType> type = type_of(received.dtype);
-  if (!type) throw pybind11::type_error("a tensor has come of a type that this torch does not have");
+  if (!type) throw pybind11::type_error("received a tensor of a type that this version of torch does not have");
   const at::IntArrayRef shape(received.shape.data(), received.shape.size());
   const at::TensorOptions options(*type);
   if (c10::multiply_integers(shape) * static_cast<int64_t>(options.dtype().itemsize()) !=
       static_cast<int64_t>(received.data.num_bytes)) {
-    throw pybind11::value_error("a tensor has come whose length is not that of its shape");
+    throw pybind11::value_error("received a tensor whose length does not match its shape");
   }
   if (received.location == rpc::TensorLocation::kExposed) {
     const python::GilReleased no_gil;

@@ -48,7 +48,7 @@ class Unpacker {
         break;
     }
     if (depth == kDeepest || value.kind == rpc::Value::Kind::kBroken)
-      throw py::value_error("values have come that cannot be read");
+      throw py::value_error("received values that cannot be read");
     return value.kind == rpc::Value::Kind::kArray ? list(value.count, depth + 1) : dict(value.count, depth + 1);
   }
 
@@ -57,7 +57,7 @@ class Unpacker {
     const rpc::Value both = reader_.next();
     const rpc::Value positional = reader_.next();
     if (both.kind != rpc::Value::Kind::kArray || both.count != 2 || positional.kind != rpc::Value::Kind::kArray) {
-      throw py::type_error("a function has been called with something else than arguments");
+      throw py::type_error("received a call whose values are not arguments");
     }
     Arguments arguments{py::tuple(positional.count), {}};
     for (uint64_t i = 0; i < positional.count; ++i) {
@@ -65,7 +65,7 @@ class Unpacker {
     }
     py::object named = unpack(-1);
     if (named.is_none()) return arguments;
-    if (PyDict_Check(named.ptr()) == 0) throw py::type_error("a function has been called with odd named arguments");
+    if (PyDict_Check(named.ptr()) == 0) throw py::type_error("received a call whose named arguments are not a dict");
     arguments.named = std::move(named);
     return arguments;
   }
@@ -76,7 +76,7 @@ class Unpacker {
   }
 
   void check_end() const {
-    if (!reader_.at_end()) throw py::value_error("values have come with others behind their end");
+    if (!reader_.at_end()) throw py::value_error("trailing bytes after the encoded values");
   }
 
  private:
@@ -101,13 +101,13 @@ class Unpacker {
       if (PyDict_SetItem(made.ptr(), key.ptr(), item.ptr()) != 0) throw py::error_already_set();
     }
     if (static_cast<uint64_t>(PyDict_GET_SIZE(made.ptr())) != count) {
-      throw py::value_error("a dict has come with keys that are equal once they are plain values");
+      throw py::value_error("received a dict with keys that are equal as plain values");
     }
     return made;
   }
 
   py::object tensor(uint64_t index) {
-    if (index >= received_.size()) throw py::value_error("values have come that name a tensor which has not");
+    if (index >= received_.size()) throw py::value_error("received values that refer to a missing tensor");
     if (tensors_.empty()) tensors_.resize(received_.size());
     if (!tensors_[index]) tensors_[index] = checked(THPVariable_Wrap(place(received_[index])));
     return tensors_[index];

@@ -144,19 +144,19 @@ TEST_F(DestinationsTest, what_does_not_fit_fails_the_call_and_says_why) {
     expect_failure(ask, "ValueError", ErrorCode::kInvalidArgument, "receive_into: " + std::string(why));
   };
   expect_refused([&](Announced& coming) { coming.receive_into(0, floats.first(3)); },
-                 "tensor 0 is given 12 bytes; allowed: 16, as it comes");
+                 "tensor 0 is given 12 bytes; allowed: 16, the size of the received tensor");
   expect_refused([&](Announced& coming) { coming.receive_into(1, floats.first(6)); },
-                 "tensor 1 is given 24 bytes; allowed: 20, as it comes");
+                 "tensor 1 is given 24 bytes; allowed: 20, the size of the received tensor");
   expect_refused([&](Announced& coming) { coming.receive_into(2, floats.first(4)); },
-                 "index is 2; allowed: up to 1, as many tensors come");
+                 "index is 2; allowed: up to 1, the last tensor of the message");
   std::vector<int32_t> integers(4);
   expect_refused([&](Announced& coming) { coming.receive_into(0, std::span(integers)); },
-                 "tensor 0 is given int32; allowed: float32, as it comes");
+                 "tensor 0 is given int32; allowed: float32, the type of the received tensor");
   const auto overlapping = [&](Announced& coming) {
     coming.receive_into(1, floats.subspan(3, 5));
     coming.receive_into(0, floats.first(4));
   };
-  expect_refused(overlapping, "memory of tensors overlaps; allowed: memory of its own for each");
+  expect_refused(overlapping, "memory of tensors overlaps; use separate memory for each");
 }
 
 TEST_F(DestinationsTest, who_is_asked_may_refuse_or_throw) {

@@ -137,7 +137,7 @@ TEST_F(MailboxTest, who_waits_gets_what_comes_or_hears_that_nothing_has) {
   Result<Mail> nothing = news.take(10ms);
   ASSERT_FALSE(nothing.ok());
   EXPECT_EQ(nothing.status().code(), ErrorCode::kTimeout);
-  EXPECT_EQ(nothing.status().message(), "no message has come within 10 ms");
+  EXPECT_EQ(nothing.status().message(), "no message arrived within 10 ms");
   std::thread taker([&] { expect_next(news, 0); });
   std::vector<Call> calls = send(to_news(), 1, 100'000);
   expect_accepted(calls);
@@ -278,7 +278,7 @@ TEST_F(MailboxTest, what_has_come_may_be_taken_when_the_runtime_is_closed) {
 TEST_F(MailboxTest, what_is_none_says_so) {
   Mailbox news = opened();
   const auto refused = [](auto opened) { return opened.ok() ? "" : opened.status().message(); };
-  EXPECT_EQ(refused(pair_.server.mailbox("news")), "there is a function 'axon.mailbox:news' already");
+  EXPECT_EQ(refused(pair_.server.mailbox("news")), "function 'axon.mailbox:news' already exists");
   EXPECT_EQ(refused(pair_.server.mailbox("other", {.capacity = 0})), "mailbox: capacity is 0; allowed: 1 or more");
   const std::string tag(243, 'x');
   EXPECT_EQ(refused(pair_.server.mailbox(tag)), "mailbox: tag is 243 bytes long; allowed: up to 242");

@@ -93,7 +93,7 @@ TEST_F(Pooling, memory_is_used_again) {
 TEST_F(Pooling, there_is_no_more_than_it_may_have) {
   const Pool pool(5 * kPage);
   Call first = received(pool, 3);
-  expect_refused(outcome(pool, 3), "Pool: tensor 0 takes 12288 bytes; allowed: 8192, as many are not in use");
+  expect_refused(outcome(pool, 3), "Pool: tensor 0 takes 12288 bytes; allowed: 8192, the unused part of the pool");
   EXPECT_TRUE(outcome(pool, 2).ok());
   Call in_block = received(pool.or_blocks(), 3);
   ASSERT_TRUE(in_block.status().ok()) << in_block.status().message();
@@ -157,7 +157,7 @@ TEST_F(Pooling, where_there_is_no_memory_to_be_had_it_is_as_if_all_were_in_use) 
   Counted memory(3 * kPage);
   const Pool pool(100 * kPage, memory);
   const Call kept = received(pool, 2);
-  expect_refused(outcome(pool, 2), "Pool: tensor 0 takes 8192 bytes; allowed: 401408, as many are not in use");
+  expect_refused(outcome(pool, 2), "Pool: tensor 0 takes 8192 bytes; allowed: 401408, the unused part of the pool");
   EXPECT_TRUE(outcome(pool.or_blocks(), 2).ok());
   EXPECT_EQ(pool.num_bytes(), 2 * kPage);
 }
@@ -176,7 +176,7 @@ TEST_F(Pooling, functions_refuse_what_there_is_no_memory_for) {
     EXPECT_EQ(call.status().ok(), num_tensors < 2);
     if (call.status().ok()) continue;
     EXPECT_EQ(call.status().message(), "BufferError");
-    EXPECT_EQ(call.failure(), "Pool: tensor 1 takes 32768 bytes; allowed: 8192, as many are not in use");
+    EXPECT_EQ(call.failure(), "Pool: tensor 1 takes 32768 bytes; allowed: 8192, the unused part of the pool");
   }
 }
 

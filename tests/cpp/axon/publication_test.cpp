@@ -197,7 +197,7 @@ TEST_F(Publishing, what_cannot_be_sent_fails_for_each) {
   ASSERT_TRUE(news.wait(10s));
   for (size_t i = 0; i < peers_.size(); ++i) {
     EXPECT_EQ(news.status(i).code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(news.status(i).message(), "a tensor's dimensions: 65; allowed: up to 64");
+    EXPECT_EQ(news.status(i).message(), "dimensions of a tensor: 65; allowed: up to 64");
   }
 }
 

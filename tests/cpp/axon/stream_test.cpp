@@ -265,7 +265,7 @@ TEST_F(Streaming, failures_end_it_and_say_what_the_generator_has_said) {
   };
   EXPECT_EQ(failure_of(once([](Next& next) { next.fail("ValueError", "no more"); })), "ValueError: no more");
   EXPECT_EQ(failure_of(once([](Next&) { throw std::runtime_error("thrown"); })), "RuntimeError: thrown");
-  EXPECT_EQ(failure_of(once([](Next&) {})), "RuntimeError: the generator has not made its next value");
+  EXPECT_EQ(failure_of(once([](Next&) {})), "RuntimeError: the generator did not produce its next value");
 }
 
 TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or_their_runtime_is_closed) {
@@ -345,7 +345,7 @@ TEST_F(Streaming, what_is_none_says_so) {
     EXPECT_TRUE(call.wait(10s));
     return call.status().message() + ": " + std::string(call.failure());
   };
-  EXPECT_EQ(failure_of_call("count"), "TypeError: 'count' is a generator function: allowed: to iterate over it");
+  EXPECT_EQ(failure_of_call("count"), "TypeError: 'count' is a generator function; iterate over it");
   EXPECT_EQ(failure_of_call("axon.next"), "LookupError: there is no open generator 0");
 }
 

@@ -370,7 +370,7 @@ def test_arguments_are_checked() -> None:
         Runtime("odd", timeout=0)
     with Runtime("odd") as runtime:
         runtime.register("there")(print)
-        with pytest.raises(ValueError, match="there is a function 'there' already"):
+        with pytest.raises(ValueError, match="function 'there' already exists"):
             runtime.register("there")(print)
     with pytest.raises(ValueError, match="name is 0 bytes long"):
         Runtime("")

@@ -201,7 +201,7 @@ def test_the_bound_on_connections_is_told_to_who_comes_late() -> None:
         address = server.address
         kept = [client.connect(address) for _ in range(2)]
         with pytest.raises(
-            BufferError, match="refuses: the runtime 'server' has 2 connections, as many as it may have"
+            BufferError, match=r"refuses: the runtime 'server' has 2 connections, the limit \(max_connections"
         ):
             client.connect(address)
         assert all(peer.failure is None for peer in kept)
@@ -211,7 +211,7 @@ def test_more_than_a_message_may_hold_fails_that_call_alone() -> None:
     with Runtime("server", max_message_bytes=1 << 20) as server, Runtime("client") as client:
         server.register("size")(lambda tensor: tensor.numel())
         peer = client.connect(server.address)
-        with pytest.raises(ConnectionError, match="more bytes than a message may have here"):
+        with pytest.raises(ConnectionError, match="the message exceeds max_message_num_bytes"):
             peer.invoke("size", torch.zeros(1 << 21, dtype=torch.uint8)).result(DEADLINE_S)
         assert peer.invoke("size", torch.zeros(1 << 19, dtype=torch.uint8)).result(DEADLINE_S) == 1 << 19
 

@@ -16,11 +16,11 @@ namespace {
 
 Status late(const SocketAddress& socket_address) {
   if (interrupts::are_pending()) return interrupts::interrupted();
-  return {ErrorCode::kTimeout, socket_address.text() + " has not ended the handshake by the deadline"};
+  return {ErrorCode::kTimeout, socket_address.text() + " has not completed the handshake by the deadline"};
 }
 
 Status hung_up(const SocketAddress& socket_address, const std::string& why) {
-  return {ErrorCode::kTransport, socket_address.text() + " hung up in the handshake: " + why};
+  return {ErrorCode::kTransport, socket_address.text() + " closed the connection during the handshake: " + why};
 }
 
 Status send_all(const FileDescriptor& socket, std::span<const std::byte> bytes, const SocketAddress& socket_address,
@@ -42,7 +42,7 @@ Status feed_next(const FileDescriptor& socket, Handshake& handshake, const Socke
   if (!wait_for(socket, POLLIN, deadline)) return late(socket_address);
   std::array<std::byte, 4096> bytes;
   const ssize_t num_read = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (num_read == 0) return hung_up(socket_address, "it closes, is crowded, or is no runtime of torch_axon");
+  if (num_read == 0) return hung_up(socket_address, "it is closing, full, or not a torch_axon runtime");
   if (num_read < 0 && errno != EAGAIN && errno != EINTR) return hung_up(socket_address, last_error());
   if (num_read > 0) handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
   return {};
@@ -72,8 +72,9 @@ Result<Connected> connect_to_listener(const SocketAddress& socket_address, const
   if (*handshake.outcome() != HandshakeOutcome::kEstablished) {
     const bool refused = *handshake.outcome() == HandshakeOutcome::kRefused;
     const ErrorCode code = handshake.reason().code();
-    return Status(refused ? refused_with(code) : code,
-                  socket_address.text() + (refused ? " refuses: " : " was not met: ") + handshake.reason().message());
+    return Status(
+        refused ? refused_with(code) : code,
+        socket_address.text() + (refused ? " refuses: " : " cannot be connected to: ") + handshake.reason().message());
   }
   watch_for_silence(socket);
   return Connected{.peer = *handshake.peer(), .socket = std::move(socket)};

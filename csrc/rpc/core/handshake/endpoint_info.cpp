@@ -17,18 +17,18 @@ struct Prefix {
 static_assert(sizeof(Prefix) == 24);
 
 Status refuse(const std::string& why) {
-  return {ErrorCode::kInvalidArgument, "endpoint info of a runtime: " + why};
+  return {ErrorCode::kInvalidArgument, "invalid endpoint info: " + why};
 }
 
 Status check(const std::string& name, size_t address_num_bytes) {
   if (name.empty() || name.size() > EndpointInfo::kMostNameBytes) {
-    return refuse("a name of " + std::to_string(name.size()) + " bytes; allowed: 1 to " +
+    return refuse("the name has " + std::to_string(name.size()) + " bytes; allowed: 1 to " +
                   std::to_string(EndpointInfo::kMostNameBytes));
   }
   const auto is_control = [](unsigned char character) { return character < ' ' || character == 127; };
-  if (std::ranges::any_of(name, is_control)) return refuse("a name with control characters");
+  if (std::ranges::any_of(name, is_control)) return refuse("the name has control characters");
   if (address_num_bytes == 0 || address_num_bytes > EndpointInfo::kMostAddressBytes) {
-    return refuse("an address of " + std::to_string(address_num_bytes) + " bytes; allowed: 1 to " +
+    return refuse("the address has " + std::to_string(address_num_bytes) + " bytes; allowed: 1 to " +
                   std::to_string(EndpointInfo::kMostAddressBytes));
   }
   return {};
@@ -55,8 +55,8 @@ Result<EndpointInfo> EndpointInfo::decode(std::span<const std::byte> bytes) {
   std::memcpy(&prefix, bytes.data(), sizeof prefix);
   bytes = bytes.subspan(sizeof prefix);
   if (bytes.size() != uint64_t{prefix.name_num_bytes} + prefix.address_num_bytes) {
-    return refuse("announces " + std::to_string(uint64_t{prefix.name_num_bytes} + prefix.address_num_bytes) +
-                  " bytes of name and address, holds " + std::to_string(bytes.size()));
+    return refuse("expected " + std::to_string(uint64_t{prefix.name_num_bytes} + prefix.address_num_bytes) +
+                  " bytes of name and address, got " + std::to_string(bytes.size()));
   }
   const auto* characters = reinterpret_cast<const char*>(bytes.data());
   const auto address = bytes.subspan(prefix.name_num_bytes);

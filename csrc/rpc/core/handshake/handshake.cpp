@@ -55,8 +55,8 @@ void Handshake::feed(std::span<const std::byte> bytes) {
   if (prefix.magic != Prefix{}.magic) return end_malformed("not torch_axon");
   if (prefix.version != kHandshakeVersion) return end_other_version(prefix.version);
   const bool refused = role_ == Role::kConnector && prefix.kind == Kind::kRefusal;
-  if ((prefix.kind != expected_ && !refused) || prefix.reserved != 0) return end_malformed("out of turn");
-  if (prefix.num_bytes > kMostFrameBytes) return end_malformed("too long");
+  if ((prefix.kind != expected_ && !refused) || prefix.reserved != 0) return end_malformed("unexpected frame");
+  if (prefix.num_bytes > kMostFrameBytes) return end_malformed("frame too long");
   const size_t num_frame_bytes = sizeof prefix + prefix.num_bytes;
   if (input_.size() > num_frame_bytes) return end_malformed("more than one frame at a time");
   if (input_.size() == num_frame_bytes) on_frame(prefix.kind, std::exchange(input_, {}));
@@ -66,7 +66,7 @@ void Handshake::on_frame(Kind kind, const std::vector<std::byte>& frame) {
   const auto content = std::span(frame).subspan(sizeof(Prefix));
   if (kind == Kind::kRefusal) return on_refusal(content);
   if (kind == Kind::kHello) {
-    if (content.size() != sizeof(Nonce)) return end_malformed("a nonce of another length");
+    if (content.size() != sizeof(Nonce)) return end_malformed("wrong length of a nonce");
     append(transcript_, frame);
     return on_hello();
   }
@@ -88,7 +88,7 @@ void Handshake::on_hello() {
 }
 
 void Handshake::on_proof(std::span<const std::byte> content) {
-  if (!content.empty()) return end_malformed("a proof of another length");
+  if (!content.empty()) return end_malformed("wrong length of a proof");
   if (role_ == Role::kListener) send(Kind::kProof, {});
   if (role_ == Role::kConnector) send(Kind::kEndpointInfo, encoded_info_);
   expected_ = Kind::kEndpointInfo;
@@ -102,11 +102,11 @@ void Handshake::on_endpoint_info(std::span<const std::byte> content) {
 }
 
 void Handshake::on_refusal(std::span<const std::byte> content) {
-  if (content.empty() || content.size() > 1 + kMostReasonBytes) return end_malformed("a refusal of another length");
+  if (content.empty() || content.size() > 1 + kMostReasonBytes) return end_malformed("wrong length of a refusal");
   const auto code = std::to_integer<uint8_t>(content[0]);
   const bool is_known =
       code <= static_cast<uint8_t>(ErrorCode::kInternal) || static_cast<ErrorCode>(code) == ErrorCode::kUnauthenticated;
-  if (!is_known) return end_malformed("a refusal for no known reason");
+  if (!is_known) return end_malformed("unknown reason of a refusal");
   end(HandshakeOutcome::kRefused, {static_cast<ErrorCode>(code), printable(content.subspan(1))});
 }
 
@@ -133,8 +133,7 @@ void Handshake::end(HandshakeOutcome outcome, Status reason) {
 }
 
 void Handshake::end_malformed(const char* what) {
-  end(HandshakeOutcome::kMalformed,
-      {ErrorCode::kTransport, std::string("what it says is no handshake of torch_axon: ") + what});
+  end(HandshakeOutcome::kMalformed, {ErrorCode::kTransport, std::string("not a torch_axon handshake: ") + what});
 }
 
 void Handshake::end_other_version(uint16_t version) {

@@ -192,7 +192,7 @@ bool Listener::receive_from(PendingHandshake& pending) {
   if (const auto outcome = pending.handshake.outcome()) {
     count(counter_of(*outcome));
     if (*outcome != HandshakeOutcome::kEstablished)
-      log::info("a connection is refused: " + pending.handshake.reason().message());
+      log::info("refused a connection: " + pending.handshake.reason().message());
   }
   pending.unsent = pending.handshake.take_output();
   return true;
@@ -209,7 +209,7 @@ bool Listener::send_to(PendingHandshake& pending) {
 // From here on the callback owns the socket; the answer to the peer goes through a duplicate of it.
 void Listener::accept_peer(PendingHandshake& pending) {
   FileDescriptor kept = withheld(fcntl(pending.socket.get(), F_DUPFD_CLOEXEC, 0));
-  if (!kept.valid()) return pending.handshake.refuse(out_of("it cannot serve another connection", errno));
+  if (!kept.valid()) return pending.handshake.refuse(out_of("the runtime cannot serve another connection", errno));
   watch_for_silence(kept);
   Result<EndpointInfo> own = on_accept_({.peer = *pending.handshake.peer(), .socket = std::move(kept)});
   own.ok() ? pending.handshake.answer(own.value()) : pending.handshake.refuse(std::move(own.status()));

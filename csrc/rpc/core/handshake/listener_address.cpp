@@ -40,14 +40,14 @@ Result<ListenerAddress> ListenerAddress::decode(std::span<const std::byte> bytes
   Prefix prefix;
   if (bytes.size() < sizeof prefix) return refuse(std::to_string(bytes.size()) + " bytes are too few");
   std::memcpy(&prefix, bytes.data(), sizeof prefix);
-  if (prefix.magic != Prefix{}.magic) return refuse("these bytes are none");
-  if (prefix.version != Prefix{}.version) return refuse("made by another version of torch_axon");
+  if (prefix.magic != Prefix{}.magic) return refuse("these bytes are not an address");
+  if (prefix.version != Prefix{}.version) return refuse("it was made by another version of torch_axon");
   bytes = bytes.subspan(sizeof prefix);
   if (bytes.size() != size_t{prefix.host_num_bytes} + prefix.secret_num_bytes) return refuse("truncated or too long");
   const std::string host(reinterpret_cast<const char*>(bytes.data()), prefix.host_num_bytes);
   const auto is_graphic = [](char character) { return character > ' ' && character <= '~'; };
   if (host.empty() || host.size() > kMostHostBytes || !std::ranges::all_of(host, is_graphic)) {
-    return refuse("its host is none");
+    return refuse("its host is empty or invalid");
   }
   if (prefix.port == 0) return refuse("port 0");
   Result<Secret> secret = Secret::from(bytes.subspan(prefix.host_num_bytes));

@@ -79,7 +79,7 @@ class Ack final : public engine::Submission, private engine::FlagWaiter {
 void read_exposed(rpc::Inbound::Tensor& exposed, const at::Tensor& target, const rpc::Connection& peer) {
   const int known = peer.zero_copy.gpu.load();
   if (known < 0 || !peer.is_neighbour())
-    throw NotReadable("a tensor on a GPU is exposed, which nobody here has asked for");
+    throw NotReadable("the peer sent a GPU tensor by reference, but this process has not agreed to that");
   const at::Device gpu =
       target.is_cuda() ? target.device() : at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(known));
   const cuda::RelaxedCapture beside_captures;

@@ -13,7 +13,7 @@ void leave_after_current_stream(rpc::Outbound&, at::Device) {}
 void check_not_captured(at::Device) {}
 
 void read_exposed(rpc::Inbound::Tensor&, const at::Tensor&, const rpc::Connection&) {
-  throw NotReadable("a tensor on a GPU is exposed, and this torch_axon was built without CUDA");
+  throw NotReadable("the peer sent a GPU tensor by reference, but this torch_axon was built without CUDA");
 }
 
 void let_peers_read() noexcept {}

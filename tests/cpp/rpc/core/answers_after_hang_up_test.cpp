@@ -62,7 +62,7 @@ TEST(AnswersAfterHangUpTest, an_answer_may_come_after_its_sender_s_socket_has_hu
   held_call.answer();
   held_call.expect_answered(*call, bytes);
   held_call.tick(later + 1s);
-  EXPECT_EQ(held_call.pair.to_server->failure().message(), "'server' is gone: its socket has hung up");
+  EXPECT_EQ(held_call.pair.to_server->failure().message(), "'server' is gone: its socket was closed");
 }
 
 // So many bytes, and which message of all is held back: calls and answers are one, or two if more than 4 KiB.

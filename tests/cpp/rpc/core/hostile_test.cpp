@@ -106,7 +106,7 @@ TEST(HeaderFrame, more_than_a_message_may_have_is_refused) {
   transport::Bytes bytes = header_frame("function", 100'000);
   HeaderFrame read;
   std::vector<Inbound::Tensor> tensors;
-  EXPECT_STREQ(read_header_frame(bytes, 99'999, read, tensors), "more bytes than a message may have here");
+  EXPECT_STREQ(read_header_frame(bytes, 99'999, read, tensors), "the message exceeds max_message_num_bytes");
 }
 
 // Of one tensor without a byte: whatever its descriptor and sizes say.
@@ -132,12 +132,12 @@ TEST(HeaderFrame, tensors_are_as_long_as_their_sizes_say) {
   EXPECT_EQ(fault(kFloat, 4, {1000}), nullptr);
   EXPECT_EQ(fault(kOfTheClients, 3, {1000}), nullptr);
   EXPECT_EQ(fault(kOfTheClients, 0, {0, 5}), nullptr);
-  EXPECT_STREQ(fault(kFloat, 8, {1000}), "a tensor whose elements are not as long as its type's");
+  EXPECT_STREQ(fault(kFloat, 8, {1000}), "a tensor's element size does not match its type");
   for (const uint16_t element_num_bytes : {0, 2}) {
-    EXPECT_STREQ(fault(kOfTheClients, element_num_bytes, {kHuge, kHuge}), "a tensor of an impossible shape");
+    EXPECT_STREQ(fault(kOfTheClients, element_num_bytes, {kHuge, kHuge}), "a tensor has an invalid shape");
   }
-  EXPECT_STREQ(fault(kOfTheClients, 0, {5}), "a tensor of an impossible shape");
-  EXPECT_STREQ(fault(kFloat, 4, {-1}), "a tensor of an impossible shape");
+  EXPECT_STREQ(fault(kOfTheClients, 0, {5}), "a tensor has an invalid shape");
+  EXPECT_STREQ(fault(kFloat, 4, {-1}), "a tensor has an invalid shape");
 }
 
 TEST(HeaderFrame, a_tensor_of_another_length_than_its_shape_is_not_sent) {
@@ -149,7 +149,7 @@ TEST(HeaderFrame, a_tensor_of_another_length_than_its_shape_is_not_sent) {
   outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {bytes.data(), 13}});
   outbound.seal();
   ASSERT_FALSE(outbound.fits().ok());
-  EXPECT_EQ(outbound.fits().message(), "a tensor of 3 elements is 13 bytes long; allowed: 12");
+  EXPECT_EQ(outbound.fits().message(), "a tensor of 3 elements has 13 bytes; expected: 12");
 }
 
 static std::string refusal_of(const std::vector<int64_t>& shape, ConstBuffer data) {

@@ -168,7 +168,7 @@ TEST_F(ListenerTest, nobody_listens_or_nobody_answers) {
   const SocketAddress silent{"127.0.0.1", port_of(deaf)};
   Status late = attempt(silent, 20ms);
   EXPECT_EQ(late.code(), ErrorCode::kTimeout);
-  EXPECT_EQ(late.message(), silent.text() + " has not ended the handshake by the deadline");
+  EXPECT_EQ(late.message(), silent.text() + " has not completed the handshake by the deadline");
   EXPECT_EQ(attempt({"host.invalid", 1}, 30s).code(), ErrorCode::kUnknownHost);
   EXPECT_EQ(attempt({"", 1}, 30s).message(), "host '' is not known: Name or service not known");
 }
@@ -225,8 +225,9 @@ TEST_F(ListenerTest, runs_out_of_descriptors_says_so_and_recovers) {
   setrlimit(RLIMIT_NOFILE, &few);
   const Result<Connected> refused = connect(named("worker"));  // through the descriptor that the listener has spared
   EXPECT_EQ(refused.status().code(), ErrorCode::kResourceExhausted);
-  EXPECT_NE(refused.status().message().find("refuses: it cannot serve another connection: Too many open files"),
-            std::string::npos)
+  EXPECT_NE(
+      refused.status().message().find("refuses: the runtime cannot serve another connection: Too many open files"),
+      std::string::npos)
       << refused.status().message();
   setrlimit(RLIMIT_NOFILE, &before);
   EXPECT_TRUE(connect(named("worker")).ok());
