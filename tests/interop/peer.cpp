@@ -1,5 +1,5 @@
-// The process of C++: talks with a runtime of Python whose address is in the file that it is given. Ends with 1 at the
-// first thing that is not as it should be, which it names.
+// The C++ process: talks with a Python runtime whose address is in the given file. Names the first error that it finds,
+// and exits with 1.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -29,12 +29,12 @@ T value_of(Result<T> result) {
   return std::move(result).value();
 }
 
-// Of every third, long enough to travel by itself.
+// Returns the elements of a tensor; every third one is large enough for a payload frame.
 std::shared_ptr<std::vector<float>> elements_of(int64_t index) {
   return std::make_shared<std::vector<float>>(index % 3 == 0 ? 5000 : 3, static_cast<float>(index));
 }
 
-// [index, tensor]
+// Format: [index, tensor]
 void write(Message message, int64_t index) {
   const auto elements = elements_of(index);
   message.array(2);

@@ -1,4 +1,4 @@
-"""The process of Python, which starts the one of C++: python talk.py BINARY. Generators and mailboxes, both ways."""
+"""Tests generators and mailboxes between Python and C++, both ways: python talk.py BINARY starts the C++ process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Value = list[object]  # [index, tensor]
 
 
 def value(index: int) -> Value:
-    """As the other process makes it."""
+    """Returns the value that the other process makes, too."""
     return [index, torch.full((5000 if index % 3 == 0 else 3,), float(index))]
 
 

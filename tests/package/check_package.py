@@ -1,6 +1,6 @@
-"""What others build against: installed into a folder of its own, each header compiled alone, the examples run.
+"""Installs the package into a separate folder, compiles each header alone, and runs the examples.
 
-Run by ctest (`package`), which says where the build is and what it was made with. Every step has a deadline.
+ctest (`package`) runs it, and passes the build folder and its tools. Every step has a deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ target_compile_options(headers PRIVATE -Wall -Wextra -Werror)
 
 
 class PackageError(Exception):
-    """Says what was expected, and what has come."""
+    """An error that says what was expected, and what happened."""
 
 
 def run(*command: str | Path, seconds: float = STEP_S) -> str:
@@ -37,7 +37,7 @@ def run(*command: str | Path, seconds: float = STEP_S) -> str:
         [str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds
     )
     if ended.returncode != 0:
-        raise PackageError(f"{command[0]} has ended with {ended.returncode}:\n{ended.stdout}")
+        raise PackageError(f"{command[0]} exited with {ended.returncode}:\n{ended.stdout}")
     return ended.stdout
 
 
@@ -68,7 +68,7 @@ class Package:
 
 
 def check_headers(package: Package) -> None:
-    """Each compiles by itself, and asks for nothing but the standard library."""
+    """Checks that each header compiles alone, and includes only the standard library."""
     include = package.prefix / "include"
     source = package.folder / "headers"
     source.mkdir()
@@ -84,7 +84,7 @@ def check_headers(package: Package) -> None:
 
 
 def check_refusals(package: Package) -> None:
-    """A missing UCX and another version are errors that say so."""
+    """Checks that a missing UCX and another version are reported as such."""
     examples = ROOT / "examples" / "cpp"
     try:
         package.configure(examples, "without-ucx", ucx=package.folder / "nowhere")
@@ -99,7 +99,7 @@ def check_refusals(package: Package) -> None:
 
 
 def run_together(server: list[str], others: list[list[str]]) -> None:
-    """Until all have ended; those that are left at the deadline are ended."""
+    """Waits until all processes have ended, and ends those that are left at the deadline."""
     running = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for command in [server, *others]
     ]
@@ -108,7 +108,7 @@ def run_together(server: list[str], others: list[list[str]]) -> None:
             said, _ = process.communicate(timeout=EXAMPLE_S)
             print(said.decode().strip(), flush=True)
             if process.returncode != 0:
-                raise PackageError(f"{process.args!r} has ended with {process.returncode}: {said.decode()}")
+                raise PackageError(f"{process.args!r} exited with {process.returncode}: {said.decode()}")
     finally:
         for process in running:
             process.kill()

@@ -1,5 +1,5 @@
-// A call of the library that is opened again allocates nothing from the heap, at either end, once several have been
-// there at a time.
+// A call of the library that is opened again allocates nothing from the heap, at either end, after several calls were
+// in flight at a time.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include "counted_new.hpp"
 
 namespace {
-std::atomic<bool> counting{false};  // in all threads: the callee's, too
+std::atomic<bool> counting{false};  // in all threads, including the callee's
 std::atomic<size_t> num_allocations{0};
 }  // namespace
 
@@ -23,12 +23,12 @@ void axon::on_allocation() noexcept {
 namespace axon::library {
 namespace {
 
-// At the server are the call, and those before it that the client knows the answers of but that have not yet left.
+// The server holds the call, and earlier calls whose answers the client has received but that are not released yet.
 constexpr size_t kMostAtServer = 16;
 
 class LibraryAllocation : public testing::Test {
  protected:
-  // Whoever is asked: payload frames are kept meanwhile.
+  // Makes the runtime ask, so that payload frames are kept in the meantime.
   static void in_blocks(Announced&) {}
 
   LibraryAllocation() {
@@ -42,7 +42,7 @@ class LibraryAllocation : public testing::Test {
     EXPECT_TRUE(pair_.server.add("echo_once_all_are_here", echo_once_all_are_here, in_blocks).ok());
   }
 
-  // Calls at once, none of which is answered before all are there.
+  // Runs calls at once, which are answered only after all have arrived.
   void warm_up(std::span<const uint8_t> bytes, const Ask& ask = in_blocks) {
     std::vector<Call> calls;
     for (size_t i = 0; i < kMostAtServer; ++i) {
@@ -109,7 +109,7 @@ TEST_F(LibraryAllocation, none_for_what_comes_into_a_pool_once_warm) {
   const std::vector<uint8_t> bytes(100'000, 0x5A);
   for (const size_t num_bytes : {64, 100'000}) {
     const std::span argument = std::span(bytes).first(num_bytes);
-    warm_up(argument, pool);  // which has as many pieces then
+    warm_up(argument, pool);  // which then has as many allocations
     Call call(pair_.to_server, "echo_from_pool");
     call.on_announced(pool);
     call.open(pair_.to_server, "echo_from_pool");

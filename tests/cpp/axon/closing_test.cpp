@@ -1,4 +1,4 @@
-// Peers that are closed, with whatever is open with them.
+// Peers that are closed while calls, streams and mailboxes of theirs are open.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -31,7 +31,7 @@ class Closing : public testing::Test {
     EXPECT_EQ(call.status().message(), kClosedHere);
   }
 
-  // Of the server's until that is gone.
+  // Holds calls of the server until it is destroyed.
   std::optional<Invocation> held_;
   std::atomic<bool> is_held_{false};
   ConnectedPair pair_;

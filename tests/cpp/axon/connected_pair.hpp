@@ -1,4 +1,4 @@
-// Two runtimes of the library that have met, in this process, on its engine.
+// Two connected runtimes of the library in this process, on its engine.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct ConnectedPair {
   }
 };
 
-// Answers with the tensors that it was given.
+// Answers with the tensors of the arguments.
 inline void echo(Invocation& invocation) {
   Received arguments = invocation.arguments();
   Message answer = invocation.answer();

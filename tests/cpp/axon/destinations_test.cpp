@@ -1,4 +1,4 @@
-// Where the tensors of a message go, in the words of the library's users.
+// Tests where the tensors of a message go, through the library's interface.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace axon::library {
 namespace {
 
-constexpr size_t kSizes[] = {3, 1000, 5000, 100'000};  // in the header frame, and by themselves
+constexpr size_t kSizes[] = {3, 1000, 5000, 100'000};  // in the header frame, and in payload frames
 
 std::vector<float> numbers_of(size_t size) {
   std::vector<float> numbers(size);
@@ -28,7 +28,8 @@ void run(Call& call) {
   ASSERT_TRUE(call.wait(10s));
 }
 
-// Of a call with two tensors of four and five numbers whose reply, which is the same, goes where it is said.
+// Returns how a call fails. It has two tensors of four and five numbers, and its reply is the same and goes where the
+// call says.
 std::string failure_of(Call& call) {
   const std::vector<float> numbers(9);
   call.request().tensor(std::span(numbers).first(4));
@@ -43,7 +44,7 @@ class DestinationsTest : public testing::Test {
  protected:
   DestinationsTest() { EXPECT_TRUE(pair_.server.add("echo", echo).ok()); }
 
-  // How calls fail that are received as `ask` says: at the function, and at the caller.
+  // Expects calls that are received with `ask` to fail, at the function and at the caller.
   void expect_failure(const Ask& ask, std::string_view class_name, ErrorCode code, std::string_view why) {
     const std::string function = "asked" + std::to_string(num_functions_++);
     ASSERT_TRUE(pair_.server.add(function, echo, ask).ok());
@@ -110,7 +111,7 @@ TEST_F(DestinationsTest, replies_come_into_what_their_caller_has_given) {
     EXPECT_EQ(memory, numbers);
     call.open(pair_.to_server, "echo");
   }
-  run(call);  // without tensors nobody is asked
+  run(call);  // `ask` is not called without tensors
   EXPECT_TRUE(call.status().ok());
 }
 
@@ -179,7 +180,7 @@ TEST_F(DestinationsTest, a_call_is_not_released_while_it_is_asked) {
     coming.receive_into(0, std::span(memory));
   });
   call.request().tensor(std::span(numbers));
-  std::thread caller([&] { run(call); });  // and may be who is asked
+  std::thread caller([&] { run(call); });  // `ask` may be running on it
   is_asked.wait(false);
   call.cancel();
   EXPECT_FALSE(call.released());
@@ -196,7 +197,7 @@ TEST_F(DestinationsTest, a_call_is_not_released_while_it_is_asked) {
   EXPECT_EQ(memory, numbers);
 }
 
-// Says where a reply goes once it may, and notes whether it is copied meanwhile.
+// Sets the destination of a reply once it is allowed to, and notes whether it is copied in the meantime.
 struct Hesitant {
   struct Shared {
     std::vector<float> memory = std::vector<float>(100'000);
@@ -205,7 +206,7 @@ struct Hesitant {
     std::atomic<bool> is_copied_amid{false};
   };
 
-  std::shared_ptr<Shared> shared;  // owned with the test, which may be over before it returns
+  std::shared_ptr<Shared> shared;  // shared with the test, which may end before it returns
   bool is_running = false;
 
   explicit Hesitant(std::shared_ptr<Shared> with) : shared(std::move(with)) {}
@@ -236,14 +237,14 @@ TEST_F(DestinationsTest, who_is_asked_is_not_copied_meanwhile) {
   call.on_announced(Hesitant(shared));
   call.request().tensor(std::span(numbers));
   call.start();
-  std::thread answers([&] {  // and so may be who is asked
+  std::thread answers([&] {  // `ask` may be running on it
     while (!is_held.load()) std::this_thread::yield();
     held->answer().tensor(std::span<const float>(numbers));
     held->reply();
   });
   while (!shared->is_asked.load()) std::this_thread::yield();
   call.cancel();
-  call.open(pair_.to_server, "echo");  // before the one before is released
+  call.open(pair_.to_server, "echo");  // before the previous call is released
   call.request().tensor(std::span(numbers));
   shared->may_return.store(true);
   run(call);

@@ -1,4 +1,4 @@
-// Processes of the C++ library that fork.
+// Processes that use the C++ library and fork.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ TEST(Fork, a_child_opens_none_while_its_parent_has_one) {
     ASSERT_FALSE(opened.ok());
     EXPECT_NE(opened.status().message().find("was forked from one that uses torch_axon"), std::string::npos)
         << opened.status().message();
-    // Without the leak sanitizer's look: what the parent has open is not the child's to give back.
+    // Skips the check of the leak sanitizer: the child does not own what the parent has open.
     _exit(testing::Test::HasFailure() ? 1 : 0);
   });
 }

@@ -1,4 +1,4 @@
-// The C++ library as its users see it.
+// The C++ library, through its users' interface.
 #include <gtest/gtest.h>
 #include <time.h>
 
@@ -49,7 +49,7 @@ TEST(Library, values_and_tensors_there_and_back) {
                          invocation.reply();
                        })
                   .ok());
-  for (const size_t num_elements : {0, 3, 1000, 100'000}) {  // in the header frame, and by themselves
+  for (const size_t num_elements : {0, 3, 1000, 100'000}) {  // in the header frame, and in payload frames
     std::vector<int32_t> numbers(num_elements);
     std::iota(numbers.begin(), numbers.end(), 7);
     Call call(pair.to_server, "describe");
@@ -83,7 +83,7 @@ TEST(Library, arguments_are_found_by_place_and_by_name) {
   Call call(pair.to_server, "check");
   call.request().array(2);
   call.request().array(2);
-  call.request().array(1);  // the first
+  call.request().array(1);  // the first one
   call.request().text("first");
   call.request().text("second");
   call.request().nothing();
@@ -160,7 +160,7 @@ TEST(Library, failures_say_what_the_function_has_said) {
   EXPECT_EQ(failure_of("fail"), "ValueError: not like that");
   EXPECT_EQ(failure_of("throw"), "RuntimeError: thrown");
   EXPECT_EQ(failure_of("forget"), "RuntimeError: the function ended without an answer");
-  EXPECT_EQ(failure_of("nobody"), "LookupError: the runtime 'server' has no function 'nobody'");
+  EXPECT_EQ(failure_of("absent"), "LookupError: the runtime 'server' has no function 'absent'");
   EXPECT_EQ(failure_of(std::string(256, 'x')), "LookupError: the runtime 'server' has no function ''");
 }
 
@@ -235,7 +235,7 @@ TEST(Library, who_serves_is_awake_for_as_long_as_it_is_to) {
   for (int i = 0; i < 20; ++i) {
     if (stays_awake() && sleeps()) return;
   }
-  GTEST_SKIP() << "others take the cores, so that nobody stays awake, whatever is asked for";
+  GTEST_SKIP() << "other processes use the cores, so no thread stays awake, whatever `awake` is";
 }
 
 TEST(Library, an_invocation_is_answered_later_by_another_thread) {
@@ -399,7 +399,7 @@ TEST(Library, closing_waits_for_functions_that_are_running) {
     pair.server.close();
     EXPECT_TRUE(has_left.load());
   });
-  while (pair.to_server.failure().ok()) std::this_thread::yield();  // until it is closed, but for the function
+  while (pair.to_server.failure().ok()) std::this_thread::yield();  // until it is closed, except for the function
   may_leave.store(true);
   may_leave.notify_all();
   closer.join();

@@ -1,4 +1,4 @@
-// Messages to tags: in order, held back while nobody takes them.
+// Messages to tags: they arrive in order, and are held back while no receiver takes them.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -18,7 +18,7 @@ class MailboxTest : public testing::Test {
   Mailbox opened(MailboxOptions options = {}) { return pair_.server.mailbox("news", std::move(options)).value(); }
   Outbox to_news() { return pair_.client.outbox(pair_.to_server, "news").value(); }
 
-  // As many numbers, each with a tensor of so many elements; the larger ones come by themselves.
+  // Sends `num_messages` numbers, each with a tensor of `num_elements`; larger tensors travel in payload frames.
   static std::vector<Call> send(const Outbox& outbox, int64_t num_messages, size_t num_elements = 1) {
     std::vector<Call> calls;
     for (int64_t i = 0; i < num_messages; ++i) {
@@ -52,7 +52,7 @@ class MailboxTest : public testing::Test {
     }
   }
 
-  // It takes its turn, and fails.
+  // Sends a message that takes its turn and fails.
   static Call unsendable(const Outbox& outbox) {
     static constexpr float kNumber = 1.0F;
     const std::vector<int64_t> shape(65, 1);
@@ -61,7 +61,7 @@ class MailboxTest : public testing::Test {
     return call;
   }
 
-  // All of what it starts begins together, before any has found its end.
+  // All messages that it starts begin together, before any of them has ended.
   static void start_within_a_completion(const Peer& peer, std::function<void()> start) {
     Call call(peer, "");
     call.on_finished(std::move(start));
@@ -87,7 +87,7 @@ TEST_F(MailboxTest, those_beyond_its_capacity_wait_and_are_not_accepted) {
   Mailbox news = opened({.capacity = 3});
   std::vector<Call> calls = send(to_news(), 5);
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(calls[i].wait(10s));
-  while (news.probe() < 4) pair_.client.serve(1ms);  // one waits there for room, the other one here
+  while (news.probe() < 4) pair_.client.serve(1ms);  // one waits for room at the receiver, the other one here
   EXPECT_FALSE(calls[3].wait(20ms));
   EXPECT_EQ(news.probe(), 4u);
   expect_next(news, 0);
@@ -110,7 +110,7 @@ TEST_F(MailboxTest, what_is_beyond_its_capacity_stays_with_its_senders) {
   }
   for (size_t num_taken = 0; num_taken < 2 * kNumMessages; ++num_taken) {
     ASSERT_TRUE(news.take(10s).ok());
-    EXPECT_LE(news.probe(), 2U + 2 + 2);  // what was granted while there was room, and one of each
+    EXPECT_LE(news.probe(), 2U + 2 + 2);  // what was granted while there was room, and one message of each
   }
   expect_accepted(calls);
 }
@@ -206,7 +206,7 @@ TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
     }
   });
   expect_accepted(behind);
-  pair_.server.close();  // before what its function refers to goes
+  pair_.server.close();  // before the objects that its function refers to are destroyed
 }
 
 TEST_F(MailboxTest, messages_of_several_threads_and_peers_come_once_each) {
@@ -283,7 +283,7 @@ TEST_F(MailboxTest, what_is_none_says_so) {
   const std::string tag(243, 'x');
   EXPECT_EQ(refused(pair_.server.mailbox(tag)), "mailbox: tag is 243 bytes long; allowed: up to 242");
   EXPECT_EQ(refused(pair_.client.outbox(pair_.to_server, tag)), "outbox: tag is 243 bytes long; allowed: up to 242");
-  std::vector<Call> calls = send(pair_.client.outbox(pair_.to_server, "nobody's").value(), 1);
+  std::vector<Call> calls = send(pair_.client.outbox(pair_.to_server, "absent").value(), 1);
   ASSERT_TRUE(calls[0].wait(10s));
   EXPECT_EQ(calls[0].status().message(), "LookupError");
   Call other(pair_.to_server, "axon.mailbox:news");

@@ -1,4 +1,4 @@
-// Memory that tensors are received into again and again.
+// Memory that is reused for received tensors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
-// Has so many bytes, and counts those that are out.
+// Provides a fixed number of bytes, and counts those in use.
 class Counted : public std::pmr::memory_resource {
  public:
   explicit Counted(size_t num_bytes) : num_left_(num_bytes), num_bytes_(num_bytes) {}
@@ -44,7 +44,7 @@ class Pooling : public testing::Test {
  protected:
   Pooling() { EXPECT_TRUE(pair_.server.add("echo", echo).ok()); }
 
-  // A call whose reply has so many pages, which go where it is said, and stay for as long as it is kept.
+  // Makes a call whose reply has this many pages. They go where `ask` says, and stay while the call is kept.
   Call received(const Ask& ask, size_t num_pages) {
     Call call(pair_.to_server, "echo");
     const std::vector<uint8_t> bytes(num_pages * kPage, static_cast<uint8_t>(num_pages));
@@ -59,7 +59,7 @@ class Pooling : public testing::Test {
 
   void give_back(Call& call) { call.open(pair_.to_server, "echo"); }
 
-  // What was received has been given back then.
+  // Returns the status of the call; its memory has been returned by then.
   Status outcome(const Ask& ask, size_t num_pages) {
     Call call = received(ask, num_pages);
     Status status = call.status().clone();
@@ -193,8 +193,8 @@ TEST_F(Pooling, threads_share_it) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GE(num_received.load(), 100u);  // two find room at any time
-  EXPECT_TRUE(outcome(pool, 20).ok()) << "all has come back";
+  EXPECT_GE(num_received.load(), 100u);  // two have room at any time
+  EXPECT_TRUE(outcome(pool, 20).ok()) << "all memory was returned";
 }
 
 }  // namespace

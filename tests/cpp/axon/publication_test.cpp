@@ -57,7 +57,7 @@ class Publishing : public testing::Test {
 
 TEST_F(Publishing, all_peers_get_what_is_written_once) {
   Publication news("update");
-  for (const size_t size : {1, 1000, 100'000}) {  // in the header frame, and by themselves
+  for (const size_t size : {1, 1000, 100'000}) {  // in the header frame, and in payload frames
     for (int turn = 1; turn <= 3; ++turn) {
       const auto weights = std::make_shared<std::vector<float>>(size, static_cast<float>(turn));
       write(news, weights);
@@ -112,7 +112,7 @@ TEST_F(Publishing, its_end_is_told_once_when_there_are_all_statuses) {
     news.tell(peers_);
     ASSERT_TRUE(news.wait(10s));
     EXPECT_EQ(num_ends.load(), turn);
-    news.open("update");  // some still read what was before
+    news.open("update");  // some calls still read the previous message
   }
   expect_come(20 * 2 * 100'000);
   news.on_finished([&] { num_ends.store(0); });

@@ -1,5 +1,5 @@
-// Accessors of the library's types in every state: before a call is finished, after it has failed, lost a race with a
-// cancel or been moved from.
+// Accessors of the library's types in every state: before a call is finished, after it has failed or lost a race with a
+// cancellation, and after it was moved from.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -13,7 +13,7 @@
 namespace axon::library {
 namespace {
 
-// Answers when it is told to.
+// Answers when the test says so.
 struct Held {
   ConnectedPair pair;
   std::atomic<bool> has_come{false};
@@ -253,7 +253,7 @@ TEST(States, a_mail_that_was_moved_from_has_no_content) {
   EXPECT_TRUE(call.wait(10s));
 }
 
-// Answers on a thread of its own, as soon as it can.
+// Answers on its own thread, as soon as it can.
 class Answerer {
  public:
   ~Answerer() {
@@ -284,7 +284,7 @@ class Answerer {
   std::thread thread_{[this] { run(); }};
 };
 
-// Whichever of the two comes first, the call has an end that can be read.
+// The call has a status that can be read, in either order of the two.
 TEST(States, a_hundred_thousand_cancels_race_with_their_answers) {
   Answerer answerer;
   ConnectedPair pair;

@@ -1,4 +1,4 @@
-// Generators of one runtime, iterated over from another.
+// Generators of one runtime, over which another one iterates.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Streaming : public testing::Test {
     return numbers;
   }
 
-  // A stream without arguments of a generator that has just been added.
+  // Returns a stream without arguments of a generator that has just been added.
   Stream streaming(const Generator& generator, StreamOptions options) {
     const std::string name = "generator" + std::to_string(num_generators_++);
     EXPECT_TRUE(pair_.server.add_generator(name, [generator](Received) { return generator; }).ok());
@@ -55,7 +55,7 @@ class Streaming : public testing::Test {
     while (token_.use_count() != 1) std::this_thread::yield();
   }
 
-  std::shared_ptr<int> token_ = std::make_shared<int>();  // of which each generator has a share
+  std::shared_ptr<int> token_ = std::make_shared<int>();  // each generator shares it
   std::atomic<int64_t> num_made_{0};
   int num_generators_ = 0;
   std::optional<Invocation> held_;
@@ -86,7 +86,7 @@ TEST_F(Streaming, named_arguments_come_beside_the_positional_ones) {
     const int64_t step = arguments.argument("step").next().integer;
     EXPECT_EQ(arguments.argument("label").next().text(), "by step");
     EXPECT_EQ(arguments.argument(1).next().kind, rpc::Value::Kind::kBroken);
-    EXPECT_EQ(arguments.argument("nobody's").next().kind, rpc::Value::Kind::kBroken);
+    EXPECT_EQ(arguments.argument("absent").next().kind, rpc::Value::Kind::kBroken);
     return [end, step, number = int64_t{0}](Next& next) mutable {
       if (number >= end) return next.end();
       next.value().integer(std::exchange(number, number + step));
@@ -97,7 +97,7 @@ TEST_F(Streaming, named_arguments_come_beside_the_positional_ones) {
   Stream numbers(pair_.to_server, "range", {.ahead = 2});
   numbers.arguments(1).integer(10);
   Message named = numbers.named(3);
-  named.text("nested");  // what is passed over
+  named.text("nested");  // a nested value, which is skipped
   named.array(2);
   named.map(1);
   named.text("step");
@@ -153,7 +153,7 @@ TEST_F(Streaming, tensors_come_into_what_the_caller_gives) {
     EXPECT_NE(std::ranges::find(given, elements.data()), given.end());
   }
   values.stop();
-  EXPECT_TRUE(pair_.client.drain(10s));  // what was asked for ahead still asks
+  EXPECT_TRUE(pair_.client.drain(10s));  // values requested ahead are still pending
 }
 
 TEST_F(Streaming, nobody_is_asked_once_it_has_left_its_scope) {
@@ -269,7 +269,7 @@ TEST_F(Streaming, failures_end_it_and_say_what_the_generator_has_said) {
 }
 
 TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or_their_runtime_is_closed) {
-  counting_to(1'000'000, 4);  // at once
+  counting_to(1'000'000, 4);  // immediately
   expect_none_open();
   Stream numbers = counting_to(1'000'000, 4);
   ASSERT_TRUE(numbers.next(10s));
@@ -297,7 +297,7 @@ TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or
   EXPECT_EQ(last.status().code(), ErrorCode::kPeerLost);
 }
 
-// Whoever runs a generator for others, who ask for more and more meanwhile, has its own wait to look after.
+// A thread that runs a generator for others, which keep requesting values, must still attend to its own wait.
 TEST_F(Streaming, nobody_is_held_by_what_others_ask_for) {
   static constexpr int kMostValues = 2000;
   Stream slow = streaming(
@@ -336,7 +336,7 @@ TEST_F(Streaming, what_is_none_says_so) {
     return values.status().message() + ": " + std::string(values.failure());
   };
   EXPECT_EQ(failure_of("echo", 1), "Stream: 'echo' of 'server' is not a generator function: ");
-  EXPECT_EQ(failure_of("nobody", 1), "LookupError: the runtime 'server' has no function 'nobody'");
+  EXPECT_EQ(failure_of("absent", 1), "LookupError: the runtime 'server' has no function 'absent'");
   EXPECT_EQ(failure_of("count", 0), "Stream: ahead is 0; allowed: 1 or more: ");
   const auto failure_of_call = [&](const char* function) {
     Call call(pair_.to_server, function);

@@ -1,4 +1,4 @@
-// Calls that are used again allocate nothing from the heap, at either end, once as many have been there at a time.
+// Calls that are used again allocate nothing from the heap, at either end, after as many were in flight at a time.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@
 #include "transport/node.hpp"
 
 namespace {
-std::atomic<bool> counting{false};  // in all threads: the callee's, too
+std::atomic<bool> counting{false};  // in all threads, including the callee's
 std::atomic<size_t> num_allocations{0};
 }  // namespace
 
@@ -38,7 +38,7 @@ TEST_P(CallAllocation, none_once_warm) {
   TwoRuntimes pair(engine::transports_of(*network, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   static constexpr size_t kInFlight = 32;
-  // With those whose answers are known and have not yet left, and the blocks that answers have landed in.
+  // Includes calls whose answers were received but that are not released yet, and the buffers that answers landed in.
   static constexpr size_t kMostAtServer = 4 * kInFlight;
   const auto echo_once_all_are_here = [&](Invocation& invocation) {
     const std::lock_guard lock(mutex);
@@ -66,7 +66,7 @@ TEST_P(CallAllocation, none_once_warm) {
     }
   };
   run("echo_once_all_are_here", 2);
-  calls.resize(kInFlight);  // the others would keep the blocks of their answers
+  calls.resize(kInFlight);  // the others would keep the buffers of their answers
   run("echo", 30);
   counting.store(true);
   run("echo", 100);

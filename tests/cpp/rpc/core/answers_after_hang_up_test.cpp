@@ -1,4 +1,4 @@
-// What a peer has said before its end counts, although the word of that end goes another way, and is quicker.
+// Messages that a peer sent before its end count, although the notice of that end travels another way, and is faster.
 #include <gtest/gtest.h>
 
 #include <sys/socket.h>
@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A server that answers once it is told to.
+// A server that answers when the test says so.
 struct HeldCall {
   explicit HeldCall(transport::FaultPlan plan = {}) : fabric(std::move(plan)) {
     EXPECT_TRUE(pair.server->add("hold", [this](Invocation& each) { held.store(&each); }).ok());
@@ -36,7 +36,7 @@ struct HeldCall {
     EXPECT_EQ(content(call.reply()), transport::Bytes(bytes.begin(), bytes.end()));
   }
 
-  // As the client's engine does, at another time.
+  // Does what the client's engine does, at another time.
   void tick(Clock::time_point now) {
     pair.client_engine().exclusively([&] { EXPECT_TRUE(static_cast<engine::Client&>(*pair.client).tick(now)); });
   }
@@ -55,7 +55,7 @@ TEST(AnswersAfterHangUpTest, an_answer_may_come_after_its_sender_s_socket_has_hu
   const transport::Bytes bytes = transport::pattern(100, 1);
   const CallPointer call = held_call.call(bytes);
   servers = FileDescriptor();
-  // Later than the engine's own looks, of which there are none any more then.
+  // Later than the engine's own checks, of which none follow.
   const Clock::time_point later = Clock::now() + 1h;
   held_call.tick(later);
   EXPECT_TRUE(held_call.pair.to_server->failure().ok());
@@ -65,7 +65,7 @@ TEST(AnswersAfterHangUpTest, an_answer_may_come_after_its_sender_s_socket_has_hu
   EXPECT_EQ(held_call.pair.to_server->failure().message(), "'server' is gone: its socket was closed");
 }
 
-// So many bytes, and which message of all is held back: calls and answers are one, or two if more than 4 KiB.
+// The number of bytes, and which message is held back. Calls and answers are one message each, or two above 4 KiB.
 struct Overtaken {
   size_t num_bytes;
   uint64_t send;
@@ -85,7 +85,7 @@ TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_end
   const transport::Bytes bytes = transport::pattern(GetParam().num_bytes, 1);
   const CallPointer call = held_call.call(bytes);
   held_call.pair.to_client->close(Clock::now() + 60s);
-  std::thread looks([&] {  // without a pause: the word leaves right behind the answer
+  std::thread looks([&] {  // without a pause: the notice leaves right after the answer
     EXPECT_TRUE(comes_true([&] { return held_call.pair.to_client->await_end(Clock::now()); }));
   });
   held_call.answer();

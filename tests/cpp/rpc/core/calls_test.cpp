@@ -1,4 +1,4 @@
-// Calls between two runtimes, in memory with faults and over UCX: what is sent comes back, whatever its size.
+// Calls between two runtimes, in memory with faults and over UCX: answers equal the arguments, whatever their size.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -20,7 +20,7 @@ class CallsTest : public testing::TestWithParam<transport::NetworkKind> {
     return made;
   }
 
-  std::mutex mutex_;  // guards what follows, for functions of the server's: there until that has gone
+  std::mutex mutex_;  // guards the following members, for functions of the server: valid until the server is destroyed
   std::vector<Invocation*> held_;
   std::unique_ptr<transport::Network> network_ = GetParam().make();
   TwoRuntimes pair_{transports(*network_)};
@@ -41,7 +41,7 @@ TEST_P(CallsTest, any_size_comes_back) {
   }
 }
 
-// Says itself where its answer goes.
+// A call that sets the destination of its answer.
 class AskedCall final : public Call {
  public:
   explicit AskedCall(Connection& connection) : connection_(connection) { destinations = TensorDestinations::kAsked; }
@@ -183,7 +183,7 @@ TEST_P(CallsTest, unanswered_calls_end_in_time_and_their_slots_are_kept) {
   while (!cancelled.load() && Clock::now() < deadline) std::this_thread::yield();
   ASSERT_TRUE(cancelled.load());
   EXPECT_TRUE(held.load()->is_cancelled());
-  echo(*held.load());  // nobody waits for it any more
+  echo(*held.load());  // its caller no longer waits
   EXPECT_TRUE(invoke(*pair_.to_server, "echo", transport::pattern(8, 2))->status().ok());
 }
 
@@ -212,7 +212,7 @@ TEST_P(CallsTest, closing_ends_calls_at_both_ends) {
   ASSERT_FALSE(call->status().ok());
   EXPECT_EQ(call->status().code(), ErrorCode::kPeerLost);
   EXPECT_NE(call->status().message().find("'server' has closed the connection"), std::string::npos);
-  echo(*held.load());  // a runtime that is closed takes it
+  echo(*held.load());  // a closed runtime accepts it
   const CallPointer later = invoke(*pair_.to_server, "hold", transport::pattern(8, 1));
   EXPECT_EQ(later->status().code(), ErrorCode::kPeerLost);
 }

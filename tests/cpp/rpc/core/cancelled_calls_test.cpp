@@ -1,5 +1,5 @@
-// Calls that are given up before their server reads them, which has been stopped: they do not begin, and their slots
-// are free again.
+// Calls that are given up before their server reads them, because it is stopped. They do not begin, and their slots are
+// free again.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -30,7 +30,7 @@ class CancelledCallsTest : public testing::TestWithParam<transport::NetworkKind>
     return made;
   }
 
-  // While the server's engine does nothing.
+  // Starts calls while the server's engine does nothing.
   std::vector<CallPointer> start_all(std::chrono::milliseconds timeout) {
     std::vector<CallPointer> calls;
     for (int i = 0; i < 1500; ++i) calls.push_back(start(*pair_.to_server, "count", sent_[i % sent_.size()], timeout));
@@ -70,7 +70,7 @@ TEST_P(CancelledCallsTest, those_that_have_timed_out_do_not_begin) {
   pair_.server_engine().exclusively([&] {
     calls = start_all(100ms);
     expect_all_ended(calls, ErrorCode::kTimeout);
-    const Clock::time_point until = Clock::now() + 100ms;  // clocks are believed to some milliseconds
+    const Clock::time_point until = Clock::now() + 100ms;  // deadlines are accurate to some milliseconds
     while (Clock::now() < until) pair_.client_engine().nudge();
   });
   expect_none_run(calls);

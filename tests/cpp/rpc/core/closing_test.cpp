@@ -1,4 +1,4 @@
-// What becomes of a connection that one of its ends closes.
+// Tests what happens to a connection that one of its ends closes.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -74,7 +74,7 @@ TEST_P(ClosingTest, calls_end_at_once_at_both_ends) {
   EXPECT_FALSE(pair_.to_server->has_drained());
   EXPECT_TRUE(held_by_server_.load()->is_cancelled());
   EXPECT_TRUE(held_by_client_.load()->is_cancelled());
-  echo(*held_by_server_.load());  // who answers all the same hurts nobody
+  echo(*held_by_server_.load());  // a late answer does no harm
   echo(*held_by_client_.load());
   const CallPointer later = invoke(*pair_.to_server, "echo", transport::pattern(8, 1));
   EXPECT_EQ(later->status().message(), "peer 'server' was closed here");
@@ -105,7 +105,7 @@ TEST_P(ClosingTest, what_is_under_way_is_finished_and_nothing_begins) {
 TEST_P(ClosingTest, what_is_started_before_is_under_way) {
   std::vector<CallPointer> calls;
   for (int i = 0; i < 2000; ++i)
-    calls.push_back(start(*pair_.to_server, "echo", transport::pattern(100, i)));  // beyond its slots
+    calls.push_back(start(*pair_.to_server, "echo", transport::pattern(100, i)));  // more than the slots
   pair_.to_server->close(Clock::now() + 60s);
   for (const CallPointer& call : calls) {
     wait_for(*pair_.to_server, *call);
@@ -123,12 +123,12 @@ TEST_P(ClosingTest, what_is_left_at_the_earliest_deadline_ends) {
   expect_failure(*pair_.to_server, *of_client_, ErrorCode::kAborted, "peer 'server' was closed here");
   expect_failure(*pair_.to_client, *of_server_, ErrorCode::kPeerLost, "'client' has closed the connection");
   EXPECT_FALSE(pair_.to_server->has_drained());
-  pair_.to_client->close(Clock::now());  // has ended by the other's word
+  pair_.to_client->close(Clock::now());  // it ended because the other end closed it
   expect_closed_by_client();
   for (Invocation* held : {held_by_server_.load(), held_by_client_.load()}) echo(*held);
 }
 
-// Has ended, and so given back, what it was sending and receiving.
+// The connection has ended, and so has returned what it was sending and receiving.
 TEST_P(ClosingTest, memory_under_way_is_given_back) {
   const std::vector<std::byte> bytes(1 << 20);
   std::atomic<int> num_kept{0};
@@ -176,7 +176,7 @@ TEST_P(ClosingTest, whoever_meets_anew_has_another_connection) {
   }
 }
 
-// Those that have ended, and are not yet forgotten, do not count.
+// Connections that have ended, but are not yet forgotten, do not count.
 TEST(Closing, connections_that_have_ended_make_room_at_once) {
   transport::LoopbackFabric fabric({.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20});
   const RuntimeOptions one{.name = "", .max_connections = 1};

@@ -1,4 +1,4 @@
-// How late a message is, by clocks that do not agree.
+// Measures the delay of messages with clocks that disagree.
 #include <gtest/gtest.h>
 
 #include "rpc/core/delay_gauge.hpp"
@@ -11,7 +11,8 @@ using sync::Clock;
 
 class DelayGaugeTest : public testing::TestWithParam<std::chrono::milliseconds> {
  protected:
-  // Of a message that is sent so long after the start and takes so long, where the sender's clock is so far ahead.
+  // Returns the measured delay of a message, from its send time since the start and its time on the way; the sender's
+  // clock is ahead by a fixed offset.
   std::chrono::milliseconds delay(std::chrono::milliseconds sent, std::chrono::milliseconds took) {
     const Clock::time_point there = kStart + GetParam() + sent;
     return gauge_.delay_of(time_stamp(there), kStart + sent + took);

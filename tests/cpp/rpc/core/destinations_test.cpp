@@ -1,4 +1,4 @@
-// Where tensors go is the receiver's choice: of arguments, too, while they arrive, and whatever happens meanwhile.
+// The receiver chooses where tensors go: also those of arguments, while they arrive, and whatever happens meanwhile.
 #include <gtest/gtest.h>
 
 #include "rpc/core/runtimes.hpp"
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 class DestinationsTest : public testing::Test {
  protected:
   DestinationsTest() {
-    // Answers as many bytes as have landed where they were to.
+    // Answers with the number of bytes that have landed in the given memory.
     const auto call = [this](Invocation& invocation) {
       const Buffer data = invocation.arguments().tensors()[0].data;
       EXPECT_EQ(data.data, memory_.data());
@@ -44,7 +44,7 @@ class DestinationsTest : public testing::Test {
     EXPECT_EQ(num_released_.load(), count);
   }
 
-  // Up to 1,000 bytes come at once, others are fetched.
+  // Messages up to 6,000 bytes travel eagerly, larger ones are fetched.
   transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   transport::Bytes memory_;
   std::atomic<Invocation*> asked_{nullptr};
@@ -54,7 +54,7 @@ class DestinationsTest : public testing::Test {
 
 TEST_F(DestinationsTest, arguments_land_where_their_function_says) {
   int count = 0;
-  for (const size_t size : {8u, 4096u, 5000u, 1u << 20}) {  // in the header frame, by themselves, fetched
+  for (const size_t size : {8u, 4096u, 5000u, 1u << 20}) {  // in the header frame, in a payload frame, fetched
     const transport::Bytes bytes = transport::pattern(size, size);
     const CallPointer call = start(*pair_.to_server, "landed", bytes);
     Invocation& invocation = await_question();
@@ -95,7 +95,7 @@ TEST_F(DestinationsTest, who_is_cancelled_while_it_is_asked_is_not_called) {
   pair_.to_server->cancel(*call);
   ASSERT_TRUE(pair_.to_server->wait(*call, Clock::now() + 30s));
   EXPECT_EQ(call->status().code(), ErrorCode::kCancelled);
-  invoke(*pair_.to_server, "echo", bytes);  // the word of it has come by then
+  invoke(*pair_.to_server, "echo", bytes);  // the cancellation has arrived by then
   accept(invocation);
   expect_released(1);
   wait_for(*pair_.to_server, *call);
@@ -116,13 +116,13 @@ TEST_F(DestinationsTest, who_is_lost_while_it_is_asked_is_not_called) {
 
 TEST_F(DestinationsTest, payload_frames_that_wait_are_bounded_in_bytes) {
   std::vector<CallPointer> calls;
-  const transport::Bytes bytes = transport::pattern(5000, 1);  // comes at once, by itself
+  const transport::Bytes bytes = transport::pattern(5000, 1);  // arrives eagerly, in a payload frame
   std::vector<Invocation*> asked;
   for (int i = 0; i < 5; ++i) {
     calls.push_back(start(*pair_.to_server, "landed", bytes));
     asked.push_back(&await_question());
   }
-  invoke(*pair_.to_server, "echo", transport::pattern(8, 1));  // all payload frames have come by then
+  invoke(*pair_.to_server, "echo", transport::pattern(8, 1));  // all payload frames have arrived by then
   for (Invocation* each : asked) {
     accept(*each);
     expect_released(num_released_.load());

@@ -1,4 +1,4 @@
-// What a runtime waits for before it ends, what ends with its engine, and its bounds.
+// Tests what a runtime waits for before it ends, what ends with its engine, and its limits.
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -19,11 +19,11 @@ using namespace std::chrono_literals;
 
 class EndingsTest : public testing::Test {
  protected:
-  // Everything beyond 1,000 bytes waits at its sender.
+  // Messages above 1,000 bytes wait at their sender.
   transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 1000, .mailbox_capacity = 1 << 20}};
 };
 
-// Does not say where its answer goes until it is told to.
+// A call that sets the destination of its answer only when the test says so.
 class HesitantCall final : public Call {
  public:
   HesitantCall() { destinations = TensorDestinations::kAsked; }
@@ -82,7 +82,7 @@ TEST_F(EndingsTest, runtimes_are_not_kept_by_an_engine_that_is_shut_down) {
   TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
   const transport::Bytes bytes = transport::pattern(100'000, 1);
-  const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);  // nobody fetches its answer
+  const auto call = Counted<HesitantCall>::adopt(*new HesitantCall);  // its answer is not fetched
   fill(call->request, "echo", bytes);
   pair.to_server->start(*call);
   ASSERT_TRUE(comes_true([&] { return call->announced.load(); }));
@@ -134,7 +134,7 @@ TEST_F(EndingsTest, values_beyond_the_bound_fail_by_name) {
     each.reply();
   };
   ASSERT_TRUE(pair.server->add("much", answer_much).ok());
-  const CallPointer call = invoke(*pair.to_server, "much", {}, 10min);  // under a sanitizer a gigabyte takes its time
+  const CallPointer call = invoke(*pair.to_server, "much", {}, 10min);  // a gigabyte takes long under a sanitizer
   EXPECT_EQ(call->status().message(), "ValueError");
   ValueReader reader(call->reply().values());
   EXPECT_EQ(reader.next().count, 2u);

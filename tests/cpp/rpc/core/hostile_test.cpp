@@ -1,5 +1,5 @@
-// A peer that has been met, and sends what it likes: calls of its own making fail, what others call goes on, and
-// nothing is kept that it did not announce.
+// A connected peer that sends arbitrary messages: its own calls fail, calls of others continue, and nothing is stored
+// that it did not announce.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ struct Nobody final : Outbound::Listener {
   void on_sent() noexcept override {}
 };
 
-// The bytes of a header frame: those that a transport is given for it.
+// Records the bytes of a header frame as the transport gets them.
 class Recorder final : public transport::Transport {
  public:
   void set_receiver(transport::Receiver&) noexcept override {}
@@ -66,7 +66,7 @@ transport::Bytes header_frame(std::string_view function, size_t num_bytes) {
   return first_of(outbound);
 }
 
-// Of a call with a tensor that is exposed.
+// Returns the header frame of a call with an exposed tensor.
 transport::Bytes exposing_header_frame(std::string_view function) {
   static const int64_t kShape[] = {1'000'000};
   Nobody nobody;
@@ -109,7 +109,7 @@ TEST(HeaderFrame, more_than_a_message_may_have_is_refused) {
   EXPECT_STREQ(read_header_frame(bytes, 99'999, read, tensors), "the message exceeds max_message_num_bytes");
 }
 
-// Of one tensor without a byte: whatever its descriptor and sizes say.
+// Returns the error for one tensor without bytes, with this descriptor and these sizes.
 const char* fault_of(TensorDescriptor descriptor, const std::vector<int64_t>& sizes) {
   const HeaderFramePrefix prefix{.num_tensors = 1};
   descriptor.num_dimensions = static_cast<uint8_t>(sizes.size());
@@ -196,7 +196,7 @@ TEST(HeaderFrame, changed_bytes_are_refused_or_stay_within_bounds) {
   }
 }
 
-// Speaks for the client, whose keys it has.
+// Sends as the client, whose keys it has.
 class HostileTest : public testing::Test, private transport::Receiver {
  protected:
   HostileTest() : HostileTest(RuntimeOptions()) {}
@@ -234,7 +234,7 @@ class HostileTest : public testing::Test, private transport::Receiver {
   void on_peer_lost(transport::PeerId, Status) noexcept override {}
 };
 
-// Says that it exposes, to a server that accepts that.
+// Sends exposed tensors to a server that accepts them.
 class HostileExposer : public HostileTest {
  protected:
   HostileExposer() : HostileTest({.name = "", .accepts_exposed = true}) {
@@ -247,7 +247,7 @@ class HostileExposer : public HostileTest {
     EXPECT_TRUE(pair_.server->add("take", take).ok());
   }
 
-  // What stands for the tensor, and waits for whoever has read it: so many bytes.
+  // Sends the payload frame that represents the tensor and waits for its reader, with this size.
   void offer(uint32_t number, uint32_t slot, size_t num_bytes) {
     transport::MessageHeader header;
     header.key = pair_.to_server->identity().peer_key;
@@ -282,8 +282,8 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
   for (int i = 0; i < 20'000; ++i) {
     transport::Bytes payload = random() % 4 == 0 ? transport::pattern(random() % 300, random()) : whole;
     if (!payload.empty()) payload[random() % payload.size()] = static_cast<std::byte>(random());
-    const auto kind = static_cast<transport::OperationKind>(16 + random() % 7);  // all but close
-    // Slots that the client does not come to here, in any order.
+    const auto kind = static_cast<transport::OperationKind>(16 + random() % 7);  // all kinds except close
+    // Slots that the client does not use here, in any order.
     send(kind, static_cast<uint32_t>(500 + random() % 500 + kWindow * (random() % 50)),
          static_cast<uint32_t>(random() % 5), payload);
   }
@@ -319,19 +319,19 @@ TEST_F(HostileTest, repeated_calls_run_once) {
 TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
   const transport::Bytes call = exposing_header_frame("take");
   send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
-  offer(800 + kWindow, 0, kExposedFrameNumBytes);  // as it ought to be
+  offer(800 + kWindow, 0, kExposedFrameNumBytes);  // correct
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
   send(transport::OperationKind::kInvoke, 801 + kWindow, 0, call);
   offer(801 + kWindow, 0, kExposedFrameNumBytes + 1);  // too long
   send(transport::OperationKind::kInvoke, 802 + kWindow, 0, call);
   send(transport::OperationKind::kInvokePayload, 802 + kWindow, 0,
-       transport::pattern(kExposedFrameNumBytes, 1));  // comes by itself: nobody could end it
+       transport::pattern(kExposedFrameNumBytes, 1));  // arrives eagerly: the reader could not acknowledge it
   send(transport::OperationKind::kInvoke, 803 + kWindow, 0, call);
   offer(803 + kWindow, 1, kExposedFrameNumBytes);  // of another tensor
   offer(804 + kWindow, 0, kExposedFrameNumBytes);  // before its call, twice
   offer(804 + kWindow, 0, kExposedFrameNumBytes);
   send(transport::OperationKind::kInvoke, 804 + kWindow, 0, call);
-  send(transport::OperationKind::kInvoke, 805 + kWindow, 0, call);  // never comes
+  send(transport::OperationKind::kInvoke, 805 + kWindow, 0, call);  // never arrives
   send(transport::OperationKind::kCancel, 805 + kWindow, 0, {});
   expect_service();
   EXPECT_TRUE(comes_true([&] { return ended_.count == num_offered_; })) << ended_.count << " of " << num_offered_;

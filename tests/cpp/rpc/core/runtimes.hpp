@@ -1,4 +1,4 @@
-// Runtimes in this process, each on an engine of its own, that have met: what runtime tests run on.
+// Connected runtimes in this process, each on an engine of its own, for the tests of runtimes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,15 +14,14 @@
 
 namespace axon::rpc {
 
-// The cores of two runtimes, and what they have of each other.
+// The cores of two runtimes, and their connections with each other.
 class TwoRuntimes {
  public:
   explicit TwoRuntimes(std::vector<std::unique_ptr<transport::Transport>> transports,
                        RuntimeOptions server_options = {}, RuntimeOptions client_options = {});
   ~TwoRuntimes();
 
-  // Once more: what they have of each other is another connection then. With the client's end of a socket they are of
-  // two hosts to it.
+  // Connects them again, with new connections. With the client's end of a socket they are on two hosts.
   void meet(FileDescriptor socket = FileDescriptor());
 
   std::shared_ptr<RuntimeCore> server;
@@ -37,17 +36,17 @@ class TwoRuntimes {
   std::vector<std::unique_ptr<engine::Engine>> engines_;
 };
 
-// A call of a function with bytes as its one tensor; waits for it and until it is released.
+// Calls a function with bytes as its one tensor; waits until the call is finished and released.
 CallPointer invoke(Connection& connection, std::string_view function, std::span<const std::byte> bytes,
                    std::chrono::milliseconds timeout = std::chrono::seconds(30));
 CallPointer start(Connection& connection, std::string_view function, std::span<const std::byte> bytes,
                   std::chrono::milliseconds timeout = std::chrono::seconds(30));
 void fill(Outbound& outbound, std::string_view function, std::span<const std::byte> bytes);
-// Until it is finished and released.
+// Waits until the call is finished and released.
 void wait_for(Connection& connection, Call& call);
-// Of the one tensor of an answer, or of an invocation.
+// Returns the bytes of the one tensor of an answer or an invocation.
 std::vector<std::byte> content(Inbound& inbound);
-// Sends its arguments back.
+// Answers with the arguments.
 void echo(Invocation& invocation);
 
 }  // namespace axon::rpc

@@ -1,4 +1,4 @@
-// Messages that leave when a word says so, as a device writes it: nobody waits for that, and deadlines hold meanwhile.
+// Messages that leave once a flag is set, as a device does. No thread waits for that, and deadlines hold meanwhile.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ class StartFlagsTest : public testing::Test {
                             echo(invocation);
                           })
                     .ok());
-    // Its answer is gated.
+    // Its answer waits for a start flag.
     EXPECT_TRUE(pair_.server
                     ->add("later",
                           [this](Invocation& invocation) {

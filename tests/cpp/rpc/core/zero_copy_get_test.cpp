@@ -1,4 +1,4 @@
-// Tensors that stay with their sender: the receiver hears where they lie, and the sender when they have been read.
+// Tensors that stay with their sender: the receiver learns where they are, and the sender when they were read.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -17,8 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr size_t kNumBytes = 1'000'000;
 
-// "take" keeps the exposure of what it is called with and answers at once, "expose" answers with a tensor that is
-// exposed.
+// "take" keeps the exposure of its arguments and answers at once; "expose" answers with an exposed tensor.
 class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
  protected:
   ZeroCopyGetTest() {
@@ -57,7 +56,7 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
     invocation.reply();
   }
 
-  // Its elements, and how long it would be.
+  // Writes the tensor's elements, and the size that it would have.
   void expose(Outbound& outbound) {
     static const int64_t kShape[] = {kNumBytes};
     Owner owner(this, [](void* self) { static_cast<ZeroCopyGetTest*>(self)->num_released_.fetch_add(1); });
@@ -99,7 +98,7 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
     ASSERT_TRUE(call.status().ok()) << call.status().message();
   }
 
-  // It has met one.
+  // Loses the one peer of this engine.
   static void lose_the_other(engine::Engine& engine) {
     engine.exclusively([&] { engine.messenger().on_peer_lost(0, Status(ErrorCode::kPeerLost, "as the test has it")); });
     engine.wake();
@@ -119,8 +118,8 @@ class ZeroCopyGetTest : public testing::TestWithParam<std::string> {
   transport::LoopbackFabric fabric_{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   std::atomic<int> num_released_{0};
   std::mutex mutex_;
-  std::vector<Exposure> took_;  // guarded by it
-  Invocation* held_ = nullptr;  // likewise
+  std::vector<Exposure> took_;  // guarded by mutex_
+  Invocation* held_ = nullptr;  // guarded by mutex_
   TwoRuntimes pair_{
       transports(fabric_), {.name = "server", .accepts_exposed = true}, {.name = "client", .accepts_exposed = true}};
 };
@@ -132,7 +131,7 @@ TEST_P(ZeroCopyGetTest, a_call_that_awaits_acks_is_finished_once_they_are_here) 
   expose(call->request);
   pair_.to_server->start(*call);
   const CallPointer next = start("take");
-  wait_until_taken(*next);  // the answer of the first one has come before
+  wait_until_taken(*next);  // the answer of the first one has arrived before
   EXPECT_FALSE(call->finished());
   give_back();
   wait_until_taken(*call);
@@ -237,7 +236,7 @@ TEST_P(ZeroCopyGetTest, and_a_call_that_is_given_up) {
   EXPECT_TRUE(is_released_within(30s));
 }
 
-// A reader that is gone reads nothing any more. Who only seems to be gone, and gives the exposure back, hurts nobody.
+// A lost reader reads nothing any more. A reader that only seems to be lost, and returns the exposure, does no harm.
 TEST_P(ZeroCopyGetTest, what_is_exposed_is_revoked_when_the_reader_dies) {
   if (GetParam() == "loopback") GTEST_SKIP() << "transfers with its dead are never told done";
   const CallPointer call = start("take");

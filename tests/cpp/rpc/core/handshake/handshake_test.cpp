@@ -1,4 +1,4 @@
-// Both ends without sockets: what they say, and what they make of anything else.
+// Both ends of a handshake without sockets: what they send, and how they react to anything else.
 #include "rpc/core/handshake/handshake.hpp"
 
 #include <gtest/gtest.h>
@@ -41,14 +41,14 @@ Bytes answer_to(Handshake& handshake, const Bytes& bytes) {
   return handshake.take_output();
 }
 
-// What the listener answers.
+// Returns the listener's answer.
 Bytes listeners_answer_to(Handshake& listener, const Bytes& bytes) {
   listener.feed(bytes);
   if (listener.peer() && !listener.outcome()) listener.answer(kListener);
   return listener.take_output();
 }
 
-// All six frames, in order.
+// Returns all six frames, in order.
 std::vector<Bytes> frames_of_a_handshake() {
   Handshake one = connector(), other = listener();
   std::vector<Bytes> frames{one.take_output()};
@@ -125,7 +125,7 @@ TEST(Handshake, frames_may_come_in_pieces) {
   EXPECT_EQ(other.peer(), kConnector);
 }
 
-// Whoever sits between two ends may change what they say: they never meet then.
+// A man in the middle may change the frames: the handshake fails then.
 TEST(Handshake, a_changed_byte_of_any_frame_is_noticed) {
   const std::vector<Bytes> frames = frames_of_a_handshake();
   for (size_t changed = 0; changed < frames.size(); ++changed) {
@@ -166,7 +166,7 @@ TEST(Handshake, a_listener_with_two_secrets_goes_on_with_the_one_that_its_peer_k
   }
 }
 
-// Even one that lets any connector in.
+// Holds even for a listener that lets any connector in.
 TEST(Handshake, a_listener_that_proves_nothing_gets_no_endpoint_info) {
   Handshake one = connector(), fake = listener(secret_of("fedcba9876543210"));
   const Bytes proof = answer_to(one, answer_to(fake, one.take_output()));
@@ -179,7 +179,7 @@ TEST(Handshake, a_listener_that_proves_nothing_gets_no_endpoint_info) {
 
 TEST(Handshake, what_was_heard_before_proves_nothing) {
   const std::vector<Bytes> heard = frames_of_a_handshake();
-  Handshake replayed_to = listener(kSecret, 3);  // a fresh nonce, as always
+  Handshake replayed_to = listener(kSecret, 3);  // a fresh nonce, as in every handshake
   listeners_answer_to(replayed_to, heard[0]);
   listeners_answer_to(replayed_to, heard[2]);
   EXPECT_EQ(replayed_to.outcome(), HandshakeOutcome::kWrongSecret);
@@ -218,7 +218,7 @@ TEST(Handshake, other_version_is_named_by_both_ends) {
   EXPECT_EQ(other.outcome(), HandshakeOutcome::kOtherVersion);
   EXPECT_NE(other.reason().message().find("handshake version 7, this process 1"), std::string::npos);
   ASSERT_FALSE(refusal.empty());
-  refusal[4] = std::byte{7};  // as that one's would be
+  refusal[4] = std::byte{7};  // as a refusal of another version would be
   EXPECT_TRUE(answer_to(one, refusal).empty());
   EXPECT_EQ(one.outcome(), HandshakeOutcome::kOtherVersion);
   EXPECT_EQ(one.reason().code(), ErrorCode::kMismatch);

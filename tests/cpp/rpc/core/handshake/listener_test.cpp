@@ -55,7 +55,7 @@ class ListenerTest : public testing::Test {
   Result<Connected> connect(const EndpointInfo& own, const Secret& secret = kSecret) {
     return connect_to_listener(socket_address(), secret, own, Clock::now() + 30s);
   }
-  // Connected, and silent so far.
+  // Returns a connected socket that has not sent anything.
   FileDescriptor knock() {
     Result<FileDescriptor> socket = connect_to(socket_address(), Clock::now() + 30s);
     EXPECT_TRUE(socket.ok()) << socket.status().message();
@@ -88,7 +88,7 @@ TEST_F(ListenerTest, two_meet_and_the_socket_tells_when_the_other_is_gone) {
 TEST_F(ListenerTest, a_hundred_meet_at_once) {
   open({.num_pending = 16,
         .handshake_timeout = 30s,
-        .handshake_timeout_when_full = 30s});  // most wait in the kernel's queue
+        .handshake_timeout_when_full = 30s});  // most connections wait in the kernel's queue
   std::vector<std::thread> threads;
   std::vector<uint64_t> told(100);
   for (uint64_t i = 0; i < told.size(); ++i) {
@@ -142,7 +142,7 @@ TEST_F(ListenerTest, who_says_nothing_is_dropped_in_time) {
   expect_count(&Listener::Counts::num_late, 2);
 }
 
-// Four times as many as there is room for, who never say a word: others still come in.
+// Four times as many silent connections as there is room for: others still get in.
 TEST_F(ListenerTest, a_silent_crowd_gives_way) {
   open({.num_pending = 8, .handshake_timeout = 1h, .handshake_timeout_when_full = 10ms});
   std::vector<FileDescriptor> crowd;
@@ -217,13 +217,13 @@ TEST_F(ListenerTest, runs_out_of_descriptors_says_so_and_recovers) {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
   rlimit few = before;
-  few.rlim_cur = static_cast<rlim_t>(knock().get());  // the first that is free, once it is closed on both sides
+  few.rlim_cur = static_cast<rlim_t>(knock().get());  // the first free descriptor, once it is closed on both sides
   expect_count(&Listener::Counts::num_hung_up, 1);
   setrlimit(RLIMIT_NOFILE, &few);
   EXPECT_FALSE(connect_to(socket_address(), Clock::now() + 30s).ok());
   ++few.rlim_cur;
   setrlimit(RLIMIT_NOFILE, &few);
-  const Result<Connected> refused = connect(named("worker"));  // through the descriptor that the listener has spared
+  const Result<Connected> refused = connect(named("worker"));  // through the listener's spare descriptor
   EXPECT_EQ(refused.status().code(), ErrorCode::kResourceExhausted);
   EXPECT_NE(
       refused.status().message().find("refuses: the runtime cannot serve another connection: Too many open files"),

@@ -1,4 +1,4 @@
-// The vectors of FIPS 180-4's examples and of RFC 4231.
+// The test vectors of FIPS 180-4 and of RFC 4231.
 #include "rpc/core/handshake/sha256.hpp"
 
 #include <gtest/gtest.h>
