@@ -1,7 +1,7 @@
-// A data service: one process makes batches on several threads, others train on them. To these it is a generator, whose
-// values they ask for ahead, so that the next batch is there when the one before has been used.
+// A data service: one process makes batches on several threads, and others train on them. Trainers iterate over a
+// generator, and request values ahead, so that the next batch has arrived when the previous one was used.
 //
-//   data_service serve FILE               # until somebody has said that it is through
+//   data_service serve FILE               # until a trainer has finished
 //   data_service train FILE 500
 #include <condition_variable>
 #include <cstring>
@@ -26,7 +26,7 @@ struct Batch {
   std::vector<int64_t> labels = std::vector<int64_t>(64);
 };
 
-// Stands for reading and decoding.
+// Simulates reading and decoding.
 std::shared_ptr<Batch> make_batch(uint64_t number) {
   auto batch = std::make_shared<Batch>();
   std::memset(batch->images.data(), static_cast<int>(number % 251), kNumBytes);
@@ -34,7 +34,7 @@ std::shared_ptr<Batch> make_batch(uint64_t number) {
   return batch;
 }
 
-// Batches that are asked for, by whichever trainer. Generators must not wait, so they leave it to threads that may.
+// Makes the batches that trainers request. Generators must not wait, so they pass the requests to threads that may.
 class Makers {
  public:
   Makers() {
@@ -62,7 +62,7 @@ class Makers {
     std::unique_lock lock(mutex_);
     while (true) {
       has_come_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
-      if (stopped_) return;  // who still waits gets an error: what is dropped fails
+      if (stopped_) return;  // requests that are left fail when they are destroyed
       axon::Next next = std::move(waiting_.front());
       waiting_.pop_front();
       const uint64_t number = num_made_++;
@@ -83,7 +83,7 @@ class Makers {
     next.reply();
   }
 
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following members
   std::condition_variable has_come_;
   std::deque<axon::Next> waiting_;
   uint64_t num_made_ = 0;
@@ -101,20 +101,20 @@ int serve(const std::string& file) {
     runtime.stop();
   }));
   leave_address(runtime, file);
-  if (!runtime.serve(60s)) give_up("nobody has said that it is through");
+  if (!runtime.serve(60s)) give_up("no trainer has finished");
   runtime.drain(5s);
   return 0;
 }
 
-// Stands for a step of training.
+// Simulates a training step.
 void use(axon::ValueReader values, const axon::Received& batch) {
-  if (values.next().count != 3) give_up("a batch has a number, images and labels");
+  if (values.next().count != 3) give_up("a batch must have a number, images and labels");
   const auto number = static_cast<uint64_t>(values.next().integer);
   const axon::Tensor images = batch.tensor(values.next().count);
   const axon::Tensor labels = batch.tensor(values.next().count);
   const bool is_right = images.data.size() == kNumBytes && images.data.back() == std::byte(number % 251) &&
                         labels.as<int64_t>()[0] == static_cast<int64_t>(number);
-  if (!is_right) give_up("batch " + std::to_string(number) + " is not what was sent");
+  if (!is_right) give_up("batch " + std::to_string(number) + " is corrupted");
 }
 
 int train(const std::string& file, size_t num_batches) {
@@ -133,7 +133,7 @@ int train(const std::string& file, size_t num_batches) {
   batches.stop();
   axon::Call through(service, "through");
   through.start();
-  if (!through.wait(10s) || !through.status().ok()) give_up("the service does not hear that this is through");
+  if (!through.wait(10s) || !through.status().ok()) give_up("the service did not acknowledge the end of training");
   return 0;
 }
 
@@ -142,5 +142,5 @@ int train(const std::string& file, size_t num_batches) {
 int main(int num_words, char** words) {
   if (num_words == 3 && std::strcmp(words[1], "serve") == 0) return serve(words[2]);
   if (num_words == 4 && std::strcmp(words[1], "train") == 0) return train(words[2], std::atoi(words[3]));
-  give_up("say: serve FILE, or: train FILE BATCHES");
+  give_up("usage: data_service serve FILE | train FILE BATCHES");
 }

@@ -1,8 +1,8 @@
-// A parameter server: workers fetch weights, improve them on samples of their own, and send back gradients, whenever
-// they are ready. Any number of workers, which may come and go.
+// A parameter server: workers fetch weights, compute gradients on samples of their own, and send them asynchronously.
+// Any number of workers may join and leave.
 //
-//   parameter_server serve FILE 2         # until two workers are through
-//   parameter_server work FILE 1          # and, elsewhere: parameter_server work FILE 2
+//   parameter_server serve FILE 2         # until two workers have finished
+//   parameter_server work FILE 1          # and, in another process: parameter_server work FILE 2
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -20,15 +20,15 @@ constexpr size_t kNumWeights = 100'000;
 constexpr int kNumSteps = 200;
 constexpr float kLearningRate = 0.05F;
 
-// What the workers' samples lie around, and nobody else knows.
+// The mean of the workers' samples, which the server does not know.
 float truth(size_t index) {
   return std::sin(0.001F * static_cast<float>(index));
 }
 
 using Weights = std::vector<float>;
 
-// Functions run on any thread, several at a time. An answer borrows its tensors until it has left, so weights that have
-// been handed out are never written again: each gradient makes new ones.
+// Functions run on any thread, several at a time. An answer references its tensors until it has been sent. So weights
+// that were handed out are never written again: each gradient makes new ones.
 class Server {
  public:
   void pull(axon::Invocation& invocation) {
@@ -41,7 +41,7 @@ class Server {
   void push(axon::Invocation& invocation) {
     const axon::Tensor gradient = invocation.arguments().tensor(0);
     if (gradient.type != axon::DataType::kFloat32 || gradient.as<float>().size() != kNumWeights) {
-      return invocation.fail("ValueError", "a gradient has a float for each weight");
+      return invocation.fail("ValueError", "a gradient must have one float per weight");
     }
     const std::lock_guard lock(mutex_);
     auto improved = std::make_shared<Weights>(*weights_);
@@ -78,7 +78,7 @@ int serve(const std::string& file, int num_workers) {
     if (num_working.fetch_sub(1) == 1) runtime.stop();
   }));
   leave_address(runtime, file);
-  if (!runtime.serve(60s)) give_up("the workers have not come to an end");
+  if (!runtime.serve(60s)) give_up("the workers did not finish in time");
   runtime.drain(5s);
   std::printf("largest error of %zu weights: %.3f\n", kNumWeights, server.error());
   return server.error() < 0.2F ? 0 : 1;
@@ -101,9 +101,9 @@ int work(const std::string& file, unsigned seed) {
     pull.start();
     finish(pull);
     const axon::Tensor weights = pull.reply().tensor(0);
-    const float shift = noise(random);  // of this step's sample
+    const float shift = noise(random);  // error of this step's sample
     for (size_t i = 0; i < kNumWeights; ++i) gradient[i] = weights.as<float>()[i] - truth(i) - shift;
-    push.request().tensor(std::span<const float>(gradient));  // borrowed: not written before the call has finished
+    push.request().tensor(std::span<const float>(gradient));  // not copied: not written before the call has finished
     push.start();
     finish(push);
     pull.open(server, "pull");
@@ -120,5 +120,5 @@ int work(const std::string& file, unsigned seed) {
 int main(int num_words, char** words) {
   if (num_words == 4 && std::strcmp(words[1], "serve") == 0) return serve(words[2], std::atoi(words[3]));
   if (num_words == 4 && std::strcmp(words[1], "work") == 0) return work(words[2], std::atoi(words[3]));
-  give_up("say: serve FILE WORKERS, or: work FILE SEED");
+  give_up("usage: parameter_server serve FILE WORKERS | work FILE SEED");
 }
