@@ -1,10 +1,10 @@
-// What the ranks of a group answer when they are asked how far they are: whom the error of an overdue operation names.
+// The ranks' answers to progress queries; the error of an overdue operation names ranks by them.
 //
-//   const Clock::time_point asked_at = Clock::now();   // then ask; record() each answer
-//   if (answers.all_since(asked_at)) … answers.findings(sequence, asked_at)
+//   const Clock::time_point asked_at = Clock::now();   // then send the queries; record() each answer
+//   if (answers.all_since(asked_at)) text = answers.findings(sequence, asked_at);
 //
-// Several may ask at a time: an answer counts for everybody who asked before it came. Used only by the progress
-// owner.
+// Several queries may be pending: an answer counts for each query that was sent before the answer arrived.
+// Owned by a communicator. Progress owner only.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +20,15 @@ class Answers {
  public:
   explicit Answers(int num_ranks) : latest_(static_cast<size_t>(num_ranks)) {}
 
-  // Rank `rank` says, now, that the collective at `sequence` is the latest it has entered (0: none yet), and describes
-  // its latest calls.
+  // Records an answer that arrives now: rank `rank` last entered the collective at `sequence` (0: none yet). `calls`
+  // describes its latest calls.
   void record(int rank, uint32_t sequence, std::string calls) {
     latest_[static_cast<size_t>(rank)] = {sync::Clock::now(), sequence, std::move(calls)};
   }
 
   bool all_since(sync::Clock::time_point asked_at) const noexcept;
 
-  // Those that have not entered it, as far as the answers tell.
+  // Returns the ranks that have not entered the collective, judged by the answers since `asked_at`.
   std::vector<int> missing(uint32_t sequence, sync::Clock::time_point asked_at) const;
 
   // "Not entered by: rank 1 (does not answer), rank 3 (last entered barrier #6, 2.1 s ago). Entered by: rank 0 (…)."
@@ -49,7 +49,7 @@ class Answers {
     }
   };
 
-  // "Title: rank 0 (…), rank 4 (…), and 12 more.", of those that the predicate takes; empty if it takes none.
+  // Returns "Title: rank 0 (…), rank 4 (…), and 12 more." for the answers that satisfy the predicate; empty if none do.
   template <typename Predicate>
   std::string list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const;
 

@@ -1,8 +1,9 @@
-// What a rank has called, as errors and traces name it when the operation itself may be gone.
+// Describes a call of this rank in errors and traces, also after the operation itself is gone. Owns nothing; any
+// thread.
 //
 //   latest_ = operation.record();
-//   … latest_.describe()              // "all_reduce #5 (float32[4, 256], SUM)"
-//   … latest_.describe_with_age()     // "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago, at train.py:12, in step"
+//   latest_.describe();            // "all_reduce #5 (float32[4, 256], SUM)"
+//   latest_.describe_with_age();   // "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago, at train.py:12, in step"
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@
 
 namespace axon::engine {
 
-// The user's tensor, for messages only.
+// The shape of the user's tensor; used only in error messages and traces.
 struct Shape {
   static constexpr size_t kMostDimensions = 8;
   std::array<int64_t, kMostDimensions> sizes{};
@@ -35,10 +36,10 @@ struct CallRecord {
   int root = -1;
   int peer = -1;          // point to point
   uint32_t tag = 0;       // point to point
-  uint32_t sequence = 0;  // of collectives, from 1; 0: it has not begun
+  uint32_t sequence = 0;  // of collectives, from 1; 0: the collective has not begun
   Shape shape;
   sync::Clock::time_point called_at{};
-  std::string_view call_site;  // the line of the program, where somebody asked for it; never goes away
+  std::string_view call_site;  // the line of the program that made the call; the text is never freed
 
   std::string describe() const;
   std::string describe_with_age() const;

@@ -1,11 +1,12 @@
-// What opens on the engine beside process groups: it gets a turn in each round, and hears what happens to peers.
+// Interface for users of the engine other than process groups. A client has a tick() and is notified of lost peers.
 //
-//   engine.enter(client);                            // from here on it is asked and told
-//   engine.submit(item);                             // any thread: item.begin() by the progress owner, soon
-//   engine.post(item);                               // progress owner: item.complete() once the token is released
-//   engine.wait_for_flag(item, flag);                // progress owner: item.on_flag_set() once the flag is set
-//   engine.exclusively([&] { … });                   // any thread: as progress owner
-//   and once it is through, its tick() says so: a client leaves by itself.
+//   engine.enter(client);               // from here on the engine calls the client
+//   engine.submit(item);                // any thread: the progress owner calls item.begin() soon
+//   engine.post(item);                  // progress owner: item.complete() runs after the token is released
+//   engine.wait_for_flag(item, flag);   // progress owner: item.on_flag_set() runs after the flag is set
+//   engine.exclusively([&] { … });      // any thread: runs the function as progress owner
+//
+// The client owns itself. It leaves by returning false from tick().
 #pragma once
 
 #include <atomic>
@@ -19,23 +20,23 @@
 
 namespace axon::engine {
 
-// One of a client's things on its way to the progress owner, or back. In one of both queues at a time.
+// An item on its way from a client to the progress owner, or back. It is in one of the two queues at a time.
 class Submission : public QueueNode {
  public:
-  // By the progress owner.
+  // Called by the progress owner.
   virtual void begin() noexcept = 0;
-  // By whichever thread drives, without any lock: may submit and await other things.
+  // Called by the thread that drives, without any lock: may submit and await other items.
   virtual void complete() noexcept = 0;
 
  protected:
   ~Submission() = default;
 };
 
-// What waits for a flag in memory that a device writes, unless it is unlinked before. Everything by the progress
-// owner.
+// Waits for a flag in memory that a device writes, until the flag is set or the waiter is unlinked. Progress owner
+// only.
 class FlagWaiter : public ListNode<FlagWaiter> {
  public:
-  // The flag is not 0 any more; or the transport is gone.
+  // Called after the flag has become nonzero, or after the transport is closed.
   virtual void on_flag_set() noexcept = 0;
 
  protected:
@@ -46,19 +47,20 @@ class FlagWaiter : public ListNode<FlagWaiter> {
   const std::atomic<uint32_t>* flag_ = nullptr;
 };
 
-// Everything here is called by the progress owner.
+// All methods are called by the progress owner.
 class Client {
  public:
-  // Looks after deadlines; every few milliseconds at the most. False: the client leaves, and may be gone by then.
+  // Checks deadlines; called at most every few milliseconds. Returns false if the client leaves; it may be freed by
+  // then.
   virtual bool tick(sync::Clock::time_point now) noexcept = 0;
-  // Whether it waits for anything from the network.
+  // Returns whether the client waits for anything from the network.
   virtual bool has_running() const noexcept = 0;
-  // Whether its user has closed it. What it still looks after need not come to a good end.
+  // Returns whether its user has closed it. Its remaining operations need not complete successfully.
   virtual bool is_closed() const noexcept = 0;
   virtual void on_peer_lost(transport::PeerId peer, const std::string& reason) noexcept = 0;
-  // Nothing can be sent or received any more; what moves still moves until the transport is gone.
+  // Nothing can be sent or received any more. Transfers in progress continue until the transport is closed.
   virtual void on_shut_down() noexcept = 0;
-  // And nothing moves: the client has left, and may be gone by its return.
+  // All transfers have stopped. The client has left, and may be freed when this returns.
   virtual void on_transport_gone() noexcept = 0;
 
  protected:

@@ -1,12 +1,13 @@
-// A process group's view on the engine: a team, its inbox and its count of operations. Cheap: no connection, no thread.
+// A process group's view of the engine: a team, its inbox and its count of operations. Owned by the caller of form().
+// It is cheap: it opens no connection and starts no thread.
 //
 //   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = …, .rank = …, .addresses = …});
-//   communicator->start(operation);              // any thread; returns at once
-//   communicator->wait(operation, deadline);     // drives the engine until it is finished
+//   communicator->start(operation);            // any thread; returns at once
+//   communicator->wait(operation, deadline);   // drives the engine until the operation is finished
 //
-// The first collective that fails ends all collectives of the group: what it left behind is undefined on every rank, so
-// later ones fail with the same reason, and the other ranks are told. A failed send or receive ends only itself; those
-// with a rank that has aborted the group fail.
+// The first collective that fails ends all collectives of the group: its result is undefined on every rank. Later ones
+// fail with the same reason, and the other ranks are notified. A failed send or receive ends only itself. Sends to and
+// receives from a rank that has aborted the group fail.
 #pragma once
 
 #include <atomic>
@@ -28,9 +29,9 @@ namespace axon::engine {
 
 class Engine;
 
-// How this process's messages reach a peer.
+// The path that this process's messages take to a peer.
 struct PeerPath {
-  bool same_host = false;  // may share memory with it
+  bool same_host = false;  // the peer may share memory with this process
   std::vector<transport::Lane> lanes;
 };
 
@@ -43,51 +44,52 @@ class Communicator final : public messaging::InboxListener {
   int rank() const noexcept { return team_.rank; }
   int size() const noexcept { return team_.size(); }
   const std::string& name() const noexcept { return name_; }
-  // For messages: "[rank 1 of group 'tensor'] text".
+  // Returns the text with a prefix for error messages: "[rank 1 of group 'tensor'] text".
   std::string signed_text(const std::string& text) const;
 
-  // Starts an operation whose fields are filled in, and which lives at least until this returns. Never blocks, never
-  // fails: a failure is the operation's status.
+  // Starts an operation whose fields are filled in. The operation must live at least until this returns. Never blocks
+  // and never fails: a failure becomes the operation's status.
   void start(Operation& operation) noexcept;
 
-  // Returns once the operation is finished (true) or the deadline has passed (false), driving the engine meanwhile.
+  // Drives the engine until the operation is finished (returns true) or the deadline has passed (returns false).
   bool wait(Operation& operation, sync::Clock::time_point deadline) noexcept;
 
-  // For a waiter that gives up before the operation does: why it has not finished, as a timeout that names the ranks
-  // that are missing, which it asks for at most 300 ms. The operation goes on; ok if it has ended meanwhile.
+  // For a waiter that gives up before the operation finishes. Returns a timeout that says why it has not finished and
+  // names the missing ranks, which are queried for at most 300 ms. The operation goes on. Returns ok if it has ended
+  // meanwhile.
   Status explain(Operation& operation) noexcept;
 
-  // Fails everything in flight and to come, and tells the other ranks. Waits for nobody; idempotent; from any thread.
+  // Fails all current and future operations, and notifies the other ranks. Waits for no rank; idempotent; any thread.
   void abort(std::string reason) noexcept;
 
-  // The same without a word to the others: this rank leaves the group.
+  // Like abort(), but without notifying the other ranks: this rank leaves the group.
   void close() noexcept;
 
-  // From here on the device hook hears of the group's failure, at once if there is one, and is asked for its own. None
-  // (null): no longer; returns when it is not being asked any more.
+  // From here on the engine notifies the device hook of the group's failure, at once if the group has failed already,
+  // and asks the hook for faults. Null detaches the hook; the engine does not call it after this returns.
   void set_device_hook(DeviceHook* device_hook) noexcept;
 
-  // Whether the rank's process has proven to be on this host. Any thread.
+  // Returns whether the rank's process has proven to be on this host. Any thread.
   bool shares_host(int rank) const noexcept { return team_.shares_host[static_cast<size_t>(rank)]; }
 
-  // For people: connects to the rank if nothing has been sent to it yet.
+  // For diagnostics: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);
 
-  // The device hook has given this operation to its device, by that kernel: for errors and traces. One call at a time.
+  // Records that the device hook has launched `kernel` for this operation, for errors and traces. One call at a time.
   void note_launch(const Operation& operation, std::string_view kernel);
 
-  // How many collectives this rank has started.
+  // Returns the number of collectives that this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
 
-  // Whether there is a failure(), at no cost.
+  // Returns whether the group has failed, with one relaxed load.
   bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
 
-  // Why the group is broken; ok while it is not. A copy, since any thread may ask. Where a device hook has timed out it
-  // asks the other ranks how far they are, for at most 300 ms.
+  // Returns why the group has failed, or ok if it has not. Returns a copy, since any thread may ask. After a device
+  // hook has timed out, queries the other ranks' progress for at most 300 ms.
   Status failure() noexcept;
 
-  // Who has not entered the collective, which may have ended: asks the ranks, for at most 300 ms. None where it never
-  // began, or nobody can be asked any more.
+  // Returns the ranks that have not entered the collective, which may have ended; queries them for at most 300 ms.
+  // Empty if the collective never began, or if the ranks cannot be queried any more.
   std::vector<int> missing_from(const Operation& operation);
 
  private:
@@ -99,13 +101,13 @@ class Communicator final : public messaging::InboxListener {
   void on_overflow(Status reason) noexcept override;
   bool has_ended(uint32_t sequence) noexcept override;
 
-  // All below: the progress owner only.
+  // All methods below: progress owner only.
   void begin(Operation& operation) noexcept;
   void on_run_finished(Operation& operation) noexcept;
   void finish(Operation& operation) noexcept;
   const Status& obstacle(const Operation& operation) const noexcept;
 
-  // Ends the group's collectives: this rank found out and tells the others, or was told.
+  // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
   void abort_quietly(const std::string& reason) noexcept;
@@ -115,16 +117,16 @@ class Communicator final : public messaging::InboxListener {
   void on_peer_lost(transport::PeerId peer) noexcept;
   Status loss_of(int rank) const;
   enum class DeviceCheck : uint8_t { kNothing, kFailed, kAsking };
-  // Whether the device hook has brought the group down just now, or will once the others have told how far they are.
+  // Reports whether the device hook has failed the group just now (kFailed), or will after the ranks have answered.
   DeviceCheck check_device_hook() noexcept;
   bool is_asking() const noexcept { return asked_for_fault_at_ && failure_.ok(); }
-  // Closed or aborted, with nothing in flight.
+  // Returns whether the group is closed or aborted, with nothing in flight.
   bool is_finished() const noexcept { return !aborted_.ok() && running_.empty(); }
   void fail_in_fork(Operation& operation) noexcept;
   // Takes the communicator out of the engine, which is shutting down or losing this group.
   void leave() noexcept;
 
-  // Deadlines: the first look at an overdue collective asks all ranks how far they are; the answers name the culprit.
+  // Deadlines: when a collective is first found overdue, all ranks are queried. The error names ranks by their answers.
   void tick(sync::Clock::time_point now) noexcept;
   sync::Clock::time_point inquire() noexcept;
   std::string latest_calls();
@@ -147,10 +149,10 @@ class Communicator final : public messaging::InboxListener {
   Engine& engine_;
   const std::string name_;
   const messaging::Team team_;
-  std::optional<messaging::Inbox> inbox_;  // none once the engine has shut down
+  std::optional<messaging::Inbox> inbox_;  // empty after the engine has shut down
   std::atomic<uint32_t> num_started_{0};
   const uint32_t track_;            // in traces
-  CallRecord latest_;               // collective that has begun; what an inquiry is answered with
+  CallRecord latest_;               // the collective that began last; answers to progress queries carry it
   Published<CallRecord> launched_;  // the device hook's latest collective
   IntrusiveList<Operation> running_;
   Status failure_;                   // of the collectives
@@ -158,8 +160,8 @@ class Communicator final : public messaging::InboxListener {
   std::atomic<bool> broken_{false};  // one of the two is not ok
   DeviceHook* device_hook_ = nullptr;
 
-  std::optional<sync::Clock::time_point> asked_at_;            // while a collective is overdue
-  std::optional<sync::Clock::time_point> asked_for_fault_at_;  // once the device hook has timed out
+  std::optional<sync::Clock::time_point> asked_at_;            // set while a collective is overdue
+  std::optional<sync::Clock::time_point> asked_for_fault_at_;  // set after the device hook has timed out
   Answers answers_;
 };
 

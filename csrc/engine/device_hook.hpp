@@ -1,24 +1,28 @@
-// The part of a group that works outside the engine, on a GPU, and shares the group's fate.
+// Interface to the part of a group that works on a GPU, outside the engine. If either part fails, the whole group
+// fails.
 //
-// The engine calls it with the progress token held: it must neither block nor call back.
+//   communicator.set_device_hook(&hook);      // the engine calls it from now on
+//   communicator.set_device_hook(nullptr);    // the engine does not call it after this returns
+//
+// The caller owns the hook. The engine calls it with the progress token held: it must neither block nor call back.
 #pragma once
 
 #include "base/status.hpp"
 
 namespace axon::engine {
 
-// Behind what a user is told whose message may have gone the other part's way.
+// Appended to the error of a send or receive whose message may have gone to the GPU side, or from it.
 inline constexpr const char* kMeetingUnderTags = " CPU and CUDA tensors meet under tags other than 0.";
 
 class DeviceHook {
  public:
-  // The group has failed or was aborted: every wait for a peer is to end. More than once, perhaps.
+  // The group has failed or was aborted: every wait for a peer must end. May be called more than once.
   virtual void on_failed(const Status& reason) noexcept = 0;
 
-  // This rank is gone: waits for it are to end, unless what it sent before has come.
+  // This rank is gone: waits for it must end, unless what it sent before has arrived.
   virtual void on_rank_lost(int rank, const Status& reason) noexcept = 0;
 
-  // What has gone wrong over there, asked every now and then; anything but ok ends the group's collectives.
+  // Returns the device side's fault; called periodically. Anything but ok ends the group's collectives.
   virtual Status fault() noexcept = 0;
 
  protected:

@@ -1,12 +1,11 @@
-// What threads sleep on that drive the engine.
+// The descriptors on which the threads that drive the engine sleep. Owned by the engine.
 //
 //   background thread   an event that any thread can ring, the processes of the peers on this host, and, in deep sleep
 //                       only, the transport's event descriptor
-//   a waiter            the transport's event descriptor, and an event of its own: while one blocks, the background
-//                       thread does not
+//   waiter              the transport's event descriptor, and an event of its own; while a waiter blocks on them, the
+//                       background thread does not wait for the transport
 //
-// The kernel makes a process's descriptor readable the moment the process ends, whatever the transport believes: over
-// shared memory UCX never notices.
+// The kernel makes a pidfd readable the moment its process ends. UCX's shared memory transport never reports that.
 #pragma once
 
 #include <array>
@@ -26,8 +25,8 @@
 namespace axon::engine {
 
 enum class Sleep : uint8_t {
-  kLight,  // does not hear the transport: for short sleeps while others drive
-  kDeep,   // hears it; arm the transport first
+  kLight,  // does not wait for the transport: for short sleeps while other threads drive
+  kDeep,   // also wakes on the transport's events; arm the transport first
 };
 
 class Doorbell {
@@ -35,23 +34,24 @@ class Doorbell {
   // Throws std::runtime_error when the process is out of descriptors. `transport_fd` is the transport's event_fd().
   explicit Doorbell(int transport_fd);
 
-  // Ends the background thread's sleep in progress, or its next one.
+  // Ends the background thread's current sleep, or its next one.
   void ring() noexcept;
-  // Ends the waiter's likewise.
+  // Ends the waiter's current sleep, or its next one.
   void ring_waiter() noexcept;
 
-  // From now on sleep() tells when the process ends. Fails if it has ended already (kPeerLost), or if no descriptor is
-  // left for it (kResourceExhausted). Progress owner only.
+  // From now on sleep() reports the end of this process. Fails if it has ended already (kPeerLost), or if no file
+  // descriptor is left for it (kResourceExhausted). Progress owner only.
   Status watch(int32_t pid, transport::PeerId peer);
 
-  // Sleeps until rung, something came (kDeep), a watched process ended, or the time is over. Returns the peers whose
-  // processes have ended, each once. Background thread only; the span is valid until the next call.
+  // Sleeps until rung, until the transport has an event (kDeep), until a watched process ends, or for `at_most`.
+  // Returns the peers whose processes have ended, each once. Background thread only; the span is valid until the next
+  // call.
   std::span<const transport::PeerId> sleep(Sleep depth, std::chrono::microseconds at_most) noexcept;
 
-  // A waiter's sleep, one thread at a time; arm the transport first. Returns whether the transport has something.
+  // Sleep of a waiter, one thread at a time; arm the transport first. Returns whether the transport has an event.
   bool block_on_events(std::chrono::microseconds at_most) noexcept;
 
-  // Gives back all descriptors. Once the background thread has ended; whatever is called from then on does nothing.
+  // Closes all descriptors. Call it after the background thread has ended; all later calls do nothing.
   void close() noexcept;
 
  private:
@@ -73,9 +73,9 @@ class Doorbell {
   FileDescriptor deep_;   // light_ and the transport
   std::mutex mutex_;
   std::vector<FileDescriptor> watched_;  // guarded by mutex_; processes that have not ended
-  std::vector<PolledProcess> polled_;    // guarded by mutex_; likewise, where no descriptor is to be had
-  std::atomic<size_t> num_polled_{0};    // of these: a hint
-  sync::Clock::time_point next_look_{};  // at them; background thread only
+  std::vector<PolledProcess> polled_;    // guarded by mutex_; processes that pidfd_open does not serve
+  std::atomic<size_t> num_polled_{0};    // size of polled_: a hint
+  sync::Clock::time_point next_look_{};  // next check of polled_; background thread only
   std::array<transport::PeerId, kMostEvents> ended_{};
 };
 

@@ -1,10 +1,10 @@
-// The one engine of a process: transport, peers and progress, shared by all groups and all clients.
+// The engine of a process: transport, peers and progress, shared by all groups and all clients. One per process.
 //
-//   Engine& engine = Engine::instance();       // starts it; throws std::runtime_error when the transport cannot start
-//   const OwnAddress own = engine.make_address();    // exchange own.address() through a store …
-//   Result<…> formed = engine.form({.name = name, .rank = rank, .addresses = all_ranks_addresses});
+//   Engine& engine = Engine::instance();            // starts it; throws std::runtime_error if the transport cannot
+//   start const OwnAddress own = engine.make_address();   // exchange own.address() through a store
+//   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = name, .rank = rank, .addresses = addresses});
 //
-// Threads: docs/threading.md. Everything private belongs to the progress owner.
+// Threads: docs/threading.md. All private members belong to the progress owner.
 #pragma once
 
 #include <array>
@@ -41,100 +41,102 @@ class EngineHold;
 
 class Engine final : private messaging::ControlHandler, private Driver {
  public:
-  // Tests bring their own transport and say which host they are on; everybody else uses instance().
+  // Tests pass their own transport and host identity; all other code uses instance().
   Engine(std::unique_ptr<transport::Transport> transport, uint64_t host, collectives::AlgorithmOverrides overrides);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   static Engine& instance();
-  // The same, for a caller that is going to form a group or to open a client.
+  // Like instance(), for a caller that is about to form a group or to open a client.
   static EngineHold hold_instance();
-  // Ends the process's engine, if it has one. For exit.
+  // Ends the process's engine, if there is one. For exit.
   static void shut_down_instance() noexcept;
-  // Ends it if no group and no client uses it. For the moment before a fork: the child can start an engine then, which
-  // UCX does not allow as long as the parent's lives. Does nothing in a callback of the engine's. Without Python's
-  // lock.
+  // Ends the engine if no group and no client uses it. Called before a fork: the child can then start an engine, which
+  // UCX does not allow while the parent's engine lives. Does nothing in a callback of the engine. Call it without
+  // Python's lock.
   static void end_unused_instance() noexcept;
 
-  // A fresh address for each group to join. From here on messages for that group are kept until it is formed or given
-  // up.
+  // Returns a fresh address for a group to join. Messages for that group are kept until it is formed or the address is
+  // destroyed.
   OwnAddress make_address();
 
-  // All ranks' addresses are there: nobody is asked or waited for.
+  // Forms a group of the processes at `addresses`. Neither queries nor waits for other ranks.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);
 
-  // Whether a group of this size may be formed: see check_room(). Before its address is made, which lets others
-  // connect.
+  // Checks whether a group of this size may be formed, see check_room(). Call it before make_address(), which lets
+  // other ranks connect.
   Status check_room_for_group(size_t num_ranks);
 
-  // For clients beside process groups, see engine/client.hpp. Fails once the engine is shut down.
+  // For clients, see engine/client.hpp. Fails after the engine is shut down.
   Status enter(Client& client);
   void submit(Submission& item) noexcept;
-  // The same, but from within a complete() the item is left to whoever delivers: what is submitted in answer to what
-  // has come does not nest, however much comes meanwhile.
+  // Like submit(), but within a complete() the thread that completes begins the item later. So items that answer
+  // messages do not nest, however many messages arrive.
   void submit_after_completion(Submission& item) noexcept;
-  // This thread is within a complete(), and so is not to wait for others of these.
+  // Returns whether this thread is within a complete(), where it must not wait for other completions.
   static bool is_completing() noexcept;
-  // Refuses what waits at its sender, soon: any thread, also the progress owner and those that must not drive.
+  // Soon refuses a payload that waits at its sender. Any thread, also the progress owner and threads that must not
+  // drive.
   void refuse_later(void* rendezvous) noexcept;
-  // True when `finished`, which a complete() sets; false at the deadline. Drives as long as something has moved within
-  // its spin budget, then sleeps.
+  // Returns true when `finished` is set by a complete(), and false at the deadline. Drives while something has moved
+  // within the spin budget, then sleeps.
   bool wait(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
             sync::Clock::duration spin_budget = pace::kSpinBudget) noexcept {
     return progress_->wait(finished, deadline, spin_budget);
   }
-  // What has come by now is looked at, as far as that is bounded, before it returns: for whoever is about to act on
-  // something that has come before, of which there may be news. Drives; not within anything that the progress owner
-  // calls.
+  // Handles the messages that have arrived by now, up to a bound. For a caller that acts on an earlier message, about
+  // which a later one may have arrived. Drives, so nothing that the progress owner calls may use it.
   void catch_up() noexcept;
-  // Neither that nor `then`, by coarse_now(), is so recent that this process may not have been stopped since.
+  // Returns whether events may have been missed: the last catch_up() and `then` (by coarse_now()) are both old enough
+  // that this process may have been stopped since.
   bool has_events_since(std::chrono::milliseconds then) const noexcept;
-  // For those who set a flag outside a complete() that others wait for.
+  // For threads that set a flag on which other threads wait, outside a complete().
   void nudge() noexcept { progress_->nudge(); }
   template <typename Action>
   auto exclusively(Action action) {
     return progress_->exclusively(std::move(action));
   }
-  // Progress owner only, as all that follows.
-  // The peer of this process, met now or in an earlier group.
+  // Progress owner only, as are the following methods down to num_neighbours().
+  // Returns the peer of this process, added now or by an earlier group.
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
-  // Whether so many further peers, and all that have been met, find the file descriptors that they need. Whoever runs
-  // out of them within UCX ends there: its listener closes for good at the first connection that it cannot accept
-  // (UCX 1.22).
+  // Checks whether enough file descriptors are left for this many new peers and for all known ones. A process that
+  // runs out of them within UCX cannot recover: the listener closes for good at the first connection that it cannot
+  // accept (UCX 1.22).
   Status check_room(size_t num_new_peers) const;
   const PeerAddress& address() const noexcept { return address_; }
   messaging::Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
-  // Once the flag is not 0, which a device writes.
+  // Calls the waiter after the flag, which a device writes, has become nonzero.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
   void wake() noexcept { progress_->wake(); }
-  // Whether the peer has proven that it is on this host: it shares the kernel and the namespaces of processes, network
-  // and shared memory, and its pid means something here.
+  // Returns whether the peer has proven that it is on this host: it shares the kernel and the namespaces of processes,
+  // network and shared memory, and its pid is valid here.
   bool shares_host(transport::PeerId peer) const noexcept { return peers_[peer].shares_host; }
-  // Another process of this host.
+  // Returns whether the peer is another process of this host.
   bool is_neighbour(transport::PeerId peer) const noexcept {
     return shares_host(peer) && peers_[peer].address.pid != address_.pid;
   }
-  // Other processes of this host that have been met and are there.
+  // Returns the number of known processes of this host, this one excluded, that are not lost.
   int num_neighbours() const noexcept { return num_neighbours_; }
 
-  // Messages from outside all groups, or that came twice, and rings that no peer writes; see Messenger.
+  // Returns the number of refused messages (from outside all groups, or repeated) and rings; see Messenger.
   uint64_t num_refused();
 
-  // A process of this host was killed in the midst of writing where all of them write, and nothing of theirs gets here
-  // any more. All groups have ended, and can be formed anew: instance() is another engine then.
+  // Returns whether the receive queue is wedged: a process of this host was killed while it wrote to the queue that all
+  // of them share, so none of their messages arrive any more. All groups have ended and can be formed anew: instance()
+  // returns another engine then.
   bool is_wedged() const noexcept { return is_wedged_.load(std::memory_order_acquire); }
 
-  // This process is a fork of the engine's own: the memory is there, the thread is not, and the connections are its
-  // parent's. Nothing of the engine may be used then; what can be asked for all the same fails with this.
+  // Returns whether this process is a fork of the process that owns the engine. It has the memory, but not the thread,
+  // and the connections are its parent's. The engine must not be used then; calls that check for it fail with forked().
   bool is_forked() const noexcept { return num_forks() != born_after_; }
   static Status forked();
 
-  // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Whatever is started
-  // later fails. Idempotent.
+  // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Operations that are
+  // started later fail. Idempotent.
   void shut_down() noexcept;
-  // The transport is closed, and the thread has ended.
+  // Returns whether the transport is closed and the thread has ended.
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
 
  private:
@@ -158,7 +160,7 @@ class Engine final : private messaging::ControlHandler, private Driver {
   void on_wedged(transport::PeerId killed) noexcept;
   void light_beacon();
   bool is_here(const PeerAddress& peer_address) const;
-  // As check_room(), for those of them that have not been met.
+  // Like check_room(), for those of the addresses that are not known yet.
   Status check_room_for(std::span<const PeerAddress> addresses) const;
   Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
 
@@ -186,10 +188,10 @@ class Engine final : private messaging::ControlHandler, private Driver {
   void finish_completed() noexcept;
   void release_rested() noexcept;
 
-  std::unique_ptr<transport::Transport> transport_;  // none once shut down
-  PeerAddress address_;                              // this process's, but for the key
+  std::unique_ptr<transport::Transport> transport_;  // null after shut_down()
+  PeerAddress address_;                              // this process's, except for the key
   const collectives::AlgorithmOverrides overrides_;
-  std::optional<HostBeacon> beacon_;  // none: nobody can tell that this process is on their host
+  std::optional<HostBeacon> beacon_;  // empty: other processes cannot tell that this one is on their host
   const uint32_t born_after_ = num_forks();
   messaging::Messenger messenger_;
   Doorbell doorbell_;
@@ -199,19 +201,19 @@ class Engine final : private messaging::ControlHandler, private Driver {
   std::vector<Communicator*> communicators_;
   std::vector<Client*> clients_;
 
-  Submissions submitted_;                   // by any thread, taken by the progress owner
+  Submissions submitted_;                   // pushed by any thread, taken by the progress owner
   std::vector<Operation*> awaiting_start_;  // begun, in order, waiting for their inputs
   IntrusiveList<FlagWaiter> flag_waiters_;  // waiting for their flags
   IntrusiveList<Operation> finished_;       // run to the end, not yet finished
-  IntrusiveList<Operation> restless_;       // finished, but the transport still has their memory
-  QueueNode* completions_ = nullptr;        // in order; completions_end_ is its last
+  IntrusiveList<Operation> restless_;       // finished, but the transport still uses their memory
+  QueueNode* completions_ = nullptr;        // in order; completions_end_ is the last one
   QueueNode* completions_end_ = nullptr;
   size_t num_running_ = 0;
-  int num_neighbours_ = 0;  // that are not lost
+  int num_neighbours_ = 0;  // excluding lost ones
   sync::Clock::time_point next_tick_{};
   bool shut_down_ = false;
-  Status wedged_;                       // why, if it is_wedged()
-  std::atomic<bool> is_wedged_{false};  // release behind wedged_
+  Status wedged_;                       // the reason, if is_wedged()
+  std::atomic<bool> is_wedged_{false};  // released after wedged_ is written
   std::atomic<bool> has_ended_{false};
   std::atomic<int> num_holds_{0};
   std::atomic<std::chrono::milliseconds> caught_up_at_{};
@@ -219,10 +221,11 @@ class Engine final : private messaging::ControlHandler, private Driver {
   std::optional<Progress> progress_;  // last: its thread uses all of the above
 };
 
-// The process's engine, which is not taken for an unused one as long as this lives.
+// Keeps the process's engine in use: end_unused_instance() does not end it while a hold exists.
 class EngineHold {
  public:
-  // Relaxed: made under the lock under which the count is looked at, and whoever lets go has joined the engine before.
+  // Relaxed: the hold is made under the lock under which the count is read. A holder has joined the engine before it
+  // drops the hold.
   explicit EngineHold(Engine& engine) noexcept : engine_(engine) {
     engine_.num_holds_.fetch_add(1, std::memory_order_relaxed);
   }

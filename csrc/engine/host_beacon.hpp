@@ -1,13 +1,13 @@
 // Proof that two processes share a kernel and a network namespace.
 //
-// An identity that both read somewhere proves nothing: machines cloned from one snapshot have the same boot id and the
-// same namespace numbers. So each engine binds a socket to a random name in the kernel's abstract namespace, and
-// another process looks whether it can address that name: it can exactly if it is there.
+// An identity that both processes read proves nothing: machines cloned from one snapshot have the same boot id and the
+// same namespace numbers. So each engine binds a socket to a random name in the kernel's abstract namespace. Another
+// process can connect to that name exactly if it shares the kernel and the network namespace.
 //
-//   Result<HostBeacon> beacon = HostBeacon::light(peer_address.process);     // lit for as long as it lives
-//   … HostBeacon::look_for(theirs.process) …                         // true: they are here, and alive
+//   Result<HostBeacon> beacon = HostBeacon::light(peer_address.process);   // the name exists while `beacon` lives
+//   Result<bool> is_here = HostBeacon::look_for(theirs.process);           // true: the process is here, and alive
 //
-// Nothing is ever sent or received by these sockets. docs/adr/0032-prove-that-peers-share-a-host.md.
+// Nothing is ever sent or received through these sockets. docs/adr/0032-prove-that-peers-share-a-host.md.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ class HostBeacon {
 
   static Result<HostBeacon> light(const Name& name);
 
-  // Whether a beacon of this name is lit in this process's kernel and network namespace. Fails where this process
-  // cannot look, as when it has no descriptor left. Never blocks.
+  // Returns whether a beacon of this name exists in this process's kernel and network namespace. Fails if this process
+  // cannot check, for example if no file descriptor is left. Never blocks.
   static Result<bool> look_for(const Name& name);
 
  private:

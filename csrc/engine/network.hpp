@@ -1,5 +1,5 @@
-// The transport that the process's engine uses, with what the environment and this system leave it: rings, above
-// fragments, above UCX.
+// Opens the transport of the process's engine, as the environment and this system allow: rings on top of TCP fragments
+// on top of UCX. The caller owns it.
 #pragma once
 
 #include <memory>

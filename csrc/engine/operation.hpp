@@ -1,12 +1,12 @@
-// One call of a user: a collective, a send or a receive, from its start until nothing of it moves any more.
+// One call of a user: a collective, a send or a receive, from its start until no transfer of it is in progress.
 //
-// A client derives from it, fills in the public fields, and hands it to Communicator::start. From then on the engine
-// reads the fields and refers to the object until on_released(), which is the engine's last touch. Memory that the
-// arguments point to lives as long.
+// A user of the engine derives from it, fills in the public fields, and passes it to Communicator::start. From then on
+// the engine reads the fields and refers to the object until on_released(), which is its last access. The memory that
+// the arguments point to must live as long.
 //
 //   started ──► on_finished() ──► finished (wait() returns) ──► on_released() (no transfer touches its memory)
 //
-// Usually all of that comes at once; only an operation that failed with data in flight is released later than finished.
+// Usually the last three coincide. Only an operation that failed with data in flight is released later than finished.
 #pragma once
 
 #include <atomic>
@@ -31,20 +31,21 @@ class Communicator;
 
 class Operation : public ListNode<Operation>, private Submission {
  public:
-  // Filled in by the client. The spans in `arguments` and the strings are borrowed until on_released().
+  // Filled in by the user. The spans in `arguments` and the strings must stay valid until on_released().
   collectives::CollectiveArguments
       arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
   Direction direction = Direction::kCollective;
-  int peer = -1;     // point to point: the other rank; −1 receives from anyone
+  int peer = -1;     // point to point: the other rank; −1 receives from any rank
   uint32_t tag = 0;  // point to point
-  // What all ranks must agree on: the tensor's elements, or all ranks' together; 0 where sizes may differ by rank.
+  // A count on which all ranks must agree: the elements of the tensor, or of all ranks' together. 0 where sizes may
+  // differ by rank.
   uint64_t num_elements = 0;
   Shape shape;
-  std::string_view call_site;  // the line of the program that calls, if it is to be told; never goes away
+  std::string_view call_site;  // the line of the program that calls, or empty; the text is never freed
   std::chrono::milliseconds timeout{0};
-  // If given: a flag that a device sets to something other than 0 once the inputs are there; nothing moves before.
+  // Optional: a device sets this flag to a nonzero value when the inputs are ready; no data moves before.
   const std::atomic<uint32_t>* start_flag = nullptr;
-  // If given: a flag that is set to 1 once the operation is finished, for a device that waits.
+  // Optional: set to 1 after the operation is finished, for a device that waits for it.
   std::atomic<uint32_t>* done_flag = nullptr;
 
   Operation() = default;
@@ -54,23 +55,23 @@ class Operation : public ListNode<Operation>, private Submission {
   // Final after finished() is true; readable by any thread.
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
   const Status& status() const noexcept { return status_; }
-  // The rank that sent, after a receive from anyone.
+  // The rank that sent the message, after a receive from any rank.
   int source() const noexcept { return source_; }
   // The group's count of collectives, from 1; 0 for point to point.
   uint32_t sequence() const noexcept { return sequence_; }
 
-  // What is left of it for messages once it is gone.
+  // Returns what errors and traces need to describe the operation after it is gone.
   CallRecord record() const;
   // "all_reduce #5 (float32[4, 256], SUM)"
   std::string describe() const { return record().describe(); }
-  // What every message of it carries: the user's call, and how it is done.
+  // Returns the fingerprint that each of its messages carries: the user's call and the algorithm.
   transport::Fingerprint fingerprint(uint8_t algorithm) const noexcept;
 
  protected:
   virtual ~Operation() = default;
 
-  // Called once each, in this order, by whichever thread drives, without any lock: may start and await other
-  // operations. In on_finished() status() is final already; finished() turns true after it.
+  // Called once each, in this order, by the thread that drives, without any lock: may start and await other operations.
+  // In on_finished() status() is already final; finished() turns true after it.
   virtual void on_finished() noexcept {}
   virtual void on_released() noexcept = 0;
 
@@ -82,7 +83,7 @@ class Operation : public ListNode<Operation>, private Submission {
   void begin() noexcept override;
   void complete() noexcept override;
 
-  // The whole life of the operation on the wire.
+  // Runs the operation's whole exchange of messages.
   Task<Status> run();
   SizeClassPool& size_class_pool() noexcept { return exchange_->size_class_pool(); }
 
@@ -95,7 +96,7 @@ class Operation : public ListNode<Operation>, private Submission {
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
-  bool released_ = false;               // nothing moves any more; set before it is queued for completion
+  bool released_ = false;               // no transfer is in progress; set before it is queued for completion
   sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
 };
 

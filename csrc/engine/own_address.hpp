@@ -1,11 +1,10 @@
-// This process's address for a group that it is going to form. What the other ranks send to the group before it is
-// formed here is kept for as long as this lives; if the group has not been formed by then, nobody ever takes it, and it
-// is let go.
+// This process's address for a group that it is about to form. Messages that the other ranks send to the group before
+// it is formed here are kept while this lives. If the group has not been formed by then, they are dropped.
 //
 //   const OwnAddress own = engine.make_address();
-//   … put own.address() where the other ranks read it, read theirs, engine.form(…) …
+//   store.set(key, own.address().encode());   // the other ranks read it; read theirs, then call engine.form(…)
 //
-// Goes before its engine does, on any thread.
+// Must be destroyed before its engine, on any thread.
 #pragma once
 
 #include <utility>

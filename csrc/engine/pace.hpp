@@ -1,4 +1,4 @@
-// How long those who drive the engine spin and sleep. tests/model has a file of this name with fewer rounds.
+// How long the threads that drive the engine spin and sleep. tests/model has a file of this name with fewer rounds.
 #pragma once
 
 #include <chrono>
@@ -8,33 +8,33 @@ namespace axon::pace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-// How long a waiter drives although nothing moves, before it sleeps. Waking it costs its peer a system call and itself
-// some 50 µs: spin for as long as a peer's own work between two collectives usually takes.
+// How long a waiter drives while nothing moves, before it sleeps. A wake-up costs its peer a system call and itself
+// some 50 µs, so it spins for as long as a peer's own work between two collectives usually takes.
 inline constexpr milliseconds kSpinBudget{4};
-// Rounds that move nothing before a waiter offers its core to others: ranks may outnumber cores.
+// Rounds that move nothing before a waiter yields its core: ranks may outnumber cores.
 inline constexpr unsigned kRoundsBeforeYield = 64;
-// … or before it pauses: a pause takes as long as a round or two, and what is answered at once would come amid it.
+// … or before it executes a pause instruction: a pause takes as long as a round or two, and would delay quick answers.
 inline constexpr unsigned kRoundsBeforePause = 16;
 inline constexpr unsigned kRoundsBetweenClockReads = 32;
-// So many idle rounds that take so long have given the core to others: there are too few. Who sleeps is then served
-// before who spins, so for some time waiters give up after kRoundsBeforeYield, and the background thread sleeps until
-// the transport has something: for kShortestOversubscribed, twice as long each time that it is found anew, half as long
-// when not.
+// If this many idle rounds take this long, other threads used the core: the host is oversubscribed. The scheduler then
+// serves sleeping threads before spinning ones. So for some time waiters give up after kRoundsBeforeYield, and the
+// background thread sleeps until the transport has an event. That time starts at kShortestOversubscribed, doubles each
+// time the host is found oversubscribed again, and halves when it is not.
 inline constexpr microseconds kContended{500};
 inline constexpr milliseconds kShortestOversubscribed{2};
 inline constexpr milliseconds kLongestOversubscribed{128};
 
-// The background thread: drives without pause for so long after something moved …
+// The background thread drives without pause for this long after something moved …
 inline constexpr microseconds kHot{100};
-// … then sleeps, and only after so long dares to make senders pay for its wake-up.
+// … then sleeps briefly, and only after this long blocks, which makes senders pay for its wake-up.
 inline constexpr milliseconds kWarm{5};
 inline constexpr microseconds kShortSleep{50};
 inline constexpr microseconds kLongSleep{500};
-inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are looked after in between
-// … or is idle while a waiter blocks, who may not tell when it goes where processes outnumber cores.
+inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are checked in between
+// … or is idle while a waiter blocks. The waiter may not report its end if processes outnumber cores.
 inline constexpr milliseconds kIdle{5};
-inline constexpr milliseconds kDeepSleepIdle{500};  // until a fault of a device hook is seen
-// However busy, it looks after the peers' processes once in so many rounds, as every sleep does.
+inline constexpr milliseconds kDeepSleepIdle{500};  // bounds the time until a fault of a device hook is seen
+// When busy, it checks the peers' processes once per this many rounds; every sleep checks them, too.
 inline constexpr unsigned kRoundsBetweenLooks = 4096;
 
 }  // namespace axon::pace

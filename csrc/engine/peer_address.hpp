@@ -1,4 +1,8 @@
-// What a process tells the others about itself when a group forms: one small blob a rank, exchanged through the store.
+// What a process tells the other ranks about itself when a group forms: one small blob per rank, exchanged through the
+// store.
+//
+//   std::vector<uint8_t> blob = peer_address.encode();
+//   Result<PeerAddress> decoded = PeerAddress::decode(blob);
 #pragma once
 
 #include <array>
@@ -12,14 +16,14 @@
 namespace axon::engine {
 
 struct PeerAddress {
-  uint64_t key = 0;                   // random, fresh for every group formed: messages to this rank have to name it
-  std::array<uint64_t, 2> process{};  // random, for the life of the process: the same peer in every group
+  uint64_t key = 0;                   // random, fresh for every group formed: messages to this rank must carry it
+  std::array<uint64_t, 2> process{};  // random, for the life of the process: identifies the peer across groups
   uint64_t host = 0;                  // equal for processes that may share memory: a claim (engine/host_beacon.hpp)
-  int32_t pid = 0;                    // in that pid namespace
-  std::vector<std::byte> transport_address;  // the transport's
+  int32_t pid = 0;                    // in the process's pid namespace
+  std::vector<std::byte> transport_address;  // opaque to the engine
 
   std::vector<uint8_t> encode() const;
-  // Refuses truncated, foreign and other-version blobs, saying which.
+  // Rejects truncated blobs, foreign blobs and other versions; the error says which.
   static Result<PeerAddress> decode(std::span<const uint8_t> blob);
 };
 

@@ -1,5 +1,5 @@
-// A process that is looked at now and then, where no descriptor tells of its end: before Linux 5.3, or where a seccomp
-// profile refuses pidfd_open, as those of Docker before 20.10 do.
+// A process that is polled for its end where no pidfd can report it: before Linux 5.3, or where a seccomp profile
+// refuses pidfd_open, as those of Docker before 20.10 do. Owned by the doorbell.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,12 @@ namespace axon::engine {
 
 class PolledProcess {
  public:
-  // kPeerLost: it has ended. kTransport: /proc does not show it.
+  // Fails with kPeerLost if the process has ended, and with kTransport if /proc does not show it.
   static Result<PolledProcess> find(int32_t pid, transport::PeerId peer);
 
   transport::PeerId peer() const noexcept { return peer_; }
-  // Also once another process has its number, and while its parent has not asked for how it ended. A few microseconds.
+  // Returns whether the process has ended, also if another process has its pid now, or if its parent has not reaped it
+  // yet. Takes a few microseconds.
   bool has_ended() const noexcept;
 
  private:

@@ -1,16 +1,19 @@
-// Who moves the data: whoever waits. One token guards the engine; its owner drives everything.
+// Progress of the engine: the threads that wait drive it. One token guards the engine; its owner, the progress owner,
+// drives everything.
 //
-//   submitter   takes the token if it is free and posts inline; else the progress owner finds the submission
-//   waiter      takes the token and drives until its own operation is finished; cannot get it: sleeps until it can.
-//               Once nothing has moved for a while it blocks: sleeps in the transport's event descriptor
-//   background  one thread, for what nobody waits for. Never competes with a waiter, and is idle while one blocks;
-//               sleeps while traffic is hot, and blocks once it has been quiet for a while; to the network, if nobody
-//               else sends, in its sleeps, too
+//   submitter   takes the token if it is free and posts inline; otherwise the progress owner finds the submission
+//   waiter      takes the token and drives until its own operation is finished; if the token is taken, sleeps until it
+//               is free. After nothing has moved for a while, it blocks on the transport's event descriptor
+//   background  one thread, for operations on which no thread waits. Never competes with a waiter, and is idle while
+//               one blocks. Sleeps briefly while traffic is hot, and blocks after it has been quiet for a while. If no
+//               other process of this host may send, its brief sleeps also block on the network's events
 //
 // Lost wake-ups are the risk here. Two rules prevent them:
-//   1. whoever releases the token looks for submissions afterwards, and takes it again if there are any;
-//   2. a sleeper counts itself (sequentially consistent) before it looks at what it sleeps on, and whoever changes that
-//      looks at the count afterwards.
+//   1. a thread that releases the token checks for submissions afterwards, and takes the token again if there are any;
+//   2. a sleeper counts itself (sequentially consistent) before it checks its condition, and a thread that changes the
+//      condition reads the count afterwards.
+//
+// Owned by the engine. Methods may be called by any thread unless they say otherwise.
 #pragma once
 
 #include <chrono>
@@ -25,25 +28,28 @@
 
 namespace axon::engine {
 
-// What the progress owner does. All but complete() are called with the token held.
+// What the progress owner runs. All methods but complete() are called with the token held.
 class Driver {
  public:
-  // One round over everything that can move; returns how much did.
+  // Runs one round over everything that can move, and returns how many items moved.
   virtual unsigned drive() noexcept = 0;
-  // Looks after deadlines; called every few milliseconds at the most.
+  // Checks deadlines; called at most every few milliseconds.
   virtual void tick(sync::Clock::time_point now) noexcept = 0;
-  virtual bool has_submissions() const noexcept = 0;  // without the token, too
+  virtual bool has_submissions() const noexcept = 0;  // also called without the token
   virtual bool has_running() const noexcept = 0;
-  // Something that was sent, by operations that may be over, moves only while somebody drives.
+  // Returns whether the transport holds sent data, perhaps of finished operations, that moves only while a thread
+  // drives.
   virtual bool holds_back() const noexcept = 0;
-  // Something is awaited that can only be seen by looking: a flag in memory that a device writes.
+  // Returns whether something is awaited that only polling shows: a flag in memory that a device writes.
   virtual bool has_flag_waiters() const noexcept = 0;
-  // Processes of this host may send, which costs them a system call where one blocks. The network's costs nobody.
+  // Returns whether processes of this host may send: a blocked receiver costs them a system call. It costs network
+  // senders nothing.
   virtual bool has_neighbours() const noexcept = 0;
-  // Before sleeping in the transport's event descriptor. False: there is more to drive, or nothing ever will be.
+  // Called before sleeping on the transport's event descriptor. Returns false if there is more to drive, or if no event
+  // will ever come.
   virtual bool arm() noexcept = 0;
   virtual void on_process_ended(transport::PeerId peer) noexcept = 0;
-  // The chain of those to be told; complete() tells them, after the token has been released.
+  // Returns the chain of items to complete; complete() runs them after the token has been released.
   virtual QueueNode* take_completions() noexcept = 0;
   virtual bool has_completions() const noexcept = 0;
   virtual void complete(QueueNode* chain) noexcept = 0;
@@ -59,14 +65,16 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Ends the background thread. Nothing moves by itself afterwards.
+  // Ends the background thread. Afterwards only calling threads drive.
   void stop() noexcept;
 
-  // After a submission: drives it, unless somebody else holds the token, who looks for submissions once it is released.
+  // Drives after a submission, unless another thread holds the token: that one checks for submissions after its
+  // release.
   void pump() noexcept {
     pump([] {});
   }
-  // The same, of something that need not be submitted where the token is free: begins it, and drives. False: it is not.
+  // Like pump(), for an item that need not be submitted if the token is free: calls `begin`, and drives. Returns false
+  // if the token is not free.
   template <typename Begin>
   bool pump(Begin begin) noexcept {
     if (!try_acquire()) return false;
@@ -76,33 +84,33 @@ class Progress {
     return true;
   }
 
-  // Whether this is the background thread, which must not wait for operations.
+  // Returns whether this is the background thread, which must not wait for operations.
   static bool is_background() noexcept;
 
-  // Makes sure that the background thread looks after what is running.
+  // Makes sure that the background thread drives what is running.
   void wake() noexcept;
-  // Something waits for a flag from now on: nobody may go on blocking. Progress owner only.
+  // An operation waits for a flag from now on: no thread may stay blocked. Progress owner only.
   void wake_to_look() noexcept;
 
-  // Drives, or sleeps while others drive, until `finished`, which complete() sets (true), or the deadline (false).
-  // Blocks once nothing has moved for as long as its spin budget; a follower sleeps at once, and drives only while
-  // the background thread is away.
+  // Drives, or sleeps while other threads drive, until complete() sets `finished` (returns true), or the deadline has
+  // passed (returns false). Blocks after nothing has moved for its spin budget. A follower sleeps at once, and drives
+  // only while the background thread is away.
   static constexpr sync::Clock::duration kFollower{-1};
   bool wait(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
             sync::Clock::duration spin_budget = pace::kSpinBudget) noexcept;
 
-  // Lets all who sleep in wait() look at what they wait for, which somebody else than complete() has set.
+  // Makes all threads that sleep in wait() check their conditions, after code other than complete() has set one.
   void nudge() noexcept {
     for_token_.notify();
     notify_of_end();
   }
 
-  // From now on there are more processes here than cores: whoever waits sleeps soon. Progress owner only.
+  // From now on more processes than cores run here, so waiters sleep soon. Progress owner only.
   void set_oversubscribed() noexcept { oversubscribed_until_ = sync::Clock::time_point::max(); }
-  // And no longer. Progress owner only.
+  // Ends set_oversubscribed(). Progress owner only.
   void clear_oversubscribed() noexcept { oversubscribed_until_ = {}; }
 
-  // Runs `action` as progress owner. Not from inside another one.
+  // Runs `action` as progress owner. Must not be nested.
   template <typename Action>
   auto exclusively(Action action) {
     acquire();
@@ -125,8 +133,8 @@ class Progress {
   void notify_of_end() noexcept;
   Pause spin(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
              sync::Clock::duration spin_budget) noexcept;
-  // A round that keeps the background thread busy if something has moved, which is returned. Those of pump() and
-  // release() do not: they begin what has been submitted, and who submits says whether somebody waits.
+  // Runs a round and returns whether something moved, which keeps the background thread busy. The rounds of pump() and
+  // release() do not: they begin submissions, and the submitter says whether a thread waits.
   bool drive_and_count() noexcept;
   bool may_block() const noexcept;
   bool is_oversubscribed() noexcept;
@@ -143,15 +151,15 @@ class Progress {
   Doorbell& doorbell_;
 
   sync::atomic<bool> token_{false};               // true: held
-  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(): progress owners that only spin yield
+  sync::atomic<uint32_t> num_contenders_{0};      // threads in acquire(), to which spinning progress owners yield
   sync::atomic<uint64_t> num_busy_rounds_{0};     // rounds that moved something, by any progress owner
-  sync::atomic<bool> deeply_asleep_{false};       // the background thread, in the transport's event descriptor
-  sync::atomic<bool> background_blocks_{false};   // the background thread, to the transport: what comes wakes it
-  sync::atomic<bool> waiter_blocks_{false};       // one of those in wait(), in its place
-  sync::atomic<bool> background_is_away_{false};  // in a callback, or at the trace's file, and so does not drive
+  sync::atomic<bool> deeply_asleep_{false};       // the background thread sleeps on the transport's event descriptor
+  sync::atomic<bool> background_blocks_{false};   // the background thread has armed the transport: messages wake it
+  sync::atomic<bool> waiter_blocks_{false};       // a thread in wait() has armed the transport instead
+  sync::atomic<bool> background_is_away_{false};  // in a callback, or writing the trace, and so does not drive
   sync::atomic<bool> stopping_{false};
-  Sleepers for_token_;  // until it is released; or their operation is finished, which somebody else may do
-  Sleepers for_end_;    // of their operation, which another waiter or the background thread drives; or until it cannot
+  Sleepers for_token_;  // wait for the token's release, or for their operation, which another thread may finish
+  Sleepers for_end_;    // wait for their operation, which another thread drives, or until the background thread is away
 
   // Progress owner only.
   sync::Clock::time_point oversubscribed_until_{};
@@ -162,7 +170,7 @@ class Progress {
   sync::Clock::time_point busy_at_{};
   sync::Clock::time_point traced_at_{};
 
-  sync::thread thread_;  // last: starts when all else is there
+  sync::thread thread_;  // last: it starts after all other members are constructed
 };
 
 }  // namespace axon::engine

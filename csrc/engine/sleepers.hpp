@@ -1,8 +1,12 @@
-// Threads that sleep until something has changed, for whoever changes it: at no cost while nobody sleeps, and without
-// waking those whom the change does not concern, which would cost a system call and a change of threads.
+// Threads that sleep until a condition changes. notify() is cheap while none sleep, and wakes only threads whose
+// condition holds: another wake-up would cost a system call and a context switch.
 //
-// A sleeper counts itself before it looks at what it sleeps on, and whoever changes that looks at the count afterwards,
-// both sequentially consistent: one of the two sees the other.
+// A sleeper counts itself before it checks its condition, and a thread that changes the condition reads the count
+// afterwards, both sequentially consistent. So one of the two sees the other.
+//
+//   sleepers.sleep_until(deadline, [&] { return flag.load(); });   // any thread
+//   flag.store(true);
+//   sleepers.notify();                                             // any thread
 #pragma once
 
 #include <mutex>
@@ -14,10 +18,10 @@ namespace axon::engine {
 
 class Sleepers {
  public:
-  // After a change: wakes those whose condition holds now.
+  // Call it after a change: wakes the threads whose condition holds now.
   void notify() noexcept {
     if (num_sleepers_.load() == 0) return;
-    const std::lock_guard lock(mutex_);  // a sleeper that has looked but does not sleep yet goes first
+    const std::lock_guard lock(mutex_);  // a sleeper that has checked but does not sleep yet goes first
     for (Sleeper* sleeper = sleepers_.front(); sleeper != nullptr; sleeper = sleepers_.next(*sleeper)) {
       if (sleeper->holds(sleeper->condition)) sleeper->changed.notify_all();
     }
@@ -25,7 +29,7 @@ class Sleepers {
 
   bool any() const noexcept { return num_sleepers_.load() != 0; }
 
-  // The condition is looked at by those who notify, too.
+  // Threads that call notify() evaluate the condition, too.
   template <typename Condition>
   void sleep_until(sync::Clock::time_point deadline, Condition condition) noexcept {
     num_sleepers_.fetch_add(1);
@@ -42,7 +46,7 @@ class Sleepers {
   }
 
  private:
-  // On its thread's stack.
+  // Lives on its thread's stack.
   struct Sleeper : ListNode<Sleeper> {
     void* condition = nullptr;
     bool (*holds)(void* condition) = nullptr;

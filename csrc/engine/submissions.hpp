@@ -1,5 +1,5 @@
-// What any thread hands to the progress owner: a stack that is pushed to by all and taken whole, so that
-// neither waits for the other.
+// A lock-free stack of items that any thread pushes and the progress owner takes as a whole. Neither side waits for the
+// other. Items stay owned by their submitters.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace axon::engine {
 
-// What is handed over, linked in a chain. Also what a driver hands back, to be told after the token has been released.
+// A node of a chain of items: submitted ones, and those that a driver completes after the token has been released.
 struct QueueNode {
   QueueNode* next = nullptr;
 };
@@ -22,10 +22,11 @@ class Submissions {
     } while (!top_.compare_exchange_weak(top, &item));
   }
 
-  // Sequentially consistent: whoever has released the token looks after it, whoever has pushed tries to take it after.
+  // Sequentially consistent: a thread that releases the token calls this afterwards, and a thread that pushes tries to
+  // take the token afterwards.
   bool empty() const noexcept { return top_.load() == nullptr; }
 
-  // A chain, in the order of their pushes.
+  // Returns a chain of the items in the order in which they were pushed.
   QueueNode* take_all() noexcept {
     if (top_.load(std::memory_order_relaxed) == nullptr) return nullptr;
     QueueNode* in_order = nullptr;
