@@ -5,7 +5,7 @@
 
 namespace axon::engine {
 
-// More would not fit into the notice that tells the other ranks.
+// More ranks would not fit into the notice to the other ranks.
 static constexpr size_t kMostNamed = 16;
 
 bool Answers::all_since(sync::Clock::time_point asked_at) const noexcept {

@@ -8,7 +8,7 @@
 
 namespace axon::engine {
 
-// Longer ones would overflow the clock.
+// Longer timeouts would overflow the clock.
 static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
 Communicator::Communicator(Engine& engine, std::string name, messaging::Team team)
@@ -54,7 +54,7 @@ bool Communicator::wait(Operation& operation, sync::Clock::time_point deadline) 
   return engine_.progress_->wait(operation.finished_, deadline);
 }
 
-// In this process's memory alone. What its parent had in flight is never released here: the engine stays as it was.
+// Changes this process's memory only. What its parent had in flight is never released here: the engine stays unchanged.
 void Communicator::fail_in_fork(Operation& operation) noexcept {
   const Status reason = Engine::forked();
   operation.status_ = Status(reason.code(), signed_text(operation.describe() + ": " + reason.message()));
@@ -86,7 +86,7 @@ Result<PeerPath> Communicator::path_to(int rank) {
   });
 }
 
-// Why this operation cannot even begin; ok if it can.
+// Returns why this operation cannot begin, or ok if it can.
 const Status& Communicator::obstacle(const Operation& operation) const noexcept {
   return aborted_.ok() && operation.direction == Direction::kCollective ? failure_ : aborted_;
 }

@@ -1,4 +1,4 @@
-// How a group fails, and who is told: of failures here, at other ranks, and of ranks that are gone.
+// How a group fails, and which ranks are notified: failures here, at other ranks, and ranks that are gone.
 #include <algorithm>
 
 #include "engine/communicator.hpp"
@@ -6,7 +6,7 @@
 
 namespace axon::engine {
 
-// What a failure notice may carry: within one eager message of any transport.
+// The longest text of a failure notice. It fits into one eager message of any transport.
 static constexpr size_t kLongestNotice = 4096;
 
 void Communicator::fail(Status reason) noexcept {
@@ -29,8 +29,8 @@ void Communicator::abort(std::string reason) noexcept {
   if (engine_.is_forked()) return;
   engine_.progress_->exclusively([&] {
     if (!inbox_) return;
-    engine_.settle();  // what was called before has been sent, and counts as such
-    // Others may hear of this before they hear why, from another rank.
+    engine_.settle();  // operations that were started before are sent, and counted as sent
+    // Other ranks may receive this notice before another rank's notice tells them the reason.
     const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
     if (aborted_.ok()) notify_others(transport::OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
     abort_quietly(reason);
@@ -108,7 +108,7 @@ void Communicator::on_control(const transport::MessageHeader& header, const tran
   }
 }
 
-// What it had sent still comes; nothing that it was to receive is taken any more.
+// What the rank had sent still arrives, but it receives nothing any more.
 void Communicator::on_departure(int source, uint32_t num_sent, Status reason) noexcept {
   for (Operation* operation = running_.front(); operation != nullptr; operation = running_.next(*operation)) {
     const bool sends_there = operation->direction == Direction::kSend && operation->peer == source;
@@ -140,15 +140,15 @@ Status Communicator::on_mismatch(const transport::MessageHeader& theirs, const t
   return mismatch;
 }
 
-// A message has been dropped, so nothing that this group does can be relied on any more.
+// A message has been dropped, so no result of this group is reliable any more.
 void Communicator::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
   notify_others(transport::OperationKind::kDeparture, reason);
   end(std::move(reason));
 }
 
-// Not once the collectives have failed: of those that this rank was told to end others may still be sending, and they
-// are told why, rather than that a message was refused.
+// Returns false after the collectives have failed: other ranks may still send for those that this rank ended when it
+// was notified. They must get the reason of the failure, rather than that a message was refused.
 bool Communicator::has_ended(uint32_t sequence) noexcept {
   const auto is_it = [&](const Operation& operation) {
     return operation.direction == Direction::kCollective && operation.sequence_ == sequence;
@@ -156,7 +156,7 @@ bool Communicator::has_ended(uint32_t sequence) noexcept {
   return failure_.ok() && aborted_.ok() && running_.find(is_it) == nullptr;
 }
 
-// What has come last from each of the other ranks, as far as it tells where they are.
+// Describes the latest message from each of the other ranks, which shows how far they are.
 std::string Communicator::last_messages() const {
   static constexpr int kMostNamed = 16;
   std::string text;

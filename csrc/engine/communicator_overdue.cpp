@@ -1,4 +1,4 @@
-// Operations that take too long: who is asked, whom the error names.
+// Operations that take too long: which ranks are queried, and which ones the error names.
 #include <thread>
 
 #include "base/trace.hpp"
@@ -7,9 +7,9 @@
 
 namespace axon::engine {
 
-// How long ranks may take to say how far they are once an operation is overdue. The error is due within a second.
+// How long ranks may take to answer a progress query about an overdue operation. The error is due within a second.
 static constexpr std::chrono::milliseconds kAnswerTimeout{300};
-// How often a waiter that has asked looks for the answers.
+// How often a waiter checks for the answers to its query.
 static constexpr std::chrono::milliseconds kAnswerPoll{5};
 
 Communicator::DeviceCheck Communicator::check_device_hook() noexcept {
@@ -31,7 +31,7 @@ Status Communicator::failure() noexcept {
   if (engine_.is_forked()) return Engine::forked();
   DeviceCheck check = DeviceCheck::kAsking;
   const auto look = [&] {
-    engine_.drive();  // brings the answers, even to a callback on the background thread, where nobody else would
+    engine_.drive();  // receives the answers, even in a callback on the background thread, where no other thread would
     check = check_device_hook();
     if (check == DeviceCheck::kFailed) engine_.settle();
     return aborted_.ok() ? failure_.clone() : aborted_.clone();
@@ -78,10 +78,10 @@ void Communicator::tick(sync::Clock::time_point now) noexcept {
     }
     operation = next;
   }
-  if (!overdue) asked_at_.reset();  // it came after all; the next one that is overdue asks anew
+  if (!overdue) asked_at_.reset();  // it finished after all; the next overdue collective sends new queries
 }
 
-// Returns when: answers from then on are to this question.
+// Queries all ranks and returns the time: answers from then on are to this query.
 sync::Clock::time_point Communicator::inquire() noexcept {
   const sync::Clock::time_point asked_at = sync::Clock::now();
   answers_.record(rank(), latest_.sequence, latest_calls());
@@ -89,15 +89,15 @@ sync::Clock::time_point Communicator::inquire() noexcept {
   return asked_at;
 }
 
-// Whether what is known says who is to blame, or nobody will say more.
+// Returns whether the answers suffice to name the missing ranks, or no further answers are expected.
 bool Communicator::heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept {
   if (sync::Clock::now() >= asked_at + kAnswerTimeout) return true;
-  if (!is_running(operation)) return false;  // whoever ended it is about to tell
+  if (!is_running(operation)) return false;  // the thread that ended it is about to complete it
   return operation.direction != Direction::kCollective || answers_.all_since(asked_at);
 }
 
 void Communicator::time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept {
-  // A collective's finish() tells the group, with the operation's name.
+  // A collective's finish() notifies the group, with the operation's name.
   operation.exchange_->fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) +
                                                             " ms. " + findings(operation, asked_at)));
 }
@@ -142,7 +142,7 @@ Status Communicator::give_up_waiting(Operation& operation, sync::Clock::time_poi
                             std::to_string(operation.timeout.count()) + " ms."));
 }
 
-// " Held back here until rank 1 receives earlier messages …"; empty where nothing is.
+// Returns " Flow control holds messages back here: …", or an empty text if no message waits for credit.
 std::string Communicator::held_back(messaging::Exchange& exchange) {
   std::string ranks;
   for (const int other : exchange.ranks_behind())
@@ -154,19 +154,19 @@ std::string Communicator::held_back(messaging::Exchange& exchange) {
          " messages for each rank).";
 }
 
-// Who is to blame, as far as the answers tell.
+// Says which ranks the operation waits for, as far as the answers tell.
 std::string Communicator::findings(Operation& operation, sync::Clock::time_point asked_at) {
   if (!is_running(operation)) return "It has ended, but a callback of another one holds up its report.";
   std::string text;
   if (operation.direction == Direction::kCollective) text = answers_.findings(operation.sequence_, asked_at) + " ";
   if (operation.start_flag != nullptr && operation.start_flag->load(std::memory_order_acquire) == 0) {
-    return text + "Its inputs are not there yet: this rank's device has not come to it.";
+    return text + "This rank's GPU has not reached this operation yet, so its inputs are not ready.";
   }
   std::string awaited;
   for (const int other : operation.exchange_->ranks_awaited()) {
     awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
   }
-  text += awaited.empty() ? "No message has come." : awaited + ".";
+  text += awaited.empty() ? "No message has arrived." : awaited + ".";
   text += held_back(*operation.exchange_);
   const bool goes_to_device_hook = device_hook_ != nullptr && operation.tag == 0 && operation.done_flag == nullptr;
   if (operation.direction != Direction::kCollective && goes_to_device_hook) text += kMeetingUnderTags;

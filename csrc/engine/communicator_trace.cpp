@@ -1,5 +1,5 @@
-// What a trace shows of a group's operations: from the call to the end of those of the engine, and the launch of
-// kernels.
+// The events of a group's operations in a trace: from the call to the end for operations of the engine, and the launch
+// of kernels.
 #include <algorithm>
 #include <functional>
 #include <numeric>

@@ -18,7 +18,7 @@
 
 namespace axon::engine {
 
-// What an epoll event carries: a process's descriptor and its peer, or one of two marks.
+// The data of an epoll event: a process's descriptor and its peer, or one of two marks.
 static constexpr uint64_t kBackgroundEvent = UINT64_MAX;
 static constexpr uint64_t kOther = UINT64_MAX - 1;
 
@@ -37,7 +37,7 @@ static FileDescriptor make_event() {
 
 static void ring(const FileDescriptor& event) noexcept {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof one);  // full only if rung already
+  [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof one);  // fails only if already rung
 }
 
 static void silence(const FileDescriptor& event) noexcept {
@@ -67,8 +67,7 @@ Doorbell::Doorbell(int transport_fd)
   add(deep_, transport_fd, kOther);
 }
 
-// Held while a descriptor is in use, which close() waits for: sequentially consistent, so one of the two sees the
-// other.
+// Held while a descriptor is in use; close() waits for it. Sequentially consistent, so one of the two sees the other.
 class Doorbell::Pass {
  public:
   explicit Pass(Doorbell& doorbell) noexcept : doorbell_(doorbell) { doorbell_.num_inside_.fetch_add(1); }
@@ -93,7 +92,7 @@ void Doorbell::ring_waiter() noexcept {
 void Doorbell::close() noexcept {
   ring_waiter();
   is_closed_.store(true);
-  while (num_inside_.load() != 0) std::this_thread::yield();  // a listener, which has been rung
+  while (num_inside_.load() != 0) std::this_thread::yield();  // for a blocked waiter, which has been rung
   const std::lock_guard lock(mutex_);
   watched_.clear();
   polled_.clear();
@@ -131,7 +130,7 @@ Status Doorbell::watch_without_descriptor(int32_t pid, transport::PeerId peer, i
   return Status();
 }
 
-// Adds those that have ended to `ended_`, of which there are `num_ended` already, and returns how many there are then.
+// Appends the peers of ended processes to `ended_`, which has `num_ended` entries, and returns the new count.
 size_t Doorbell::look_at_polled(size_t num_ended) noexcept {
   const auto now = sync::Clock::now();
   if (now < next_look_) return num_ended;
@@ -146,7 +145,7 @@ size_t Doorbell::look_at_polled(size_t num_ended) noexcept {
   return num_ended;
 }
 
-// Taken out by hand: a forked child may hold a copy, and closing ours alone would leave it in the set.
+// Removes the descriptor explicitly: a forked child may hold a copy, and closing ours alone would leave it in the set.
 void Doorbell::forget(int process) noexcept {
   epoll_ctl(light_.get(), EPOLL_CTL_DEL, process, nullptr);
   const std::lock_guard lock(mutex_);

@@ -18,17 +18,18 @@ namespace axon::engine {
 
 static constexpr std::chrono::milliseconds kTickInterval{10};
 static constexpr int kFlushTimeoutMs = 1000;
-// What a process sent before it ended still counts; others may keep sending meanwhile. What lies here is only read.
+// What a process sent before it ended still counts, but others may keep sending meanwhile. kUnreadDrainTime applies if
+// messages of the process are already here and need only be read.
 static constexpr std::chrono::milliseconds kDrainTime{20};
 static constexpr std::chrono::milliseconds kUnreadDrainTime{1000};
-// What we send to ourselves takes microseconds, but for a living process that is not given a core while it writes.
+// A message to this process itself takes microseconds, unless a living process loses its core while it writes.
 static constexpr std::chrono::milliseconds kReceiveQueueCheckTimeout{500};
-// For words that others wait for before they are given up.
+// For notices on which other ranks wait, before their receivers are marked lost.
 static constexpr std::chrono::milliseconds kNoticeTime{10};
 
 namespace {
 
-// A control message's text and completion, in the engine's pool until the transport is done with it.
+// A control message's text and completion, in the engine's pool until the transport has completed it.
 struct ControlSend : transport::Completion {
   SizeClassPool* pool;
   size_t num_bytes;
@@ -43,7 +44,7 @@ struct ControlSend : transport::Completion {
 
 }  // namespace
 
-// Those that this process may run on.
+// Returns the number of cores on which this process may run.
 static int num_cores() noexcept {
   cpu_set_t cores;
   return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
@@ -105,8 +106,8 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
     if (!wedged_.ok()) return wedged_.clone();
     if (!messenger_.expects(specification.addresses[static_cast<size_t>(specification.rank)].key)) {
-      return Status(ErrorCode::kInvalidArgument, "the address of rank " + std::to_string(specification.rank) +
-                                                     ", this process, is not one that it has made");
+      return Status(ErrorCode::kInvalidArgument, "the address given for rank " + std::to_string(specification.rank) +
+                                                     ", this process, does not come from make_address()");
     }
     messaging::Team team{.rank = specification.rank, .peers = {}, .keys = {}};
     if (Status room = check_room_for(specification.addresses); !room.ok()) {
@@ -164,7 +165,7 @@ Status Engine::enter(Client& client) {
   });
 }
 
-// What was submitted before it begins before it.
+// Items that were submitted earlier begin earlier.
 void Engine::submit(Submission& item) noexcept {
   const auto begin = [&] {
     begin_submitted();
@@ -177,9 +178,9 @@ void Engine::submit(Submission& item) noexcept {
   progress_->pump();
 }
 
-// A whole ring of small messages, 16 at a time, and what the network brings meanwhile.
+// Reads a whole ring of small messages, 16 at a time, and what the network brings meanwhile.
 static constexpr unsigned kMostRoundsToCatchUp = 512;
-// Whoever has run all along looks more often.
+// A process that has run all along looks more often than this.
 static constexpr std::chrono::milliseconds kMostRecent{20};
 
 void Engine::catch_up() noexcept {
@@ -238,7 +239,7 @@ size_t Engine::begin_submitted() noexcept {
   return num_begun;
 }
 
-// Those whose inputs have come, or that have failed and will find out.
+// Starts operations whose inputs are ready, and those that have failed, which then end.
 size_t Engine::start_flagged() noexcept {
   size_t num_opened = 0;
   for (size_t i = 0; i < awaiting_start_.size();) {
@@ -261,7 +262,7 @@ void Engine::wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) 
   progress_->wake_to_look();
 }
 
-// What one of them does may unlink others.
+// A waiter's callback may unlink other waiters.
 size_t Engine::run_flag_waiters() noexcept {
   IntrusiveList<FlagWaiter> opened;
   for (FlagWaiter* item = flag_waiters_.front(); item != nullptr;) {
@@ -279,18 +280,18 @@ size_t Engine::run_flag_waiters() noexcept {
 
 unsigned Engine::drive() noexcept {
   const size_t num_begun = begin_submitted() + start_flagged() + run_flag_waiters();
-  if (num_begun != 0) {  // what failed at its beginning, before anything comes for it: others are to hear why first
+  if (num_begun != 0) {  // before messages arrive for operations that failed at once: peers must get the reason first
     messenger_.run_ready();
     finish_completed();
   }
-  if (shut_down_) return 0;  // all communicators are aborted: what has begun is over
+  if (shut_down_) return 0;  // all communicators are aborted, so all operations have ended
   const unsigned num_moved = messenger_.progress();
   finish_completed();
   if (num_moved != 0) release_rested();
   return num_moved + static_cast<unsigned>(num_begun);
 }
 
-// Lets everything come to its end that can without the network: after failures.
+// Completes everything that can complete without the network; called after failures.
 void Engine::settle() noexcept {
   begin_submitted();
   start_flagged();
@@ -372,7 +373,7 @@ void Engine::send_control(transport::PeerId peer, const transport::MessageHeader
   }
 }
 
-// What came before it may be all that an operation waits for: that one has not failed.
+// An operation may have got its last message just before this one: it must complete before the notice can fail it.
 void Engine::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   messenger_.run_ready();
   finish_completed();
@@ -397,12 +398,13 @@ void Engine::on_process_ended(transport::PeerId peer) noexcept {
   if (wedged_.ok() && !transport_->check_receive_queue(kReceiveQueueCheckTimeout)) on_wedged(peer);
 }
 
-// Who is in a group with this process hears of it: what we send still gets there.
+// Notifies the ranks of all groups: messages from this process still arrive there.
 void Engine::on_wedged(transport::PeerId killed) noexcept {
   wedged_ = Status(ErrorCode::kPeerLost,
-                   "this process hears nothing from its host any more: process " +
+                   "this process no longer receives messages from its host: process " +
                        std::to_string(peers_[killed].address.pid) +
-                       " was killed in the midst of writing to it (openucx/ucx#10370). New groups are not concerned");
+                       " was killed while it wrote to the receive queue (openucx/ucx#10370). Groups formed later are "
+                       "unaffected");
   log::warn(wedged_.message());
   for (Communicator* communicator : communicators_) communicator->on_overflow(wedged_.clone());
   const sync::Clock::time_point deadline = sync::Clock::now() + kNoticeTime;
@@ -447,12 +449,12 @@ void Engine::shut_down() noexcept {
     transport_->flush(kFlushTimeoutMs);
     messenger_.discard_strangers();
     if (const uint64_t refused = messenger_.num_refused(); refused != 0) {
-      log::info("messages refused, as from no member of a group or repeated: " + std::to_string(refused));
+      log::info("refused messages (repeated, or not from a member of a group): " + std::to_string(refused));
     }
     transport_.reset();
     beacon_.reset();
     while (FlagWaiter* item = flag_waiters_.pop_front()) item->on_flag_set();
-    while (Operation* operation = restless_.pop_front()) {  // nobody moves their memory any more
+    while (Operation* operation = restless_.pop_front()) {  // no transfer touches their memory any more
       operation->exchange_.reset();
       operation->released_ = true;
       post(*operation);

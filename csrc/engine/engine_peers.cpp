@@ -1,4 +1,5 @@
-// Which processes an engine may meet: whether they are of this host, and whether there is room for them.
+// The processes to which an engine may connect: whether they are on this host, and whether descriptors are left for
+// them.
 #include <algorithm>
 
 #include "base/log.hpp"
@@ -7,9 +8,10 @@
 
 namespace axon::engine {
 
-// Of a peer: its process, and either its bell and a ring that is not read yet, or two sockets.
+// Per peer: its pidfd, and either its doorbell and a ring that is not read yet, or two sockets.
 static constexpr size_t kDescriptorsOfAPeer = 3;
-// For what is open for a moment only: rings that are mapped, connections that are accepted, files of the program.
+// For descriptors that are open for a moment only: rings being mapped, connections being accepted, files of the
+// program.
 static constexpr size_t kSpareDescriptors = 8;
 
 Status Engine::check_room(size_t num_new_peers) const {
@@ -19,7 +21,7 @@ Status Engine::check_room(size_t num_new_peers) const {
   return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
 }
 
-// Once for all of them: what is to come is summed over all peers.
+// One check for all of them, since the descriptors still to be opened are summed over all peers.
 Status Engine::check_room_for(std::span<const PeerAddress> addresses) const {
   const auto is_new = [this](const PeerAddress& peer_address) { return !peer_of_.contains(peer_address.process); };
   const auto num_new = static_cast<size_t>(std::ranges::count_if(addresses, is_new));
@@ -28,13 +30,13 @@ Status Engine::check_room_for(std::span<const PeerAddress> addresses) const {
 
 Status Engine::check_room_for_group(size_t num_ranks) {
   return progress_->exclusively([&] {
-    const size_t num_known = peer_of_.size();  // most likely they are in this group, too; form() looks again
+    const size_t num_known = peer_of_.size();  // most likely they are in this group, too; form() checks again
     return check_room(num_ranks > num_known ? num_ranks - num_known : 0);
   });
 }
 
-// The address's word for it is not enough: hosts that were cloned from one snapshot have the same identity. What is not
-// proven is of another host, and reached by the network, which tells by itself when it is gone.
+// The host in the address is only a claim: hosts cloned from one snapshot have the same identity. A peer without proof
+// counts as being on another host and is reached by the network, which reports its end itself.
 bool Engine::is_here(const PeerAddress& peer_address) const {
   if (peer_address.process == address_.process) return true;
   if (peer_address.host != address_.host || !beacon_) return false;
@@ -43,7 +45,7 @@ bool Engine::is_here(const PeerAddress& peer_address) const {
     log::warn("messages to process " + std::to_string(peer_address.pid) +
               " take the network: " + seen.status().message());
   } else if (!seen.value()) {
-    log::info("process " + std::to_string(peer_address.pid) + " claims to be of this host, but is not here");
+    log::info("process " + std::to_string(peer_address.pid) + " claims to be on this host, but has no beacon here");
   }
   return seen.ok() && seen.value();
 }

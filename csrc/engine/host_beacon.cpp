@@ -21,7 +21,7 @@ struct Address {
   const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&value); }
 };
 
-// A name that begins with a zero byte is none of a file's.
+// A name that begins with a zero byte belongs to no file.
 Address address_of(const HostBeacon::Name& name) noexcept {
   Address address;
   address.value.sun_family = AF_UNIX;
@@ -44,18 +44,18 @@ Result<FileDescriptor> open_socket() {
 
 }  // namespace
 
-// A forked child would keep the name of a process that has ended.
+// Withheld from forks: a forked child would keep the name after its parent has ended.
 Result<HostBeacon> HostBeacon::light(const Name& name) {
   Result<FileDescriptor> socket = open_socket();
   if (!socket.ok()) return std::move(socket.status());
   socket.value().withhold_from_forks();
   const Address address = address_of(name);
   if (::bind(socket.value().get(), address.get(), address.num_bytes) != 0) return failed("bind of a host beacon");
-  ::shutdown(socket.value().get(), SHUT_RD);  // whoever sends to it is refused
+  ::shutdown(socket.value().get(), SHUT_RD);  // datagrams to it are refused
   return HostBeacon(std::move(socket).value());
 }
 
-// A datagram socket is connected by this process alone: the other one takes no part in it.
+// connect() of a datagram socket involves this process alone: the other one does nothing.
 Result<bool> HostBeacon::look_for(const Name& name) {
   Result<FileDescriptor> socket = open_socket();
   if (!socket.ok()) return std::move(socket.status());

@@ -1,4 +1,4 @@
-// The process's own engine, with what the environment says.
+// The process's own engine, configured by the environment.
 #include <pthread.h>
 
 #include <algorithm>
@@ -20,13 +20,13 @@ namespace axon::engine {
 
 namespace {
 
-// Never destroyed: groups that outlive the interpreter's exit handlers still find it, shut down.
+// Never destroyed: groups that outlive the interpreter's exit handlers still find the engine, shut down.
 struct Instance {
   std::mutex mutex;
   Engine* engine = nullptr;
-  std::vector<Engine*> former;    // wedged, or ended before a fork: groups that are over still belong to them
-  uint64_t num_holds = 0;         // that have been taken so far
-  bool was_used_at_fork = false;  // by the parent: UCX's state of this process refers to a thread of the parent's
+  std::vector<Engine*> former;    // wedged, or ended before a fork: groups that have ended still refer to them
+  uint64_t num_holds = 0;         // holds taken so far
+  bool was_used_at_fork = false;  // by the parent: UCX's state in this process refers to a thread of the parent
 
   bool has_live_engine() const noexcept {
     const auto is_live = [](const Engine* each) { return each != nullptr && !each->has_ended(); };
@@ -39,7 +39,7 @@ Instance& process_instance() {
   return *instance;
 }
 
-// A fork waits until no other thread changes what the child gets a copy of.
+// A fork waits until no other thread changes the state that the child copies.
 void before_fork() {
   process_instance().mutex.lock();
 }
@@ -72,7 +72,7 @@ Engine* make_engine() {
 
 }  // namespace
 
-// With the lock held.
+// The caller holds the lock.
 static Engine& engine_of(Instance& instance) {
   if (instance.was_used_at_fork) throw std::runtime_error("torch_axon: " + Engine::forked().message());
   if (instance.engine != nullptr && instance.engine->is_wedged()) {
@@ -108,7 +108,7 @@ void Engine::shut_down_instance() noexcept {
   trace::close();
 }
 
-// Engines are looked at and ended without the lock: what they deliver meanwhile may wait for Python.
+// Engines are checked and ended without the lock, since their completions may wait for Python.
 void Engine::end_unused_instance() noexcept {
   if (is_completing() || Progress::is_background()) return;
   Instance& instance = process_instance();
@@ -125,11 +125,11 @@ void Engine::end_unused_instance() noexcept {
     if (engine->has_ended() || engine->is_used()) continue;
     {
       const std::lock_guard lock(instance.mutex);
-      if (instance.num_holds != num_holds) return;  // somebody has come to use it since
+      if (instance.num_holds != num_holds) return;  // a caller has taken a hold meanwhile
       if (engine == instance.engine) instance.former.push_back(std::exchange(instance.engine, nullptr));
     }
     engine->shut_down();
-    while (!engine->has_ended()) std::this_thread::yield();  // where another thread that forks is ending it
+    while (!engine->has_ended()) std::this_thread::yield();  // another thread that forks may be ending it
   }
 }
 

@@ -21,10 +21,10 @@ bool is_set(const std::string& ucx_name) {
   return config::is_set("UCX_" + ucx_name) || config::is_set("AXON_UCX_" + ucx_name);
 }
 
-// What UCX is to use, unless the user says otherwise. No SysV segments: they are attached late, and one whose owner has
-// left meanwhile is an error on stdout; a killed owner leaves them behind. No CUDA: UCX is given host memory alone.
-// And room for 216 bytes behind a header in an element of a queue in shared memory, not 88: a call with a small tensor
-// goes into one, which takes 1.36 µs there and back, not 1.60 (a call alone from C++, 64 bytes).
+// UCX's settings, unless the user sets them. No SysV segments: they are attached late, and UCX prints an error to
+// stdout if a segment's owner has left meanwhile; a killed owner leaks them. No CUDA: UCX gets only host memory. An
+// element of a queue in shared memory gets room for 216 bytes after its header, not 88. So a call with a small tensor
+// fits into one element, which takes 1.36 µs for a round trip, not 1.60 (a single call from C++, 64 bytes).
 transport::UcxOptions ucx_options(UcxMemory memory) {
   transport::UcxOptions options;
   const auto set = [&](const std::string& name, const char* value) {
@@ -35,7 +35,7 @@ transport::UcxOptions ucx_options(UcxMemory memory) {
   return options;
 }
 
-// UCX's own shared memory takes 4.2 MiB of /dev/shm for each process; without rings it is what carries small messages.
+// UCX's own shared memory takes 4.2 MiB of /dev/shm per process; without rings it carries small messages.
 constexpr size_t kUcxMemory = size_t{5} << 20;
 
 Result<std::unique_ptr<transport::Transport>> open_ucx_without_memory(const std::string& why) {
@@ -45,9 +45,9 @@ Result<std::unique_ptr<transport::Transport>> open_ucx_without_memory(const std:
   return open_ucx_transport(ucx_options(UcxMemory::kNone));
 }
 
-// Rings need no /dev/shm: their memory has no name and no size but the process's own. Whom a ring does not reach, as a
-// process of another user, UCX's memory does not reach either: both are opened by way of /proc/PID/fd. So UCX keeps to
-// TCP where there are rings.
+// Rings need no /dev/shm: their memory has no name, and counts as the process's own. Processes that a ring does not
+// reach, such as another user's, are out of reach of UCX's shared memory, too: both are opened through /proc/PID/fd. So
+// UCX is restricted to TCP where there are rings.
 Result<std::unique_ptr<transport::Transport>> open_ucx(transport::RingUse rings) {
   if (rings != transport::RingUse::kNever) return open_ucx_transport(ucx_options(UcxMemory::kNone));
   const bool is_ours_to_choose = !is_set("TLS");
@@ -56,12 +56,12 @@ Result<std::unique_ptr<transport::Transport>> open_ucx(transport::RingUse rings)
   }
   auto opened = open_ucx_transport(ucx_options(UcxMemory::kShared));
   if (opened.ok()) return opened;
-  // Others have taken the memory meanwhile, perhaps.
+  // Other processes may have taken the memory meanwhile.
   if (is_ours_to_choose) return open_ucx_without_memory(" (" + opened.status().message() + ")");
   return opened.status().followed_by("Shared memory: " + describe_shared_memory());
 }
 
-// Whether TCP paces what it sends by an estimate of the link's speed, as seen in this network namespace.
+// Returns whether TCP paces its sending by an estimate of the link's speed, as seen in this network namespace.
 bool tcp_estimates_links() {
   std::string congestion_control;
   std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> congestion_control;
@@ -81,9 +81,9 @@ transport::RingUse use_of_rings() {
 
 }  // namespace
 
-// UCX, rings and the engine above them have some 20.
+// UCX, rings and the engine itself use some 20.
 static constexpr size_t kDescriptorsOfAnEngine = 24;
-// UCX's, without which it ends the process by an assertion (UCX 1.22), and the progress thread.
+// UCX's thread, without which an assertion of UCX ends the process (UCX 1.22), and the progress thread.
 static constexpr size_t kThreadsOfAnEngine = 2;
 
 Result<std::unique_ptr<transport::Transport>> open_network() {

@@ -32,7 +32,7 @@ void Operation::begin() noexcept {
 }
 
 void Operation::complete() noexcept {
-  const bool released = released_;  // before finished(), after which another thread may set it
+  const bool released = released_;  // read before finished_ is set: another thread may change it from then on
   if (!finished()) {
     on_finished();
     if (done_flag != nullptr) done_flag->store(1, std::memory_order_release);

@@ -9,7 +9,7 @@ namespace axon::engine {
 
 namespace {
 
-// The blob: this, then the address. Fixed layout, little endian as all hosts we build for; docs/wire.md.
+// The blob: this prefix, then the transport address. Fixed layout, little-endian as all supported hosts; docs/wire.md.
 struct Prefix {
   std::array<char, 4> magic{'a', 'x', 'o', 'n'};
   uint32_t wire_version = transport::kWireVersion;
@@ -51,7 +51,7 @@ Result<PeerAddress> PeerAddress::decode(std::span<const uint8_t> blob) {
   }
   const auto transport_address = std::as_bytes(blob.subspan(sizeof prefix));
   if (transport_address.size() != prefix.address_num_bytes) {
-    return refuse("holds " + std::to_string(transport_address.size()) + " bytes of address, announces " +
+    return refuse("contains " + std::to_string(transport_address.size()) + " bytes of transport address, expected " +
                   std::to_string(prefix.address_num_bytes));
   }
   PeerAddress peer_address;

@@ -23,7 +23,8 @@ struct Facts {
   uint64_t start_time = 0;
 };
 
-// proc_pid_stat(5): the name, in parentheses, may hold anything; the state follows it, and 18 numbers later the start.
+// proc_pid_stat(5): the name, in parentheses, may contain any text. The state follows it, and the start time 18 numbers
+// later.
 Facts parse(const char* text) noexcept {
   const char* const rest = std::strrchr(text, ')');
   char state = 0;
@@ -54,12 +55,12 @@ Result<PolledProcess> PolledProcess::find(int32_t pid, transport::PeerId peer) {
   const bool exists = kill(pid, 0) == 0 || errno == EPERM;
   const std::string process = "process " + std::to_string(pid);
   if (!exists || facts.start_time != 0) return Status(ErrorCode::kPeerLost, process + " has ended");
-  return Status(ErrorCode::kTransport, process + " is not to be seen in /proc");
+  return Status(ErrorCode::kTransport, process + " is not visible in /proc");
 }
 
 bool PolledProcess::has_ended() const noexcept {
   const Facts facts = look_at(pid_);
-  if (facts.state == Facts::State::kUnknown) return false;  // no descriptor was left to look with, say
+  if (facts.state == Facts::State::kUnknown) return false;  // for example because no file descriptor was left
   return facts.state == Facts::State::kEnded || facts.start_time != start_time_;
 }
 

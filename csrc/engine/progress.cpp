@@ -11,7 +11,7 @@ namespace axon::engine {
 
 using namespace pace;
 
-// So much of a trace is missing where a process is killed.
+// A trace lacks up to this much time before the process was killed.
 static constexpr milliseconds kTraceInterval{10};
 
 Progress::Progress(Driver& driver, Doorbell& doorbell)
@@ -32,7 +32,7 @@ bool Progress::try_acquire() noexcept {
   return !token_.load(std::memory_order_relaxed) && !token_.exchange(true);
 }
 
-// A progress owner that only posts a message is done sooner than a sleep would take.
+// A progress owner that only posts a message is done sooner than this thread could sleep and wake.
 bool Progress::spin_to_acquire() noexcept {
   for (unsigned i = 0; i < pace::kRoundsBeforeYield; ++i) {
     if (num_contenders_.load() == 0 && try_acquire()) return true;
@@ -65,7 +65,7 @@ void Progress::notify_of_end() noexcept {
   if (waiter_blocks_.load()) doorbell_.ring_waiter();
 }
 
-// The background thread may have decided to sleep before this began.
+// The background thread may have decided to sleep before the messages that are held back were sent.
 void Progress::release() noexcept {
   bool is_to_look = background_blocks_.load() && driver_.holds_back();
   release_once();
@@ -107,7 +107,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, sync::Clock::time_point 
     const Pause pause = spin(finished, deadline, spin_budget_left);
     if (pause == Pause::kQuiet && spin_budget != kFollower && may_block()) {
       has_blocked = true;
-      leaves_work = true;  // unless it is seen to leave none, later
+      leaves_work = true;  // until it is found to leave none
       // When yielding on an oversubscribed host, charge only the time asleep to the spin budget.
       if (!is_oversubscribed()) spin_budget_left = {};
       const sync::Clock::time_point began = sync::Clock::now();
@@ -127,7 +127,7 @@ bool Progress::wait(const sync::atomic<bool>& finished, sync::Clock::time_point 
       if (sync::Clock::now() >= deadline) break;
     }
   }
-  if (has_blocked && leaves_work) doorbell_.ring();  // else the background thread, which is idle, would be in the way
+  if (has_blocked && leaves_work) doorbell_.ring();  // an idle background thread that wakes needlessly is in the way
   return finished.load();
 }
 
@@ -141,24 +141,25 @@ bool Progress::drive_and_count() noexcept {
   return true;
 }
 
-// A refusal tells of what has come since, or of what the transport holds back until a peer has made room.
+// If arming fails, something has arrived since, or the transport holds messages back until a peer has made room.
 Progress::Armed Progress::arm() noexcept {
   if (driver_.arm()) return Armed::kYes;
   if (drive_and_count()) return Armed::kMoved;
   return driver_.arm() ? Armed::kYes : Armed::kHeldBack;
 }
 
-// From the progress owner, who lets go of it: until the transport has something, which is told, or somebody else
-// has done or started something, or deadlines are to be looked after.
+// The progress owner calls it; it releases the token. Sleeps until the transport has an event (returns true), another
+// thread has finished or started something, or deadlines must be checked.
 bool Progress::block_on_events(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept {
   const Armed armed = arm();
-  waiter_blocks_.store(armed == Armed::kYes);  // before the token is released: who starts or ends something sees it
+  waiter_blocks_.store(armed ==
+                       Armed::kYes);  // before the token is released: threads that start or end something see it
   release();
   if (armed == Armed::kHeldBack) {
     for_end_.sleep_until(std::min(deadline, sync::Clock::now() + pace::kShortSleep), [&] { return finished.load(); });
   }
   if (armed != Armed::kYes) return true;
-  if (background_blocks_.load()) doorbell_.ring();  // one is enough
+  if (background_blocks_.load()) doorbell_.ring();  // one blocked thread is enough
   const auto time_left = std::chrono::ceil<microseconds>(deadline - sync::Clock::now());
   const auto at_most = std::clamp<microseconds>(time_left, microseconds{0}, pace::kDeepSleepRunning);
   const bool has_event = !finished.load() && doorbell_.block_on_events(at_most);
@@ -166,7 +167,7 @@ bool Progress::block_on_events(const sync::atomic<bool>& finished, sync::Clock::
   return has_event;
 }
 
-// Where another waiter blocks, or the background thread has to look for a device's flag.
+// Used where another waiter blocks, or the background thread polls a device's flag.
 void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept {
   if (!background_blocks_.load() && !waiter_blocks_.load()) doorbell_.ring();  // the background thread takes over now
   const bool alone = background_is_away_.load();
@@ -174,7 +175,7 @@ void Progress::sleep_beside_driver(const sync::atomic<bool>& finished, sync::Clo
                        [&] { return finished.load() || (!alone && background_is_away_.load()); });
 }
 
-// Progress owner only. Once it is over nobody need read the clock for it.
+// Progress owner only. Clears an expired time, so that later calls need not read the clock.
 bool Progress::is_oversubscribed() noexcept {
   if (oversubscribed_until_ == sync::Clock::time_point{}) return false;
   if (sync::Clock::now() < oversubscribed_until_) return true;
@@ -184,7 +185,7 @@ bool Progress::is_oversubscribed() noexcept {
 
 Progress::Pause Progress::spin(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
                                sync::Clock::duration spin_budget) noexcept {
-  sync::Clock::time_point looked_at{};  // not yet: what ends soon needs no clock
+  sync::Clock::time_point looked_at{};  // not read yet: an operation that ends soon needs no clock
   sync::Clock::time_point busy_at{};
   const bool oversubscribed = is_oversubscribed();
   unsigned num_idle = 0;
@@ -233,7 +234,7 @@ void Progress::run_in_background() noexcept {
   for (unsigned round = 1; !stopping_.load(); ++round) {
     write_trace();
     if (waiter_blocks_.load()) {
-      sleep(Sleep::kLight, pace::kIdle);  // or until the waiter goes, who may come again with the next operation
+      sleep(Sleep::kLight, pace::kIdle);  // or until the waiter leaves, which may return with the next operation
       sleep(Sleep::kLight, pace::kLongSleep);
       continue;
     }
@@ -252,16 +253,16 @@ void Progress::run_in_background() noexcept {
     } else if (round % kRoundsBetweenLooks == 0) {
       sleep(Sleep::kLight, microseconds{0});
     } else if (round < pace::kRoundsBeforeYield) {
-      sync::relax();  // whoever yields is served last where cores are short, and more of the message is on its way
+      sync::relax();  // on an oversubscribed host, yielding would delay the rest of a message that is on its way
     } else {
       sync::yield();
     }
   }
 }
 
-// One round as progress owner; returns how long to sleep after it, deeply if background_blocks_ is set. What has
-// moved may be a piece of something large, whatever runs here: the next is looked for at once. Where cores are short,
-// arming tells whether there is one.
+// Runs one round as progress owner. Returns how long to sleep after it, deeply if background_blocks_ is set. What has
+// moved may be a fragment of a large message, whatever runs here, so the next one is polled for at once. On an
+// oversubscribed host, arming tells whether there is one.
 microseconds Progress::drive_in_background() noexcept {
   const bool moved = drive_and_count();
   const sync::Clock::time_point now = sync::Clock::now();
@@ -283,12 +284,12 @@ microseconds Progress::drive_in_background() noexcept {
   background_blocks_.store(true);
   if (quiet < pace::kWarm) return sleep_time;
   if (oversubscribed)
-    return pace::kDeepSleepRunning;  // soon enough for deadlines of what starts meanwhile, which need not wake it
-  deeply_asleep_.store(true);        // before the token is released: whoever starts something next sees it
+    return pace::kDeepSleepRunning;  // short enough for deadlines of later operations, which need not wake the thread
+  deeply_asleep_.store(true);        // before the token is released: a thread that starts something next sees it
   return running ? pace::kDeepSleepRunning : pace::kDeepSleepIdle;
 }
 
-// Without the token: a file system may take its time, and those who wait drive meanwhile.
+// Without the token: a file system may be slow, and waiters drive meanwhile.
 void Progress::write_trace() noexcept {
   if (!trace::is_on() || sync::Clock::now() < traced_at_ + kTraceInterval) [[likely]]
     return;

@@ -131,7 +131,9 @@ TEST_P(OverdueTest, operation_whose_inputs_are_not_there_says_so) {
   auto operation = TestOperation::all_reduce({1}, 30s);
   operation->start_flag = &start_flag;
   group_[0]->start(*operation);
-  expect_parts(explain(0, *operation), {"Not entered by: rank 1 ", "Its inputs are not there yet: this rank's device"});
+  expect_parts(
+      explain(0, *operation),
+      {"Not entered by: rank 1 ", "This rank's GPU has not reached this operation yet, so its inputs are not ready"});
   group_[0]->abort("enough");
   EXPECT_TRUE(group_[0]->wait(*operation, sync::Clock::now() + 10s));
   await_release(*operation);

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr const char* kWhy = "hears nothing from its host any more";
+constexpr const char* kWhy = "no longer receives messages from its host";
 
 // Another process of this host that an engine knows, and that does nothing.
 class Neighbour {
