@@ -12,8 +12,8 @@ namespace axon::messaging {
 Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const transport::Fingerprint& fingerprint)
     : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
 
-// Requests that still move (a peer died over shared memory) rest with the transport: they must not find us any more,
-// and neither they nor the scratch that they may touch can be used again.
+// The transport still has requests whose transfers go on (a peer died over shared memory). They must not refer to this
+// exchange any more, and neither they nor the scratch memory that they may access can be reused.
 Exchange::~Exchange() {
   for (size_t i = 0; i < num_scratches_; ++i) {
     at_rest() ? messenger_.scratch_pool().give_back(scratches_[i]) : messenger_.scratch_pool().give_up(scratches_[i]);
@@ -40,7 +40,7 @@ void Exchange::fail(Status reason) noexcept {
   }
 }
 
-// Nobody waits for this request any more; if the transport has it, it goes on moving.
+// No batch waits for this request any more; if the transport has it, its transfer goes on.
 void Exchange::abandon(Request& request) noexcept {
   Batch* const batch = std::exchange(request.batch, nullptr);
   if (batch == nullptr) return;  // given up before
@@ -51,7 +51,7 @@ void Exchange::abandon(Request& request) noexcept {
       static_cast<InboxNode&>(request).unlink();
       release(request);
       break;
-    case Request::State::kRtsSent:  // later the inbox may be gone
+    case Request::State::kRtsSent:  // the credit is regained now, since the inbox may be gone later
       inbox_.flow().regain(request.header.destination);
       break;
     case Request::State::kMoving:
@@ -121,7 +121,7 @@ void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept 
   inbox_.flow().enqueue(request);
 }
 
-// Messages between two ranks are numbered as they leave: those that never do leave no gap.
+// Messages between two ranks are numbered when they are sent: those that are never sent leave no gap.
 void Exchange::transmit(Request& send) noexcept {
   const uint32_t destination = send.header.destination;
   if (fingerprint_.operation == transport::OperationKind::kPointToPoint) {
@@ -169,7 +169,7 @@ void Exchange::deliver(Request& receive, const transport::MessageHeader& header,
   }
   matched_source_ = static_cast<int>(header.source);
   if (payload.rendezvous != nullptr && messenger_.is_lost(inbox_.team().peers[header.source])) {
-    messenger_.transport().refuse(payload.rendezvous, Status());  // what waits at its sender is gone with it
+    messenger_.transport().refuse(payload.rendezvous, Status());  // the payload at its sender is gone with the sender
     finish(receive, lost(static_cast<int>(header.source)));
     return;
   }
@@ -186,8 +186,8 @@ void Exchange::deliver(Request& receive, const transport::MessageHeader& header,
   }
 }
 
-// Collectives have compared fingerprints already (Inbox::differing), except for the sizes of an all_to_all; point to
-// point compares type and length here.
+// The fingerprints of collectives have been compared already (Inbox::differing), except for the sizes of an all_to_all.
+// For point to point, type and length are compared here.
 bool Exchange::fits(const Request& receive, const transport::MessageHeader& header,
                     const transport::Payload& payload) const noexcept {
   return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
@@ -226,7 +226,8 @@ bool Exchange::nobody_left() const noexcept {
   return true;
 }
 
-// Nothing more comes from there: of a collective's messages that is told to all its ranks.
+// Returns whether no more messages come from the rank. For collectives, only a lost peer counts: if a rank leaves, the
+// group's failure notice ends them.
 bool Exchange::is_silent(int rank) const noexcept {
   const bool is_point_to_point = fingerprint_.operation == transport::OperationKind::kPointToPoint;
   return messenger_.is_lost(inbox_.team().peers[static_cast<size_t>(rank)]) ||
@@ -237,8 +238,8 @@ Status Exchange::lost(int rank) const {
   return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
 }
 
-// Of a process that has just ended, a transport may know before anybody watches it end. A receiver that refuses a
-// message (transport/nack.hpp) can be reached; of a mismatch its text names both ranks.
+// A transport may notice that a process has ended before the engine does. A receiver that refuses a message
+// (transport/nack.hpp) is reachable; the text of a mismatch already names both ranks.
 Status Exchange::unreachable(transport::PeerId peer, const Status& why) const {
   if (why.code() == ErrorCode::kMismatch) return why.clone();
   const std::vector<transport::PeerId>& peers = inbox_.team().peers;
@@ -252,13 +253,13 @@ void Exchange::on_done(transport::Completion& completion, Status status) noexcep
   if (request.exchange != nullptr) request.exchange->on_moved(request, status);
 }
 
-// The transport has let go of it.
+// Called when the transport has completed the request.
 void Exchange::on_moved(Request& request, const Status& status) noexcept {
   --num_moving_;
   if (request.state == Request::State::kRtsSent && request.batch != nullptr) {
     inbox_.flow().regain(request.header.destination);
   }
-  // Given up by its operation: nobody asks why it failed, and the group that knows its ranks may be gone.
+  // If its operation has given up on it, the failure is ignored: the group that knows its ranks may be gone.
   if (status.ok() || request.batch == nullptr) return finish(request);
   finish(request, unreachable(request.peer, status));
 }
@@ -269,7 +270,7 @@ void Exchange::finish(Request& request) noexcept {
   if (batch != nullptr) batch->one_less();
 }
 
-// A request that fails takes its operation with it.
+// A request that fails fails its operation.
 void Exchange::finish(Request& request, Status failure) noexcept {
   Batch* const batch = std::exchange(request.batch, nullptr);
   release(request);
@@ -284,7 +285,8 @@ void Exchange::release(Request& request) noexcept {
   size_class_pool().release(&request, sizeof(Request));
 }
 
-// Its coroutine may be destroyed while it is suspended here, or about to be woken: nobody wakes it any more.
+// The coroutine may be destroyed while it is suspended here, or is about to be resumed: it must not be resumed any
+// more.
 Batch::~Batch() {
   set_waiter(nullptr);
   unlink();

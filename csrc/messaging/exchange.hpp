@@ -1,4 +1,5 @@
-// An operation's side of the conversation with its peers: what an algorithm is written against.
+// An operation's exchange of messages with its peers; algorithms are written against it. Owned by its operation;
+// progress owner only.
 //
 //   Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments) {
 //     Batch batch(exchange);
@@ -8,7 +9,7 @@
 //     co_return Status();
 //   }
 //
-// (peer, slot) names a message within the operation: sender and receiver use the same slot, and no slot twice for one
+// (peer, slot) names a message within the operation: sender and receiver use the same slot, and a slot only once per
 // pair and direction. Both ends know the length; a different one fails the operation. Several batches may be open at
 // once: one for each chunk in flight makes a pipeline. A batch that has been awaited can be used again.
 #pragma once
@@ -26,12 +27,12 @@
 
 namespace axon::messaging {
 
-// Which message of an operation: between this rank and `peer`, in this slot (collectives) or with this tag.
+// Names a message of an operation: between this rank and `peer`, with this slot (collectives) or tag (point to point).
 struct Message {
-  int peer;  // rank in the group; kAnyRank receives a point-to-point message from anyone
+  int peer;  // rank in the group; kAnyRank receives a point-to-point message from any rank
   uint32_t slot = 0;
-  // all_to_all: how many elements go the other way between the two, as this rank has it. The ranks compare that, so
-  // that a sender learns of a mismatch from what it receives; what it has sent eagerly ends without an answer.
+  // all_to_all: the number of elements in the opposite direction, as this rank expects it. The ranks compare it, so
+  // that a sender learns of a mismatch from what it receives; an eager send itself gets no answer.
   uint64_t num_back = 0;
 };
 
@@ -53,33 +54,33 @@ class Exchange {
   uint32_t sequence() const noexcept { return sequence_; }
   SizeClassPool& size_class_pool() noexcept { return messenger_.size_class_pool(); }
 
-  // Memory for the algorithm that lives as long as this exchange: when the algorithm has failed and is gone, transfers
-  // may still read and write there. Page-aligned, at least as long as asked for; at most kMostScratches times.
+  // Returns memory that lives as long as this exchange: after the algorithm has failed, transfers may still read and
+  // write it. Page-aligned and at least as long as requested; at most kMostScratches times.
   Buffer scratch(size_t num_bytes);
 
-  // Ends the operation: every batch, open or later, yields this failure. Idempotent; the first reason stays.
+  // Ends the operation: every batch, open or later, returns this failure. Idempotent; the first reason stays.
   void fail(Status reason) noexcept;
   const Status& failure() const noexcept { return failure_; }
 
-  // Nothing of it is in the transport's hands: its memory may be reused.
+  // Returns whether the transport has completed all of its transfers, so that its memory may be reused.
   bool at_rest() const noexcept { return num_moving_ == 0; }
 
-  // For diagnosis: the ranks whose messages or acknowledgements have not come, each once, ascending.
+  // For diagnosis: the ranks whose messages or acknowledgements have not arrived, each once, ascending.
   std::vector<int> ranks_awaited();
-  // Whether it waits for this peer, which is lost: also if it receives from anyone and nobody else is left.
+  // Returns whether it waits for this lost peer: also if it receives from any rank and all other ranks are gone.
   bool awaits(transport::PeerId peer) noexcept;
 
-  // The rank that a receive from any source was served by; −1 before.
+  // The rank whose message a receive from any source matched; −1 before.
   int matched_source() const noexcept { return matched_source_; }
 
-  // Why a posted receive will get nothing: whom it awaits is gone, or has left and sent no more. Ok while it may.
+  // Returns why a posted receive will get no message: its source is gone, or has left and sent no more. Ok otherwise.
   Status hopelessness_of(const Request& receive) const;
 
-  // The ranks to which messages wait here only since they have not received what was sent to them before, each once,
+  // Returns the ranks for which messages wait here only because these ranks have not received earlier ones, each once,
   // ascending.
   std::vector<int> ranks_behind();
 
-  // For Inbox: the message for a posted receive is here.
+  // For Inbox: the message for a posted receive has arrived.
   void deliver(Request& receive, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   // For FlowControl: there is credit for a send.
   void transmit(Request& send) noexcept;
@@ -128,7 +129,7 @@ class Batch : public Wakeable {
   void send(Message message, ConstBuffer buffer) noexcept;
   void receive(Message message, Buffer buffer) noexcept;
 
-  // An object of its own, since g++ before 13 copies what `co_await f()` awaits when f returns a reference.
+  // A separate object, since g++ before 13 copies what `co_await f()` awaits when f returns a reference.
   struct Awaiter {
     Batch& batch;
     bool await_ready() const noexcept { return batch.num_outstanding_ == 0; }

@@ -7,15 +7,16 @@
 
 namespace axon::messaging {
 
-// Of all other ranks together, then of one of them. 4 MiB are 64 of the largest eager messages, and more than what is
-// on its way to a rank of this or the next host while it receives (100 Gb/s times 100 µs: 1.2 MiB).
+// Bounds for all other ranks together, then for one of them. 4 MiB are 64 of the largest eager messages, and more than
+// what is on its way to a rank of this or the next host while it receives (100 Gb/s times 100 µs: 1.2 MiB).
 static constexpr uint32_t kBytesOfAll = uint32_t{64} << 20;
 static constexpr uint32_t kFewestBytes = uint32_t{128} << 10;
 static constexpr uint32_t kMostBytes = uint32_t{4} << 20;
 static constexpr uint32_t kMessagesOfAll = uint32_t{1} << 18;
 static constexpr uint32_t kFewestMessages = 256;
 static constexpr uint32_t kMostMessages = uint32_t{1} << 14;
-// More is not believed: counts stay far from their types' bounds. So much of both says that its sender has left.
+// Larger counts are clamped, which keeps all sums far from their types' bounds. This much credit of both kinds says
+// that its sender has left.
 static constexpr int32_t kMostCredit = 1 << 28;
 
 Allowance Allowance::in_group_of(int num_ranks) noexcept {
@@ -63,7 +64,7 @@ void FlowControl::on_credit(const transport::MessageHeader& credit) noexcept {
   add_messages(credit.source, credit_of(credit.slot));
 }
 
-// What waits goes first, so that it keeps its order: until it is sent nothing else may be.
+// Waiting sends go first, which keeps the order: until they are sent, later sends must wait, too.
 void FlowControl::add_messages(uint32_t destination, int32_t num_messages) noexcept {
   Backlog& backlog = backlogs_[destination];
   int32_t& left = ranks_[destination].num_messages_left;
@@ -109,12 +110,13 @@ void FlowControl::return_credit(uint32_t source) noexcept {
   send_credit(source, num_messages, std::exchange(rank.num_bytes_owed, 0));
 }
 
-// Fails if the rank is gone, which others tell.
+// Fails if the rank is gone, which is reported elsewhere.
 void FlowControl::send_credit(uint32_t source, int32_t num_messages, uint32_t num_bytes) noexcept {
-  (void)transport_.send(team_.peers[source], credit_to(team_, source, num_messages, num_bytes), {}, transport::unattended);
+  (void)transport_.send(team_.peers[source], credit_to(team_, source, num_messages, num_bytes), {},
+                        transport::unattended);
 }
 
-// Messages to an inbox that has ended are dropped as they come, and rendezvous refused.
+// Messages to an inbox that has ended are dropped when they arrive, and rendezvous are refused.
 void FlowControl::dismiss() noexcept {
   for (uint32_t source = 0; source < ranks_.size(); ++source) {
     if (ranks_[source].num_held > 0) tell_of_leave(transport_, team_, source);

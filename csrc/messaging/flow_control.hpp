@@ -3,18 +3,18 @@
 // A sender holds credit for each rank: a number of messages, and a number of bytes that they may carry eagerly.
 //
 //   within both                      eager: the receiver holds the message until a receive matches it
-//   beyond the bytes                 rendezvous: the payload waits at its sender, the receiver holds the header alone
+//   beyond the bytes                 rendezvous: the payload waits at its sender, the receiver holds only the header
 //   beyond the messages              the whole message waits at its sender, in the order of the sends
 //
-// The receiver returns the credit of eager messages in batches, once receives have taken them. A rendezvous returns its
-// own credit when it ends, which its sender knows. So no message is added to the exchange of small ones, and a rank
-// holds at most what the allowances of its senders add up to. A receive that no held message matches, from a sender
-// that has spent its messages, gets that sender more of them (advance): what it waits for may be behind these.
-// A rank that leaves the group says so to those whose messages it holds, and later to each that still sends
+// The receiver returns the credit of eager messages in batches, after receives have matched them. A rendezvous returns
+// its own credit when it ends, which its sender sees. So an exchange of small messages needs no additional message, and
+// a rank holds at most the sum of its senders' allowances. If no held message matches a receive, and its sender has
+// spent its messages, the receiver grants that sender more (advance): the awaited message may wait after the held ones.
+// A rank that leaves the group notifies the ranks whose messages it holds, and later each rank that still sends
 // (Messenger): their further sends fail at once.
 // docs/adr/0034-hold-messages-at-their-sender-by-credit.md has the reasons.
 //
-// Owned by an inbox; used only by the progress owner.
+// Owned by an inbox; progress owner only.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,13 @@
 
 namespace axon::messaging {
 
-// What a rank may have sent to another one of its group, and that one not received.
+// What a rank may have sent to another rank of its group that the other one has not received.
 struct Allowance {
   uint32_t num_messages = 0;
   uint32_t num_bytes = 0;  // of payloads that are sent eagerly
 
-  // All ranks of a group choose alike. What a rank holds for all others is bounded: by 64 MiB of payloads in groups of
-  // up to 512 ranks, and 256 Ki headers in those of up to 1024.
+  // All ranks of a group compute the same allowance. It bounds what a rank holds for all others: 64 MiB of payloads in
+  // groups of up to 512 ranks, and 256 Ki headers in those of up to 1024.
   static Allowance in_group_of(int num_ranks) noexcept;
 };
 
@@ -48,7 +48,7 @@ class FlowControl : public ListNode<FlowControl> {
   // ---- As a sender
 
   bool may_send(uint32_t destination) const noexcept { return ranks_[destination].num_messages_left > 0; }
-  // Takes the credit of a message that is sent now.
+  // Takes the credit of a message that is about to be sent.
   Protocol take(uint32_t destination, size_t num_bytes) noexcept {
     Rank& rank = ranks_[destination];
     --rank.num_messages_left;
@@ -57,25 +57,25 @@ class FlowControl : public ListNode<FlowControl> {
     rank.num_bytes_left -= static_cast<int32_t>(num_bytes);
     return Protocol::kEager;
   }
-  // Where may_send() says no: the send is transmitted by its exchange once there is credit, unless it is unlinked
+  // Queues a send that may_send() does not allow. Its exchange transmits it when there is credit, unless it is unlinked
   // before.
   void enqueue(Request& send) noexcept;
-  // A rendezvous to that rank has ended, or nobody waits for it any more.
+  // A rendezvous to that rank has ended, or its operation has given up on it.
   void regain(uint32_t destination) noexcept { add_messages(destination, 1); }
   // The other rank returns credit.
   void on_credit(const transport::MessageHeader& credit) noexcept;
-  // Whether that message says that its rank has left the group instead, and receives nothing any more.
+  // Returns whether the message says instead that its rank has left the group, and no longer receives.
   static bool tells_of_leave(const transport::MessageHeader& credit) noexcept;
-  // What waits for credit of a rank that has left fails for that reason, each send with its operation.
+  // Fails the sends that wait for credit of a rank that has left, each with its operation.
   void fail_waiting(uint32_t destination, const Status& reason) noexcept;
-  // Whether a payload of this size is only sent by rendezvous for want of credit.
+  // Returns whether only the lack of credit makes a payload of this size take a rendezvous.
   bool is_short_of_credit(size_t num_bytes) const noexcept { return num_bytes <= largest_eager_; }
 
   // ---- As a receiver
 
   void note_latest(const transport::MessageHeader& header) noexcept { ranks_[header.source].latest = header; }
   const transport::MessageHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
-  // An eager message has been received or dropped: the inbox holds nothing of it any more.
+  // An eager message has been received or dropped: the inbox no longer holds its payload.
   void note_consumed(uint32_t source, size_t num_bytes) noexcept {
     Rank& rank = ranks_[source];
     ++rank.num_messages_owed;
@@ -85,19 +85,19 @@ class FlowControl : public ListNode<FlowControl> {
   }
   void note_held(uint32_t source) noexcept { ++ranks_[source].num_held; }
   void note_released(uint32_t source) noexcept { --ranks_[source].num_held; }
-  // Whether the sender may have no credit left for further messages.
+  // Returns whether the sender may have no credit left for further messages.
   bool has_spent_all(uint32_t source) const noexcept;
-  // Grants a sender further messages though none have been received.
+  // Grants a sender further messages, although none of its held messages have been received.
   void advance(uint32_t source) noexcept;
-  // The inbox ends, with whatever it holds: tells the senders of that, which may wait for credit.
+  // Called when the inbox ends: notifies the senders of held messages, which may wait for credit.
   void dismiss() noexcept;
-  // Tells one rank that this rank of the team has left.
+  // Notifies one rank that this rank of the team has left.
   static void tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank) noexcept;
 
   // ---- Both
 
-  // Credit is returned, and waiting messages are sent, when the owner of this list calls settle(): not at once, since a
-  // message to this very process is delivered from within its send(). None (null): never more.
+  // Credit is returned, and waiting messages are sent, when the owner of this list calls settle(). That is not done at
+  // once, since a message to this very process is delivered within its send(). Null: never from now on.
   void settle_by(IntrusiveList<FlowControl>* due) noexcept {
     unlink();
     settled_by_ = due;
@@ -105,21 +105,21 @@ class FlowControl : public ListNode<FlowControl> {
   void settle() noexcept;
 
  private:
-  // All that the path of small messages touches, in one cache line.
+  // All that the path of small messages accesses, in one cache line.
   struct alignas(64) Rank {
-    transport::MessageHeader latest;  // the latest message from it; of no operation: none
-    int32_t num_messages_left = 0;    // that may be sent to it; none while messages wait for credit
+    transport::MessageHeader latest;  // the latest message from it; without an operation: no message yet
+    int32_t num_messages_left = 0;    // messages that may be sent to it; 0 while messages wait for credit
     int32_t num_bytes_left = 0;
-    int32_t num_messages_owed = 0;  // credit to return to it; negative: granted in advance
+    int32_t num_messages_owed = 0;  // credit to return to it; negative if granted in advance
     uint32_t num_bytes_owed = 0;
-    int32_t num_held = 0;  // messages from it that wait for a receive
+    int32_t num_held = 0;  // messages from it that wait for a matching receive
   };
   static_assert(sizeof(Rank) == 64);
 
-  // And the rest.
+  // State that only waiting messages need.
   struct Backlog {
     IntrusiveList<Request, InInbox> waiting;  // sends to it
-    int32_t num_regained = 0;                 // messages that may be sent from these
+    int32_t num_regained = 0;                 // credit that the waiting sends may use
     int32_t num_advanced = 0;                 // messages to grant it in advance
   };
 
@@ -141,7 +141,7 @@ class FlowControl : public ListNode<FlowControl> {
   std::vector<Rank> ranks_;
   std::vector<Backlog> backlogs_;
   std::vector<uint32_t> due_;                         // ranks, each once
-  IntrusiveList<FlowControl>* settled_by_ = nullptr;  // the messenger's, which outlives this
+  IntrusiveList<FlowControl>* settled_by_ = nullptr;  // owned by the messenger, which outlives this
 };
 
 }  // namespace axon::messaging

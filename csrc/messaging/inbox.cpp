@@ -40,8 +40,8 @@ Inbox::Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& t
       departures_(team.peers.size()) {}
 
 Inbox::~Inbox() {
-  if (num_forks() != born_after_) return;  // in a child: the connections are its parent's
-  const Status left(ErrorCode::kAborted, "it has left the group without receiving it");
+  if (num_forks() != born_after_) return;  // in a forked child, the connections are its parent's
+  const Status left(ErrorCode::kAborted, "the receiver has left the group without receiving it");
   const auto discard_all = [&](IntrusiveList<Unexpected>& list) {
     while (Unexpected* message = list.front()) {
       if (message->payload.rendezvous != nullptr) transport_.refuse(message->payload.rendezvous, left);
@@ -104,8 +104,8 @@ void Inbox::on_collective(const transport::MessageHeader& header, const transpor
   hand_over(*receive, header, payload);
 }
 
-// What this rank has entered at the message's sequence, where that is another call, or else null. What has not been
-// entered yet is compared then; what is forgotten, by its receive, if there is one.
+// Returns the call that this rank has entered at the message's sequence number if it differs, or else null. Collectives
+// that have not been entered are compared in enter(); those that are forgotten, by their receives, if there are any.
 const transport::Fingerprint* Inbox::differing(const transport::MessageHeader& header) const noexcept {
   const Entered& ours = entered_[header.sequence % kNumEntered];
   const bool is_known = ours.sequence == header.sequence && ours.fingerprint.operation != transport::OperationKind{};
@@ -135,12 +135,12 @@ void Inbox::on_credit(const transport::MessageHeader& credit) noexcept {
   Departure& departure = departures_[credit.source];
   if (departure.reason.ok()) {
     departure.reason = Status(ErrorCode::kAborted, "rank " + std::to_string(credit.source) +
-                                                       " has left the group, and receives nothing any more");
+                                                       " has left the group and no longer receives messages");
   }
   flow_.fail_waiting(credit.source, departure.reason);
 }
 
-// Receives for which nobody is left to send.
+// Fails receives for which no rank is left that could send.
 void Inbox::fail_hopeless() noexcept {
   const auto is_hopeless = [](const Request& posted) { return !posted.exchange->hopelessness_of(posted).ok(); };
   while (Request* receive = posted_point_to_point_.find(is_hopeless)) {
@@ -181,9 +181,10 @@ void Inbox::serve_early(uint32_t source) noexcept {
 void Inbox::hold(IntrusiveList<Unexpected>& list, const transport::MessageHeader& header,
                  const transport::Payload& payload) noexcept {
   if (num_unexpected_bytes_ > most_unexpected_bytes_) {
-    Status why(ErrorCode::kResourceExhausted, "more than " + std::to_string(most_unexpected_bytes_ >> 20) +
-                                                  " MiB have come without a receive for them, the latest from rank " +
-                                                  std::to_string(header.source));
+    Status why(ErrorCode::kResourceExhausted,
+               "more than " + std::to_string(most_unexpected_bytes_ >> 20) +
+                   " MiB have arrived without a matching receive, the latest from rank " +
+                   std::to_string(header.source));
     drop(header, payload, why);
     return overflow(std::move(why));
   }
@@ -200,7 +201,7 @@ void Inbox::let_go(Unexpected& message) noexcept {
   flow_.note_released(message.header.source);
 }
 
-// The rendezvous of a payload that waits at its sender returns its own credit.
+// A payload that waits at its sender takes a rendezvous, which returns its own credit.
 void Inbox::hand_over(Request& receive, const transport::MessageHeader& header,
                       const transport::Payload& payload) noexcept {
   static_cast<InboxNode&>(receive).unlink();
@@ -208,9 +209,9 @@ void Inbox::hand_over(Request& receive, const transport::MessageHeader& header,
   receive.exchange->deliver(receive, header, payload);
 }
 
-// For a receive that no held message matches: what it waits for may wait at its sender for credit that only receives
-// of the held ones would return. Not while they take so much memory that the group is at risk: then the senders wait
-// until receives of other messages have made room, or their operations time out.
+// Called for a receive that no held message matches. Its message may wait at its sender for credit that only receives
+// of the held messages would return. While these take so much memory that the group is at risk, nothing is granted. The
+// senders then wait until receives of other messages have made room, or their operations time out.
 void Inbox::relieve(uint32_t source) noexcept {
   if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) {
     has_withheld_ = true;
@@ -220,7 +221,7 @@ void Inbox::relieve(uint32_t source) noexcept {
   for (uint32_t each = 0; each < team_.peers.size(); ++each) relieve(each);
 }
 
-// Once there is room: the receives whose senders were given nothing still wait, and none of them asks again.
+// Called when there is room again: the receives whose senders were granted nothing still wait, and do not ask again.
 void Inbox::relieve_again() noexcept {
   if (num_unexpected_bytes_ > most_unexpected_bytes_ / 2) return;
   has_withheld_ = false;
@@ -249,7 +250,7 @@ bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexce
 }
 
 static Status repeated_or_late() {
-  return {ErrorCode::kAborted, "it has come twice, or for a collective that has ended"};
+  return {ErrorCode::kAborted, "it was sent twice, or for a collective that has ended"};
 }
 
 void Inbox::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
@@ -257,7 +258,7 @@ void Inbox::refuse(const transport::MessageHeader& header, const transport::Payl
   drop(header, payload, repeated_or_late());
 }
 
-// Has its credit back already, if it is a repetition indeed.
+// Returns no credit: a repeated message has returned it already.
 void Inbox::refuse_repeated(const transport::Payload& payload) noexcept {
   ++num_refused_;
   if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, repeated_or_late());

@@ -1,10 +1,10 @@
-// Matching: what one rank of one group waits for, against what has arrived for it. Never by order of arrival: by what
-// the header says.
+// Matching: compares the receives of one rank of one group with the messages that have arrived for it. It matches by
+// the header, never by the order of arrival.
 //
 //   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
-//   point to point  first posted, first served among equal (source or any, tag), in the order in which the source sent
+//   point to point  first posted, first matched among equal (source or any, tag), in the order in which the source sent
 //
-// Owned by a communicator, fed by the Messenger; used only by the progress owner.
+// Owned by a communicator, fed by the Messenger; progress owner only.
 #pragma once
 
 #include <array>
@@ -22,7 +22,8 @@
 
 namespace axon::messaging {
 
-// A message that came before anybody waited for it. Small payloads are copied behind it, large ones wait at the sender.
+// An unexpected message: it arrived before a matching receive was posted. Small payloads are copied to the memory
+// following this header; large ones wait at the sender.
 struct Unexpected : ListNode<Unexpected> {
   transport::MessageHeader header;
   transport::Payload payload;
@@ -31,18 +32,18 @@ struct Unexpected : ListNode<Unexpected> {
   size_t num_bytes_held() const noexcept { return sizeof(Unexpected) + num_bytes_copied(); }
 };
 
-// Keeps a message that nobody waits for yet; the copy goes back to the pool it came from, out of any list it is in.
+// Keeps an unexpected message. release_copy() unlinks the copy and returns it to the pool from which it was allocated.
 Unexpected& hold_copy(SizeClassPool& pool, const transport::MessageHeader& header, const transport::Payload& payload);
 void release_copy(SizeClassPool& pool, Unexpected& message) noexcept;
 
-// Told what matching found wrong.
+// Notified of errors that matching finds.
 class InboxListener {
  public:
   // Another rank's operation differs from ours at the same sequence number. Returns the mismatch, for its sender.
   virtual Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept = 0;
-  // More has come, without anybody waiting for it, than may be kept: messages are lost.
+  // More unexpected messages have arrived than may be kept: messages are lost.
   virtual void on_overflow(Status reason) noexcept = 0;
-  // Whether a collective that has been entered came to a good end, so that nobody sends for it any more.
+  // Returns whether an entered collective has ended successfully, so that no rank sends for it any more.
   virtual bool has_ended(uint32_t sequence) noexcept = 0;
 
  protected:
@@ -51,13 +52,13 @@ class InboxListener {
 
 class Inbox {
  public:
-  // Memory that messages may take before anybody waits for them. Senders wait before they reach it (flow_control.hpp):
-  // past it, a rank sends what it has no credit for, and the group fails rather than grow. In groups so large that the
-  // least allowances add up to more, twice as much as these.
+  // Memory for unexpected messages. Senders run out of credit before they reach it (flow_control.hpp): a rank that
+  // exceeds it sends without credit, and the group fails rather than grow. In groups so large that the least allowances
+  // add up to more, the bound is twice their sum.
   static constexpr size_t kMostUnexpectedBytes = size_t{256} << 20;
 
   Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener);
-  // Tests choose the allowance: the same in all inboxes of a group.
+  // Tests choose the allowance, which must be the same in all inboxes of a group.
   Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& team, InboxListener& listener,
         Allowance allowance);
   ~Inbox();
@@ -67,46 +68,47 @@ class Inbox {
   const Team& team() const noexcept { return team_; }
   FlowControl& flow() noexcept { return flow_; }
 
-  // This rank starts the collective `sequence`: compared with what other ranks have already sent for it.
+  // This rank starts the collective `sequence`: its fingerprint is compared with those of messages already here.
   void enter(uint32_t sequence, const transport::Fingerprint& fingerprint) noexcept;
 
-  // The collective came to a good end: what is left of it has come twice.
+  // The collective has ended successfully: messages that remain for it were sent twice.
   void leave(uint32_t sequence) noexcept;
 
-  // Posts a receive (true), or serves it at once from what has already come (false; the request may be gone then).
+  // Posts a receive (returns true), or matches it at once with a message that is already here (returns false; the
+  // request may be gone then).
   bool post(Request& receive) noexcept;
 
-  // From a rank of the team, to this one.
+  // Called for a message from a rank of the team to this one.
   void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
 
-  // This rank has left the group after so many point-to-point messages to this one: receives of more than those fail
-  // with this reason, now and later. Idempotent.
+  // The source has left the group after sending `num_sent` point-to-point messages to this rank. Receives of more than
+  // those fail with this reason, now and later. Idempotent.
   void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
-  // A rank returns credit, or has left: what is sent to it from now on fails, and so does what waits to be sent.
+  // A rank returns credit, or has left. In the latter case sends to it fail from now on, and so do sends that wait.
   void on_credit(const transport::MessageHeader& credit) noexcept;
-  // Why nothing can be sent to a rank any more; ok while it has not left.
+  // Returns why nothing can be sent to a rank any more; ok while it has not left.
   const Status& departure_of(int rank) const noexcept { return departures_[static_cast<size_t>(rank)].reason; }
-  // Whether a rank has left, and all that it had sent point to point has come.
+  // Returns whether a rank has left and all its point-to-point messages have arrived.
   bool is_spent(int rank) const noexcept {
     const auto source = static_cast<size_t>(rank);
     return !departures_[source].reason.ok() && arrived_[source] == departures_[source].num_sent;
   }
 
-  // Messages that had come before.
+  // The number of repeated messages.
   uint64_t num_refused() const noexcept { return num_refused_; }
 
-  // Messages for it are lost, here or before they came here.
+  // Messages for this inbox were lost, here or before they arrived here.
   void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
 
-  // Of the latest message from a rank, the one that has come last; null: none has. For diagnosis.
+  // The header of the latest message from a rank, by arrival; null if there is none. For diagnosis.
   const transport::MessageHeader* latest_from(int rank) const noexcept {
     const transport::MessageHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
     return latest.fingerprint.operation == transport::OperationKind{} ? nullptr : &latest;
   }
 
-  // The sequence number of the next point-to-point message to `destination`.
+  // Returns the sequence number of the next point-to-point message to `destination`.
   uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
-  // How many there were.
+  // Returns the number of point-to-point messages sent to `destination`.
   uint32_t num_sent(int destination) const noexcept { return sent_[static_cast<size_t>(destination)]; }
 
  private:
@@ -115,11 +117,11 @@ class Inbox {
 
   struct Entered {
     uint32_t sequence = 0;
-    transport::Fingerprint fingerprint;  // of no operation: nothing has been entered
+    transport::Fingerprint fingerprint;  // without an operation: no collective has been entered
   };
   struct Departure {
-    Status reason;                     // ok: it is there
-    std::optional<uint32_t> num_sent;  // none: it has not said so, and receives from it are not given up
+    Status reason;                     // ok: the rank has not left
+    std::optional<uint32_t> num_sent;  // empty: unknown, so receives from the rank do not fail
   };
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
@@ -151,16 +153,16 @@ class Inbox {
 
   std::array<IntrusiveList<Request, InInbox>, kNumBuckets> posted_;  // collectives, by sequence
   std::array<IntrusiveList<Unexpected>, kNumBuckets> unexpected_;
-  std::array<Entered, kNumEntered> entered_;  // the latest, by sequence
+  std::array<Entered, kNumEntered> entered_;  // the latest collectives, by sequence
   uint32_t latest_entered_ = 0;
   const size_t most_unexpected_bytes_;
   size_t num_unexpected_bytes_ = 0;
-  bool has_withheld_ = false;  // relieve() has given a sender nothing, since too much was held
+  bool has_withheld_ = false;  // relieve() has granted a sender nothing, since too much was held
   uint64_t num_refused_ = 0;
 
   IntrusiveList<Request, InInbox> posted_point_to_point_;
   IntrusiveList<Unexpected> unexpected_point_to_point_;
-  IntrusiveList<Unexpected> early_;  // overtook an earlier message of the same source
+  IntrusiveList<Unexpected> early_;  // messages that overtook an earlier message of the same source
   const uint32_t born_after_ = num_forks();
   std::vector<uint32_t> sent_;         // by destination
   std::vector<uint32_t> arrived_;      // by source

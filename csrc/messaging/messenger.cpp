@@ -88,8 +88,8 @@ void Messenger::attach(Inbox& inbox) {
   const auto deliver_to = [&](const Unexpected& message) { deliver(inbox, message.header, message.payload); };
   if (hand_out_early(key, deliver_to)) {
     inbox.overflow(Status(ErrorCode::kResourceExhausted,
-                          "messages that came before this rank had formed the group have been dropped: it kept " +
-                              std::to_string(kMostStrangerBytes >> 20) + " MiB for groups to come, and more came"));
+                          "messages that arrived before this rank formed the group were dropped: it keeps at most " +
+                              std::to_string(kMostStrangerBytes >> 20) + " MiB for groups that are not formed yet"));
   }
 }
 
@@ -159,7 +159,7 @@ void Messenger::deliver(Inbox& inbox, const transport::MessageHeader& header,
       header.fingerprint.operation == transport::OperationKind::kCredit && payload.rendezvous == nullptr;
   if (is_credit) return inbox.on_credit(header);
   const bool is_known =
-      header.fingerprint.operation <= transport::OperationKind::kDeparture;  // behind: none, or of transports
+      header.fingerprint.operation <= transport::OperationKind::kDeparture;  // higher kinds: unknown, or a transport's
   is_known ? control_.on_control(header, payload) : refuse(header, payload);
 }
 
@@ -174,8 +174,8 @@ void Messenger::mark_lost(transport::PeerId peer) {
   transport_.drop_peer(peer);
 }
 
-// The group is gone (dropped), or this process has not formed it yet (kept, up to a bound), or there is none. A
-// question how far it is would be answered too late.
+// The group is gone (the message is dropped), or this process has not formed it yet (it is kept, up to a bound), or
+// there is no such group (it is refused). A progress query would be answered too late, so it is dropped.
 void Messenger::hold_stranger(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   const auto found = expected_.find(header.key);
   if (found == expected_.end()) {
@@ -198,12 +198,12 @@ void Messenger::hold_stranger(const transport::MessageHeader& header, const tran
   if (std::exchange(early.overflowed, true)) return;
   log::warn(
       "more than " + std::to_string(kMostStrangerBytes >> 20) +
-      " MiB of messages have come for groups that this process has not formed yet. The latest are dropped, and their "
-      "group, in which this process is rank " +
+      " MiB of messages have arrived for groups that this process has not formed yet. Further ones are dropped, and "
+      "their group, in which this process is rank " +
       std::to_string(header.destination) + ", will fail here when it is formed");
 }
 
-// A rank that goes on sending would use up its credit and wait for more until it times out.
+// Without an answer, a rank that goes on sending would use up its credit and wait for more until it times out.
 void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
   if (is_control(header) || is_of_a_call(header.fingerprint.operation)) return;
   const auto left = std::ranges::find(left_, header.key, &Left::key);
@@ -214,16 +214,16 @@ void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
 
 void Messenger::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   if (num_refused_++ == 0) {
-    log::warn("refused a message from no member of a group, as rank " + std::to_string(header.source) + " to rank " +
-              std::to_string(header.destination) + "; more of them will be refused silently");
+    log::warn("refused a message that is not from a member of a group, from rank " + std::to_string(header.source) +
+              " to rank " + std::to_string(header.destination) + "; further ones will be refused silently");
   }
   if (payload.rendezvous == nullptr) return;
-  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "nobody there knows whom it is for"});
+  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "the receiver has no group with its key"});
 }
 
 void Messenger::on_refused(const char* what) noexcept {
   if (num_refused_++ == 0) {
-    log::warn(std::string("refused ") + what + "; more of what is wrong will be refused silently");
+    log::warn(std::string("refused ") + what + "; further invalid messages will be refused silently");
   }
 }
 
@@ -236,7 +236,7 @@ uint64_t Messenger::num_refused() const noexcept {
 void Messenger::drop(const transport::Payload& payload) noexcept {
   ++num_dropped_;
   if (payload.rendezvous == nullptr) return;
-  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "it has left, or never formed, the group"});
+  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "the receiver has left the group, or never formed it"});
 }
 
 }  // namespace axon::messaging

@@ -1,8 +1,8 @@
-// The engine's post office: hands what a transport delivers to the inbox it is for, and wakes the coroutines whose
-// messages have moved. One an engine; used only by the progress owner.
+// Passes the messages that a transport delivers to the inbox that they name, and resumes the coroutines whose messages
+// have moved. One per engine, owned by it; progress owner only.
 //
-// An inbox is addressed by its key, which the group's store alone tells: whatever names another one is not from a
-// member, and is refused, whoever has reached our port.
+// An inbox is addressed by its key, which only the group's store reveals. A message with another key is not from a
+// member of a group and is refused, so a stranger that connects to this process's port cannot reach an inbox.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@
 
 namespace axon::messaging {
 
-// A suspended coroutine in the queue of those that can go on.
+// A suspended coroutine in the queue of those that can resume.
 class Wakeable : public ListNode<Wakeable> {
  public:
   void set_waiter(std::coroutine_handle<> waiter) noexcept { waiter_ = waiter; }
@@ -61,40 +61,44 @@ class Messenger final : public transport::Receiver {
   SizeClassPool& size_class_pool() noexcept { return size_class_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
-  // This key is given out now: what comes for it before its inbox is attached is kept, up to a bound for all keys.
+  // Records that this key has been given out: messages for it are kept until its inbox is attached, up to a bound for
+  // all keys together.
   void expect(uint64_t key) { expected_[key]; }
   bool expects(uint64_t key) const noexcept { return expected_.contains(key); }
-  // No inbox will be attached under this key any more: what has come for it is let go. Nothing once one has been.
+  // No inbox will be attached under this key any more: messages for it are dropped. Does nothing after one was
+  // attached.
   void retire(uint64_t key) noexcept;
 
-  // From here on the inbox gets its group's messages, and the handler its control messages, those first that came
-  // before it was there. If some of them could not be kept, the inbox is told. Its key is expected no longer.
+  // From here on the inbox gets its group's messages, and the handler its control messages, starting with those that
+  // arrived before. If some of them could not be kept, the inbox is notified. Its key is no longer expected.
   void attach(Inbox& inbox);
-  // And no longer; whatever still comes for the group is dropped, and its sender is told that this rank has left.
+  // Detaches the inbox. Later messages for the group are dropped, and their senders are notified that this rank has
+  // left.
   void detach(Inbox& inbox) noexcept;
-  // The same for calls, which have a key to themselves. False: some that came before could not be kept.
+  // The same for calls, which have keys of their own. Returns false if some earlier messages could not be kept.
   bool attach(uint64_t key, Addressee& addressee);
   void detach(uint64_t key) noexcept;
 
-  // Moves data and resumes every coroutine that can go on. Returns 0 if nothing moved.
+  // Moves data and resumes every coroutine that can continue. Returns 0 if nothing moved.
   unsigned progress() noexcept;
   void run_ready() noexcept;
   void schedule(Wakeable& wakeable) noexcept { ready_.push_back(wakeable); }
 
-  // Refuses what waits for groups that have not been formed.
+  // Refuses the messages kept for groups that have not been formed.
   void discard_strangers() noexcept;
 
-  // A peer that is gone: its messages that have come still count, nothing more is sent to it or expected from it.
+  // Marks a peer as gone: its messages that have arrived still count, but nothing more is sent to it or expected from
+  // it.
   void mark_lost(transport::PeerId peer);
   bool is_lost(transport::PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
 
-  // Keeps a request whose operation is gone but which the transport may still tell done.
+  // Keeps a request whose operation is gone, but which the transport may still complete.
   void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
 
-  // Messages for groups that are gone, or not formed yet and more than may be kept.
+  // Messages for groups that are gone, and those beyond the bound for groups not formed yet.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
-  // Messages that no member of a group can have sent now: with a key of none, between other ranks, of no control kind,
-  // or repeated; and what the transport has refused itself.
+  // Messages that no member of a group can have sent: with an unknown key, between other ranks, of an unknown control
+  // kind, or repeated; and those that the transport has refused itself.
   uint64_t num_refused() const noexcept;
 
   void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
@@ -102,7 +106,7 @@ class Messenger final : public transport::Receiver {
   void on_refused(const char* what) noexcept override;
 
  private:
-  // The latest keys that something happened to; the oldest are forgotten.
+  // The keys that were added latest; the oldest are forgotten.
   class Recent {
    public:
     void add(uint64_t key) noexcept { ring_[num_added_++ % ring_.size()] = key; }
@@ -115,10 +119,10 @@ class Messenger final : public transport::Receiver {
     std::array<uint64_t, 1024> ring_{};
     size_t num_added_ = 0;
   };
-  // Senders wait before they reach it, as those to an inbox do.
+  // Senders run out of credit before they reach it, as for an inbox.
   static constexpr size_t kMostStrangerBytes = Inbox::kMostUnexpectedBytes;
 
-  // What has come for a key that is given out and has no inbox yet.
+  // The messages for a key that was given out and has no inbox yet.
   struct Early {
     IntrusiveList<Unexpected> messages;
     bool overflowed = false;  // some could not be kept
@@ -130,11 +134,12 @@ class Messenger final : public transport::Receiver {
     Team team;
     std::vector<bool> are_told;  // by rank
   };
-  // The latest, whose late senders are answered. Those of earlier ones fail when their operations time out.
+  // Late senders to the latest of these groups are notified. Sends to earlier ones fail when their operations time out.
   static constexpr size_t kMostLeft = 64;
 
   void discard(Early& early) noexcept;
-  // Hands out what came for a key before its owner was there, in order; true if some of it could not be kept.
+  // Delivers the messages that arrived before the key's owner was attached, in order. Returns true if some could not be
+  // kept.
   template <typename Deliver>
   bool hand_out_early(uint64_t key, Deliver deliver);
   void deliver(Inbox& inbox, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
@@ -148,16 +153,16 @@ class Messenger final : public transport::Receiver {
   SizeClassPool size_class_pool_;
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;
-  IntrusiveList<FlowControl> due_;  // that have credit to return, or messages that may go now
+  IntrusiveList<FlowControl> due_;  // with credit to return, or messages that may be sent now
   IntrusiveList<Request, InExchange> orphans_;
   std::unordered_map<uint64_t, Inbox*> inboxes_;         // by key
   std::unordered_map<uint64_t, Addressee*> addressees_;  // by key
-  Addressee* latest_addressee_ = nullptr;                // of these: the next message is often for the same
+  Addressee* latest_addressee_ = nullptr;                // a cache: the next message is often for the same one
   uint64_t latest_key_ = 0;
   std::unordered_map<uint64_t, Early> expected_;  // by key
   size_t num_stranger_bytes_ = 0;                 // in expected_
-  Recent retired_;                                // gone, formed or not
-  std::deque<Left> left_;                         // by when
+  Recent retired_;                                // keys that are gone, whether a group was formed or not
+  std::deque<Left> left_;                         // oldest first
   std::vector<bool> lost_;                        // by peer
   uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone

@@ -1,5 +1,5 @@
-// One message that an operation sends or waits for. Lives in the engine's size-class pool, from its posting until the
-// transport has let go of it.
+// One message that an operation sends or receives. It lives in the engine's size-class pool, from its posting until the
+// transport has completed it. Progress owner only.
 #pragma once
 
 #include "base/intrusive_list.hpp"
@@ -14,18 +14,19 @@ inline constexpr uint32_t kAnySource = UINT32_MAX;
 
 struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InExchange>, transport::Completion {
   enum class State : uint8_t {
-    kPosted,   // a receive whose message has not come
+    kPosted,   // a receive whose message has not arrived
     kQueued,   // a send that waits for credit
-    kMoving,   // in the transport's hands; its memory must stay
-    kRtsSent,  // the same: a send whose payload waits here until its receiver fetches it
+    kMoving,   // the transport uses its memory, which must stay
+    kRtsSent,  // the same, for a send whose payload waits here until its receiver fetches it
   };
 
   Exchange* exchange = nullptr;
   Batch* batch = nullptr;  // null once its operation has given up on it
   State state = State::kMoving;
   transport::PeerId peer = 0;
-  transport::MessageHeader header;  // sends: what goes out. Receives: what is expected; the source may be kAnySource
-  Buffer buffer;                    // sends only read it
+  transport::MessageHeader
+      header;     // sends: the header on the wire. Receives: the expected one, perhaps from kAnySource
+  Buffer buffer;  // sends only read it
 };
 
 using InboxNode = ListNode<Request, InInbox>;

@@ -1,4 +1,4 @@
-// A process group as the engine sees it: which peer stands behind each rank.
+// A process group as the engine sees it: the peer process of each rank. Immutable after the group is formed.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace axon::messaging {
 
 struct Team {
   int rank = 0;
-  std::vector<transport::PeerId> peers;  // by rank; this rank's own entry leads back to this process
-  std::vector<uint64_t> keys;            // by rank: what a message to it has to name
+  std::vector<transport::PeerId> peers;  // by rank; this rank's own entry is this process
+  std::vector<uint64_t> keys;            // by rank: the key that a message to it must carry
   std::vector<bool> shares_host{};       // by rank: whether it has proven to be on this rank's host
-  // Whether all addresses name one host, for the choice of algorithms, in which all ranks must agree. Proofs may differ
-  // by rank, as when one of them has just ended.
+  // All addresses name one host. The choice of algorithms uses this flag, since all ranks must agree on it. Proofs may
+  // differ by rank, for example when a rank has just ended.
   bool on_one_host = true;
 
   int size() const noexcept { return static_cast<int>(peers.size()); }

@@ -206,7 +206,7 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
     }
   });
   const auto told = TestOperation::all_reduce({1}, 30s);
-  const std::string reason = "256 MiB have come without a receive for them, the latest from rank 0";
+  const std::string reason = "256 MiB have arrived without a matching receive, the latest from rank 0";
   EXPECT_NE(run(*group[0], *told).message().find(reason), std::string::npos) << told->status().message();
   const auto own = TestOperation::receive(1, 0, 0);
   EXPECT_EQ(run(*group[1], *own).code(), ErrorCode::kResourceExhausted);
