@@ -1,4 +1,4 @@
-// A clock that takes a few nanoseconds to read and is some milliseconds behind.
+// A clock that takes a few nanoseconds to read and lags by some milliseconds.
 #pragma once
 
 #include <time.h>

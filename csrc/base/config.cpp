@@ -27,7 +27,7 @@ static bool is_number_up_to(unsigned most, std::string_view value) noexcept {
   return error == std::errc() && end == value.data() + value.size() && number <= most;
 }
 
-// As many blocks as fit into an arena's table of departures (ipc/arena.hpp).
+// The bound is the number of slices that fit into an arena's table of detach notices (ipc/arena.hpp).
 static bool is_arena_size(std::string_view value) noexcept {
   return is_number_up_to(16384, value);
 }
@@ -36,7 +36,7 @@ static bool is_workspace_size(std::string_view value) noexcept {
   return is_number_up_to(65536, value);
 }
 
-// Each at most once, in any order; ucx always.
+// Each transport at most once, in any order; ucx is required.
 static bool is_list_of_transports(std::string_view value) noexcept {
   static constexpr std::string_view kNames[] = {"ucx", "rings", "cma", "cuda"};
   bool named[std::size(kNames)]{};
@@ -60,45 +60,48 @@ static bool is_use_of_fragments(std::string_view value) noexcept {
 
 static constexpr Setting kSettings[] = {
     {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm, several separated by semicolons",
-     "Runs these operations with these algorithms, whatever the size. Must be the same on all ranks.", nullptr},
+     "Runs these operations with these algorithms, whatever the message size. Must be the same on all ranks.", nullptr},
     {"AXON_ARENA_MB", ReadBy::kEngine, "64", "0 to 16384",
-     "MiB of each GPU that a process keeps for its groups' kernels. A group that finds no room there sends its CUDA "
-     "tensors through host memory.",
+     "MiB of each GPU's memory that a process reserves for its groups' kernels. If a group finds no room there, it "
+     "sends its CUDA tensors through host memory.",
      is_arena_size},
     {"AXON_COMPAT", ReadBy::kImport, "1", "0 or 1",
-     "Whether functions of torch.distributed that support only Gloo and NCCL are patched to support axon's groups.",
+     "If 1, functions of torch.distributed that support only Gloo and NCCL are patched to support axon's groups.",
      is_switch},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
-     "What goes to stderr: this level and those before it.", is_log_level},
+     "The least severe level that is written to stderr; the levels before it are written, too.", is_log_level},
     {"AXON_TCP_FRAGMENTS", ReadBy::kEngine, "auto", "auto, always or never",
-     "Whether what is longer than 64 KiB and goes to a host that TCP reaches is sent in fragments of 60 KiB, not in "
-     "one write. auto: if this host's congestion control is bbr, which such a write misleads. Each process decides "
-     "for what it sends.",
+     "Messages of more than 64 KiB to a host that TCP reaches are sent in fragments of 60 KiB (always), or in one "
+     "write (never). auto: in fragments if this host's congestion control is bbr, whose estimate of the link's speed "
+     "such a write distorts. Each process decides for the messages that it sends.",
      is_use_of_fragments},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
-     "Where each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on come before the ending.",
+     "File to which each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on are inserted "
+     "before the ending.",
      nullptr},
     {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,rings,cma,cuda", "ucx, and any of rings, cma, cuda",
-     "How data moves. Without rings, messages between processes of one host take UCX, as those between hosts do. "
-     "Without cma, long ones are copied through the rings; none reads another one's memory. Without cuda, kernels "
-     "between GPUs of one host are not used, and CUDA tensors go through host memory.",
+     "The transports that move data. Without rings, messages between processes of one host use UCX, as those between "
+     "hosts do. Without cma, long messages are copied through the rings, and no process reads another one's memory. "
+     "Without cuda, no kernels move data between the GPUs of one host, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
-     "MiB of each GPU that a group may take to move data beside matrix products (torch.ops.axon). What needs more "
-     "communicates first. Must be the same on all ranks.",
+     "MiB of each GPU's memory that a group may use to move data during matrix products (torch.ops.axon). Operations "
+     "that need more communicate first. Must be the same on all ranks.",
      is_workspace_size},
     {"AXON_SECRET", ReadBy::kRuntime, "", "16 to 1024 bytes",
-     "What runtimes that meet at (host, port) must both know, unless they are given a secret. Never printed.", nullptr,
+     "The secret that runtimes which connect at (host, port) must share, unless the program gives them one. Never "
+     "printed.",
+     nullptr,
      /*is_secret=*/true},
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
-     "Prefix of a UCX installation to build against and load, in place of the libucx wheel.", nullptr},
-    {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "Whether the device code is compiled.", nullptr},
-    {"AXON_CUDA_ROOT", ReadBy::kBuild, "", "a folder", "Where nvcc and its headers are, in place of their wheels.",
+     "Prefix of the UCX installation to build against and to load, in place of the libucx wheel.", nullptr},
+    {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "If 1, the device code is compiled.", nullptr},
+    {"AXON_CUDA_ROOT", ReadBy::kBuild, "", "a folder", "Folder of nvcc and its headers, in place of their wheels.",
      nullptr},
-    {"AXON_TESTS", ReadBy::kBuild, "0", "0 or 1", "Whether the core's tests are built beside the extension.", nullptr},
-    {"AXON_BUILD_DIR", ReadBy::kBuild, "", "a folder", "Where CMake's files are kept between builds.", nullptr},
+    {"AXON_TESTS", ReadBy::kBuild, "0", "0 or 1", "If 1, the core's tests are built with the extension.", nullptr},
+    {"AXON_BUILD_DIR", ReadBy::kBuild, "", "a folder", "Folder that keeps CMake's files between builds.", nullptr},
     {"AXON_TEST_BACKEND", ReadBy::kTests, "axon", "a backend of torch",
-     "What the Python tests run against; another one shows what torch itself does.", nullptr},
+     "The backend that the Python tests use; another one shows the behaviour of torch itself.", nullptr},
 };
 
 std::span<const Setting> settings() noexcept {
@@ -123,7 +126,7 @@ bool has_transport(std::string_view transport) {
   return text("AXON_TRANSPORTS").find(transport) != std::string::npos;
 }
 
-// How many letters are to be put in, left out, changed, or swapped with their neighbour (optimal string alignment).
+// Returns how many letters must be inserted, removed, changed, or swapped with a neighbour (optimal string alignment).
 static size_t distance(std::string_view left, std::string_view right) {
   std::vector<size_t> before_last(right.size() + 1);
   std::vector<size_t> last(right.size() + 1);
@@ -143,12 +146,12 @@ static size_t distance(std::string_view left, std::string_view right) {
 }
 
 const Setting* nearest(std::string_view name) noexcept {
-  // Of two that are equally far, the one of the same length: letters are swapped more often than forgotten.
+  // Among equally distant names, the one of the same length wins: letters are swapped more often than forgotten.
   const auto difference = [&](const Setting& setting) {
     const std::string_view other = setting.name;
     return std::pair(distance(name, other), std::max(name.size(), other.size()) - std::min(name.size(), other.size()));
   };
-  // Half of what follows the prefix may differ; beyond that it is another word.
+  // Up to half of the letters following the prefix may differ; beyond that it is another word.
   const size_t tolerated = (name.size() - std::min(name.size(), kPrefix.size()) + 1) / 2;
   const Setting* best = nullptr;
   std::pair least(tolerated + 1, size_t{0});
@@ -162,7 +165,7 @@ static bool is_known(std::string_view name) noexcept {
   return std::ranges::find(kSettings, name, &Setting::name) != std::end(kSettings);
 }
 
-// Calls use(name, value) for each variable that begins so.
+// Calls use(name, value) for each variable whose name has this prefix.
 template <typename Use>
 static void for_each_variable(std::string_view prefix, Use use) {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

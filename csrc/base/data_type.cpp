@@ -11,7 +11,7 @@ static constexpr std::array<const char*, 16> kTypes{
 static constexpr std::array<const char*, 10> kReductions{"none", "SUM",  "AVG", "PRODUCT", "MIN",
                                                          "MAX",  "BAND", "BOR", "BXOR",    "PREMUL_SUM"};
 
-// Both take values that may come from the wire, hence the bound checks.
+// Values may come from the wire, hence the bound checks.
 const char* name_of(DataType type) noexcept {
   const auto index = static_cast<size_t>(type);
   return index < kTypes.size() ? kTypes[index] : "unknown type";

@@ -1,4 +1,4 @@
-// Element types and reductions, as they stand on the wire. Values are part of the protocol: append, never renumber.
+// Element types and reductions, as encoded on the wire. Values are part of the protocol: append, never renumber.
 #pragma once
 
 #include <array>
@@ -39,7 +39,7 @@ enum class Reduction : uint8_t {
   kPremulSum = 9,
 };
 
-// Bytes an element takes. Of values that may come from the wire, hence the bound.
+// Returns the number of bytes of an element. The type may come from the wire, hence the bound check.
 constexpr size_t size_of(DataType type) noexcept {
   constexpr std::array<uint8_t, 16> kNumBytes{1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};
   const auto index = static_cast<size_t>(type);

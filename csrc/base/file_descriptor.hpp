@@ -1,4 +1,7 @@
-// A file descriptor that closes itself, and that forked children may be kept from (base/inheritance.hpp).
+// A file descriptor that closes itself. Forked children can be kept from inheriting it (base/inheritance.hpp).
+//
+//   FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+//   if (!socket.valid()) return out_of("socket", errno);
 #pragma once
 
 #include <unistd.h>
@@ -27,7 +30,7 @@ class FileDescriptor {
     }
   }
 
-  // From here on forked children get no copy of it. For what tells a peer, by hanging up, that this process has ended.
+  // From here on forked children get no copy of it. For connections whose hang-up tells a peer that this process ended.
   void withhold_from_forks() { withheld_ = WithheldFromForks(value_, WithheldFromForks::What::kItself); }
 
   int get() const noexcept { return value_; }

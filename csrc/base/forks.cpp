@@ -6,7 +6,7 @@
 
 namespace axon {
 
-// Written by the only thread that a child begins with.
+// Written in a forked child, which starts with a single thread.
 static std::atomic<uint32_t> count{0};
 
 [[maybe_unused]] static const int registered =

@@ -1,5 +1,8 @@
-// How many forks lie between this process and the one that loaded this code: what was noted in a parent tells, in a
-// child, that it is the parent's. A load, where getpid() would be a system call.
+// Counts the forks between this process and the one that loaded this code. A count that was stored in a parent tells a
+// child that the state is its parent's. Reading it is one load, whereas getpid() would be a system call. Any thread.
+//
+//   const uint32_t born_after_ = num_forks();
+//   bool is_inherited() const { return num_forks() != born_after_; }
 #pragma once
 
 #include <atomic>
@@ -9,11 +12,11 @@ namespace axon {
 
 uint32_t num_forks() noexcept;
 
-// An object of which each process has one: a forked child makes its own, since a thread that it lacks may have locked
-// the inherited one. Never destroyed: threads may use it until the process ends.
+// An object of which each process has one. A forked child makes its own, since a thread that the child lacks may have
+// locked the inherited one. Never destroyed: threads may use it until the process ends.
 //
 //   static OnePerProcess<Pool> pool;
-//   pool.get().…
+//   pool.get().take(num_bytes);
 template <typename T>
 class OnePerProcess {
  public:

@@ -28,11 +28,11 @@ struct Withheld {
 };
 
 struct Registry {
-  std::mutex mutex;  // fork() holds it, so that a child's list is whole
+  std::mutex mutex;  // fork() holds it, so that a child's list is complete
   std::vector<Withheld> all;
 };
 
-// Never destroyed: descriptors are closed until the very end.
+// Never destroyed: descriptors may be closed until the process ends.
 Registry& registry() {
   static auto* registry = new Registry;
   return *registry;
@@ -48,7 +48,7 @@ struct Target {
   dev_t device;
 };
 
-// The kernel's own notation of a device, which differs from that of stat(2).
+// Decodes the kernel's internal device number, which differs from that of stat(2).
 dev_t device_of(unsigned long number) noexcept {
   return makedev(number >> 20, number & 0xfffff);
 }
@@ -64,8 +64,8 @@ bool parse(const char* line, Target& target) noexcept {
   return true;
 }
 
-// Calls visit(descriptor, facts) for each descriptor that the set watches. Allocates nothing: it runs in forked
-// children. A set that another process shares may name numbers that mean another file here, hence the comparison.
+// Calls visit(descriptor, facts) for each descriptor that the set watches. Allocates nothing, since it runs in forked
+// children. In a set that another process shares, a number may mean another file than here, hence the comparison.
 template <typename Visit>
 void for_each_target(int epoll_set, const Visit& visit) noexcept {
   std::array<char, 64> path;
@@ -101,7 +101,7 @@ void for_each_target_within(int epoll_set, const Visit& visit, int depth = 0) no
   });
 }
 
-// Without a descriptor for the blank, as where all are in use, the child has a gap.
+// If no descriptor is left for the blank, the child's withheld descriptors are closed instead.
 void withhold_all() noexcept {
   const int blank = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   const auto withhold = [blank](int descriptor) {
@@ -157,7 +157,7 @@ void WithheldFromForks::close_descriptor() noexcept {
   forget();
 }
 
-// The registry is locked.
+// The caller holds the registry's lock.
 void WithheldFromForks::forget() noexcept {
   std::vector<Withheld>& all = registry().all;
   const auto found = std::ranges::find(all, std::exchange(descriptor_, -1), &Withheld::descriptor);

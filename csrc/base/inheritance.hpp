@@ -7,9 +7,9 @@
 //   const WithheldFromForks library(epoll_set, WithheldFromForks::What::kSocketsOfSet);
 //   close_on_exec(epoll_set);
 //
-// fork() (and what calls it) leaves the child an unconnected descriptor in place of each withheld one: a blank rather
-// than a gap, because the child's copies of the objects that own the number may still close it. exec() needs
-// close-on-exec, which covers posix_spawn(), vfork() and system() too: they run no handlers of fork(). A child made by
+// fork() (and functions that call it) leaves the child an unconnected descriptor in place of each withheld one. The
+// number stays in use, because the child's copies of the objects that own it may still close it. exec() needs
+// close-on-exec, which covers posix_spawn(), vfork() and system(), too: they run no handlers of fork(). A child made by
 // the bare system call clone() keeps its copies.
 #pragma once
 
@@ -18,8 +18,9 @@
 
 namespace axon {
 
-// Has forks do so from now on; again does nothing. Called before the handlers of whoever makes descriptors while
-// holding a lock that a fork takes: fork() takes locks in the opposite order of their handlers.
+// Installs the handlers of fork(); repeated calls do nothing. Must be called before any module that makes descriptors
+// under a lock installs a handler that takes that lock: fork() runs such handlers in the opposite order of
+// installation.
 void withhold_at_forks();
 
 class WithheldFromForks {
@@ -29,17 +30,17 @@ class WithheldFromForks {
     kSocketsOfSet,  // the sockets that an epoll set, or one within it, watches at the time of the fork
   };
 
-  // Withholds nothing.
+  // An inactive object, which withholds nothing.
   WithheldFromForks() noexcept = default;
   WithheldFromForks(int descriptor, What what);
   WithheldFromForks(WithheldFromForks&& other) noexcept;
   WithheldFromForks& operator=(WithheldFromForks&& other) noexcept;
-  // Before the descriptor is closed, unless by close_descriptor().
+  // Must run before the descriptor is closed, unless close_descriptor() closes it.
   ~WithheldFromForks();
 
-  // Whether this withholds a descriptor.
+  // Returns whether this withholds a descriptor.
   bool is_active() const noexcept { return descriptor_ >= 0; }
-  // Closes the descriptor as well: no fork comes between the two and copies it after all.
+  // Stops withholding and closes the descriptor in one step, so that no fork in between copies it.
   void close_descriptor() noexcept;
 
  private:
@@ -48,13 +49,13 @@ class WithheldFromForks {
   int descriptor_ = -1;
 };
 
-// Sets FD_CLOEXEC for an epoll set and all that it, or an epoll set within it, watches.
+// Sets FD_CLOEXEC for an epoll set and for all descriptors that it, or an epoll set within it, watches.
 void close_on_exec(int epoll_set) noexcept;
 
-// This process's epoll sets, by descriptor, ascending.
+// Returns this process's epoll sets, by descriptor, ascending.
 std::vector<int> epoll_sets();
 
-// Whether the epoll set watches this descriptor.
+// Returns whether the epoll set watches this descriptor.
 bool watches(int epoll_set, int descriptor) noexcept;
 
 }  // namespace axon

@@ -1,12 +1,12 @@
-// Whether a thread that waits is to give up, because a signal has come whose handler has raised an exception (Ctrl-C).
+// Lets a waiting thread give up after a signal whose handler has raised an exception (Ctrl-C).
 //
-//   while (!is_there()) {
+//   while (!is_ready()) {
 //     if (interrupts::are_pending()) return interrupts::interrupted();
 //     sleep_until(interrupts::next_look(deadline));
 //   }
 //
-// The engine knows nothing of signal handlers. Whoever does, Python's bindings, sets the check, which may run them: no
-// lock is held around it that a handler could want.
+// The engine itself knows nothing of signal handlers. Python's bindings set the check, which may run handlers. So a
+// caller must hold no lock that a handler could want.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 
 namespace axon::interrupts {
 
-// How soon a thread that waits notices Ctrl-C.
+// How long a waiting thread takes at most to notice Ctrl-C.
 inline constexpr std::chrono::milliseconds kInterval{100};
 
 using Check = bool (*)() noexcept;
-// Once, before the first wait.
+// Call it once, before the first wait.
 void set_check(Check check) noexcept;
 
 bool are_pending() noexcept;

@@ -1,10 +1,12 @@
-// A doubly linked list through its elements: no allocation, and an element leaves in O(1) wherever it is.
+// A doubly linked list through its elements: no allocation, and any element is unlinked in O(1).
 //
-//   struct Request : ListNode<Request> { … };      IntrusiveList<Request> posted;
-//   posted.push_back(request);   request.unlink();
+//   struct Request : ListNode<Request> {};
+//   IntrusiveList<Request> posted;
+//   posted.push_back(request);
+//   request.unlink();
 //
-// An element is in at most one list a node; give it several nodes, told apart by a tag, to be in several lists. The
-// list never owns.
+// An element is in at most one list per node; give it several nodes, told apart by a tag, to be in several lists. The
+// list does not own its elements. Not thread-safe.
 #pragma once
 
 namespace axon {
@@ -66,7 +68,7 @@ class IntrusiveList {
   }
 
  private:
-  // By reference, so that nobody looks whether the node is null.
+  // Takes a reference, so that the compiler omits the check for null.
   static T* element_of(Node& node) noexcept { return &static_cast<T&>(node); }
   static void insert(Node& node, Node& next) noexcept {
     node.previous_ = next.previous_;

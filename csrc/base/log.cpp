@@ -36,11 +36,11 @@ void write(Level level, const std::string& message) {
   const int rank = signing_rank.load(std::memory_order_relaxed);
   std::string line = rank >= 0 ? "axon[rank " + std::to_string(rank) : "axon[pid " + std::to_string(getpid());
   line += "]: " + std::string(kNames[static_cast<size_t>(level)]) + ": " + message + "\n";
-  // One call, so that the lines of several processes do not mix. Where stderr is closed there is nobody to tell.
+  // One call, so that lines of several processes do not mix. An error is ignored: stderr may be closed.
   [[maybe_unused]] const ssize_t num_written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-// Threads that come at the same time may let through a few more.
+// Threads that call it at the same time may pass a few lines more.
 std::optional<uint64_t> Limit::pass() noexcept {
   static constexpr std::chrono::nanoseconds kWindow = std::chrono::seconds(10);
   static constexpr uint32_t kMostLines = 10;

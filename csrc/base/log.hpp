@@ -1,4 +1,6 @@
-// One line to stderr, when AXON_LOG lets it through: "axon[rank 3]: warn: …". Not for the message path.
+// Writes a line to stderr if AXON_LOG permits: "axon[rank 3]: warn: …". Any thread. Not for the message path.
+//
+//   log::warn("the end of process 7 will show as a timeout");
 #pragma once
 
 #include <atomic>
@@ -13,7 +15,7 @@ enum class Level : uint8_t { kError, kWarn, kInfo, kDebug };
 
 std::optional<Level> parse(std::string_view name) noexcept;
 
-// The level of AXON_LOG, read at the first line.
+// Compares the level with AXON_LOG, which is read for the first line.
 bool enabled(Level level);
 
 void write(Level level, const std::string& message);
@@ -24,10 +26,10 @@ inline void info(const std::string& message) {
   write(Level::kInfo, message);
 }
 
-// For what a peer can cause as often as it likes: lets ten lines through in ten seconds. For any thread.
+// Limits lines that a peer can cause as often as it likes: permits ten lines per ten seconds. Any thread.
 class Limit {
  public:
-  // How many have been held back since the last that was let through; none: hold this one back, too.
+  // Returns how many lines have been suppressed since the last permitted one; empty: suppress this one, too.
   std::optional<uint64_t> pass() noexcept;
 
  private:
@@ -36,7 +38,8 @@ class Limit {
   std::atomic<uint64_t> num_held_back_{0};
 };
 
-// What lines are signed with: this process's rank in the job, once it has joined a group. Before: its process id.
+// Sets the rank that lines show: this process's rank in the job, after it has joined a group. Before, they show its
+// pid.
 void set_rank(int rank) noexcept;
 
 }  // namespace axon::log

@@ -1,10 +1,11 @@
-// Numbers for what others name by number later on: its index, and how often that has been used, so that who answers
-// late or twice finds nothing. They are no secret.
+// Numbers by which peers refer to objects later. A number contains the index of an entry and how often the entry has
+// been used, so a late or repeated answer finds nothing. Numbers are not secret.
 //
-//   const uint64_t number = waiting.add(transfer);   …   Transfer* transfer = waiting.find(number);
+//   const uint64_t number = waiting.add(transfer);
+//   Transfer* transfer = waiting.find(number);
 //   waiting.remove(number);
 //
-// After warm-up nothing is allocated. Owns nothing.
+// Allocates nothing after warm-up. Does not own the objects. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +33,14 @@ class Numbered {
     return entries_[index].num_uses == number >> 32 ? entries_[index].thing : nullptr;
   }
 
-  // It must be there.
+  // The number must be in use.
   void remove(uint64_t number) noexcept {
     const auto index = static_cast<uint32_t>(number);
     entries_[index].thing = nullptr;
     free_.push_back(index);
   }
 
-  // It has been here: whoever names it is late.
+  // Returns whether the number was in use and has been removed: an answer that carries it is late.
   bool was_here(uint64_t number) const noexcept {
     const auto index = static_cast<uint32_t>(number);
     const uint64_t use = number >> 32;
@@ -48,7 +49,7 @@ class Numbered {
 
  private:
   struct Entry {
-    T* thing = nullptr;  // none: the entry is free
+    T* thing = nullptr;  // null: the entry is free
     uint32_t num_uses = 0;
   };
 

@@ -1,5 +1,8 @@
-// The latest value that one thread at a time publishes, for others to copy. A sequence lock: publishing costs two
-// stores more than the copy and waits for nobody; a reader tries again where a value came meanwhile.
+// The latest value that one thread at a time publishes, for other threads to copy. A sequence lock: publishing costs
+// two stores more than the copy and never waits; a reader retries if a value was published meanwhile.
+//
+//   launched_.publish(record);                    // one thread at a time
+//   const CallRecord record = launched_.read();   // any thread
 #pragma once
 
 #include <array>
@@ -18,24 +21,24 @@ class Published {
  public:
   explicit Published(const T& initial = T()) noexcept { publish(initial); }
 
-  // By one thread at a time.
+  // One thread at a time.
   void publish(const T& value) noexcept {
     Words words{};
     std::memcpy(words.data(), &value, sizeof value);
     const uint64_t version = version_.load(std::memory_order_relaxed);
-    version_.store(version + 1, std::memory_order_relaxed);  // before any word, since each of them is a release
+    version_.store(version + 1, std::memory_order_relaxed);  // ordered before the words, since each is a release store
     for (size_t i = 0; i < words.size(); ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
 
-  // Any thread. A publisher that has lost its core within a copy is given one.
+  // Any thread. Yields, in case the publisher has lost its core during a copy.
   T read() const noexcept {
     for (;; sync::yield()) {
       const uint64_t version = version_.load(std::memory_order_acquire);
       if (version % 2 != 0) continue;
       Words words;
       for (size_t i = 0; i < words.size(); ++i) words[i] = words_[i].load(std::memory_order_acquire);
-      if (version_.load(std::memory_order_relaxed) != version) continue;  // after all words: they are acquired
+      if (version_.load(std::memory_order_relaxed) != version) continue;  // ordered after the words' acquire loads
       T value;
       std::memcpy(static_cast<void*>(&value), words.data(), sizeof value);
       return value;

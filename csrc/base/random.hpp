@@ -1,11 +1,11 @@
-// Numbers that nobody guesses.
+// Random numbers that cannot be guessed.
 #pragma once
 
 #include <cstdint>
 
 namespace axon {
 
-// From the kernel's source of randomness. Throws std::system_error where that is closed to this process.
+// Reads the kernel's source of randomness. Throws std::system_error if this process has no access to it.
 uint64_t random_number();
 
 }  // namespace axon

@@ -45,7 +45,7 @@ Status out_of(const std::string& call, int error) {
   return {ErrorCode::kTransport, text};
 }
 
-// Before Linux 6.2 the folder has no size, and is read.
+// Before Linux 6.2 the folder reports no size, so its entries are counted.
 static std::optional<size_t> num_open_descriptors() noexcept {
   struct stat found{};
   if (stat(kDescriptors, &found) == 0 && found.st_size > 0) return static_cast<size_t>(found.st_size);
@@ -53,7 +53,7 @@ static std::optional<size_t> num_open_descriptors() noexcept {
   if (!folder) return errno == EMFILE ? std::optional(static_cast<size_t>(soft_limit(RLIMIT_NOFILE))) : std::nullopt;
   size_t num_open = 0;
   while (const dirent* entry = readdir(folder.get())) num_open += entry->d_name[0] != '.' ? 1 : 0;
-  return num_open - 1;  // the folder's own
+  return num_open - 1;  // without the descriptor of the folder itself
 }
 
 std::optional<size_t> num_free_descriptors() noexcept {

@@ -1,8 +1,11 @@
-// Allocations by power-of-two size, kept for reuse: coroutine frames, request nodes, unexpected payloads of up to
-// 64 KiB with what stands before them.
+// Allocations by power-of-two size, kept for reuse: coroutine frames, request nodes, and unexpected payloads of up to
+// 64 KiB with their headers.
 //
-// After warm-up allocate() and release() touch no heap. One owner at a time: used only by the holder of the engine's
-// progress token, hence no lock. Larger ones than kLargestAllocation come from the heap each time.
+//   void* allocation = pool.allocate(num_bytes);
+//   pool.release(allocation, num_bytes);
+//
+// After warm-up allocate() and release() do not use the heap, except for sizes above kLargestAllocation. One thread at
+// a time: the pool is used only by the owner of the engine's progress token, so it needs no lock.
 #pragma once
 
 #include <array>

@@ -1,8 +1,11 @@
-// Errors as values: Status for an action, Result<T> for an action that yields something.
+// Errors as values: Status for an action, Result<T> for an action that returns a value.
 //
-// The data path is noexcept and returns these; arguments and set-up throw (at the c10d door). A successful Status is a
-// null pointer, so that returning one on the hot path costs nothing. Every accessor is defined for every state, except
-// Result::value() of a failure, which ends the process and prints the failure.
+//   Result<int> rank = parse_rank(text);
+//   if (!rank.ok()) return std::move(rank.status());
+//
+// The data path is noexcept and returns these; argument checks and set-up throw (in c10d). A successful Status is a
+// null pointer, so returning one on the hot path costs nothing. Every accessor is defined for every state, except
+// Result::value() of a failure, which prints the failure and ends the process.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,8 @@ enum class ErrorCode : uint8_t {
   kTransport,
   kResourceExhausted,
   kInternal,
-  kRemote,           // what was called has failed, and says so
-  kCancelled,        // by whoever has called
+  kRemote,           // the called function has failed, and reported it
+  kCancelled,        // by the caller
   kUnknownHost,      // no address is known for its name
   kUnauthenticated,  // the peer does not know the secret that it should
   kOk,               // the code of a success; last, because handshakes carry the numbers of the others
@@ -47,9 +50,9 @@ class [[nodiscard]] Status {
   ErrorCode code() const noexcept { return ok() ? ErrorCode::kOk : error_->code; }
   const std::string& message() const noexcept { return error().message; }  // empty for a success
 
-  // One failure often ends many operations; each gets its own copy.
+  // Returns a copy. One failure often ends many operations.
   Status clone() const { return ok() ? Status() : Status(error_->code, error_->message); }
-  // The same failure with another sentence. A success stays one.
+  // Returns the same failure with another sentence appended. A success stays a success.
   Status followed_by(const std::string& sentence) const {
     return {code(), message() + (message().ends_with('.') ? " " : ". ") + sentence};
   }
@@ -63,7 +66,7 @@ class [[nodiscard]] Status {
   std::unique_ptr<Error> error_;
 };
 
-// A value, or the failure that took its place.
+// A value, or the failure that prevented it.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -92,13 +95,13 @@ class [[nodiscard]] Result {
 
 }  // namespace axon
 
-// Leaves the enclosing function with the failure, if there is one.
+// Returns the failure from the enclosing function, if there is one.
 #define AXON_TRY(expression)                                                                          \
   do {                                                                                                \
     if (::axon::Status axon_try_status = (expression); !axon_try_status.ok()) return axon_try_status; \
   } while (false)
 
-// The same inside a coroutine.
+// Like AXON_TRY, inside a coroutine.
 #define AXON_CO_TRY(expression)                                                                          \
   do {                                                                                                   \
     if (::axon::Status axon_try_status = (expression); !axon_try_status.ok()) co_return axon_try_status; \

@@ -1,5 +1,5 @@
-// What threads share and sleep on, for code whose interleavings are checked: the standard's things, by these names.
-// tests/model has a file of this name in their place, which runs that code through every interleaving.
+// Shared state and waiting, for code that model checking covers: the types of the standard library by these names.
+// tests/model replaces this file by one that runs the code through every interleaving.
 #pragma once
 
 #include <sched.h>
@@ -20,12 +20,12 @@ using std::mutex;
 using std::thread;
 using Clock = std::chrono::steady_clock;
 
-// To or from memory that others write or read before or after, as atomics beside it say.
+// Copies to or from memory that other threads access earlier or later, ordered by separate atomics.
 inline void copy(void* to, const void* from, size_t num_bytes) noexcept {
   std::memcpy(to, from, num_bytes);
 }
 
-// In a loop that waits for another thread.
+// For loops that wait for another thread.
 inline void relax() noexcept {
   __builtin_ia32_pause();
 }

@@ -1,10 +1,13 @@
 // Task<T>: a lazy coroutine whose frame comes from a SizeClassPool.
 //
-//   Task<Status> ring(Exchange& exchange) { …  AXON_CO_TRY(co_await batch);  co_return Status(); }
+//   Task<Status> exchange_all(Exchange& exchange) {
+//     AXON_CO_TRY(co_await batch);
+//     co_return Status();
+//   }
 //
-// The first parameter of every coroutine supplies the pool (`first.size_class_pool()`), so no frame ever comes from the
-// heap on the message path. A Task owns its frame; destroying it destroys the frame. Tasks run only on the progress
-// owner. No exceptions cross an await: the data path is noexcept, an escaping exception terminates.
+// The first parameter of every coroutine supplies the pool (`first.size_class_pool()`), so no frame comes from the heap
+// on the message path. A Task owns its frame; destroying it destroys the frame. Tasks run only on the progress owner.
+// No exceptions cross an await: the data path is noexcept, and an escaping exception terminates the process.
 #pragma once
 
 #include <coroutine>
@@ -15,8 +18,8 @@
 
 #include "base/size_class_pool.hpp"
 
-// GCC takes the promise's operator new for a placement form that its operator delete does not match. It reports that
-// where a coroutine is defined, hence no pop.
+// GCC mistakes the promise's operator new for a placement form that its operator delete does not match. It warns where
+// a coroutine is defined, hence no pop.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 #endif
@@ -38,7 +41,7 @@ class [[nodiscard]] Task {
     if (handle_) handle_.destroy();
   }
 
-  // Starts (or goes on with) the coroutine from outside any coroutine.
+  // Starts or resumes the coroutine from outside any coroutine.
   void resume() { handle_.resume(); }
   bool done() const noexcept { return handle_.done(); }
   T take() noexcept { return std::move(*handle_.promise().value); }
@@ -73,7 +76,7 @@ struct Task<T>::promise_type {
   };
   FinalAwaiter final_suspend() const noexcept { return {}; }
 
-  // The pool's address travels in front of the frame, for delete to find it.
+  // The pool's address precedes the frame, so that operator delete finds it.
   struct alignas(std::max_align_t) FrameHeader {
     SizeClassPool* pool;
   };

@@ -19,18 +19,18 @@ namespace axon::trace {
 
 namespace {
 
-// Some 20,000 events, where 10 ms of small operations are a tenth of that. Who brings more waits for the file.
+// Some 20,000 events; 10 ms of small operations are a tenth of that. A thread that adds more waits for the file.
 constexpr size_t kMostBuffered = size_t{4} << 20;
 
 struct Writer {
-  std::mutex file_mutex;  // guards these two; taken before the other one
+  std::mutex file_mutex;  // guards these two; taken before the other mutex
   FileDescriptor file;
   std::string outgoing;
-  std::mutex mutex;  // guards all else
+  std::mutex mutex;  // guards all other members
   std::string buffer;
   int rank = 0;
   uint32_t num_tracks = 0;
-  // Both clocks at one moment: the events of several hosts lie side by side as well as their clocks agree.
+  // Both clocks at one moment, so that events of several hosts line up as well as their clocks agree.
   TimePoint steady_origin;
   std::chrono::system_clock::time_point system_origin;
 };
@@ -40,7 +40,7 @@ Writer& writer() {
   return instance.get();
 }
 
-// The file is the parent's. A forked child that forms groups opens its own.
+// The file belongs to the parent. A forked child that forms groups opens its own.
 [[maybe_unused]] const int registered =
     pthread_atfork(nullptr, nullptr, [] { on.store(false, std::memory_order_relaxed); });
 
@@ -73,7 +73,7 @@ void append_head(std::string& text, const Writer& writer, char phase, std::strin
   append_quoted(text, name);
 }
 
-// A name for a process or a track.
+// Appends a name for a process or a track.
 void append_label(Writer& writer, std::string_view what, uint32_t track, std::string_view label) {
   append_head(writer.buffer, writer, 'M', what, track);
   writer.buffer += R"(,"args":{"name":)";
@@ -81,7 +81,7 @@ void append_label(Writer& writer, std::string_view what, uint32_t track, std::st
   writer.buffer += "}},\n";
 }
 
-// A full disk ends the trace, not the job. Events may come meanwhile.
+// A full disk ends the trace, not the job. Other threads may add events meanwhile.
 void write_out(Writer& writer) noexcept {
   const std::lock_guard file_lock(writer.file_mutex);
   {
@@ -101,14 +101,14 @@ void write_out(Writer& writer) noexcept {
   writer.outgoing.clear();
 }
 
-// "trace.json" and ".rank3" are trace.rank3.json.
+// Inserts ".rank3" into "trace.json", which gives trace.rank3.json.
 std::string with_part(std::string file, const std::string& part) {
   const size_t name = file.rfind('/') + 1;  // 0 where there is no folder
   const size_t ending = file.rfind('.');
   return file.insert(ending == std::string::npos || ending <= name ? file.size() : ending, part);
 }
 
-// Locked for as long as it is written. Emptied only then: it may be that of a rank that lives.
+// Locks the file while the trace is written, and truncates it only then: it may belong to a rank that is running.
 Result<FileDescriptor> open_file(const std::string& path) {
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
   if (file.valid() && flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -187,13 +187,13 @@ void flush() noexcept {
   if (is_on()) write_out(writer());
 }
 
-// With a last event that no comma follows, the file is JSON as it stands in the books.
+// The last event has no comma after it, so that the file is valid JSON.
 void close() noexcept {
   Writer& to = writer();
   {
     const std::lock_guard lock(to.mutex);
     if (!is_on()) return;
-    on.store(false, std::memory_order_relaxed);  // no event comes after the last one
+    on.store(false, std::memory_order_relaxed);  // no event may follow the last one
     append_head(to.buffer, to, 'M', "end", 0);
     to.buffer += "}\n]\n";
   }

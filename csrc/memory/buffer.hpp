@@ -1,5 +1,8 @@
-// Borrowed memory: where a transfer reads or writes. Never owns; whoever posts keeps the memory alive until the engine
-// has let go of it.
+// Borrowed memory that a transfer reads or writes. Does not own it: the poster keeps the memory alive until the engine
+// has released it.
+//
+//   const Buffer buffer{.data = data, .num_bytes = num_bytes};
+//   const Buffer half = buffer.slice(0, num_bytes / 2);
 #pragma once
 
 #include <cstddef>

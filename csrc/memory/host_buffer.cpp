@@ -13,7 +13,7 @@ namespace axon {
 
 static constexpr std::align_val_t kPage{4096};
 static constexpr size_t kSmallest = 4096;
-static constexpr size_t kLargest = size_t{1} << 47;  // as many as a process can address
+static constexpr size_t kLargest = size_t{1} << 47;  // the address space of a process
 
 namespace {
 

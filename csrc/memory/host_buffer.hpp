@@ -1,10 +1,10 @@
-// Host memory for what comes unasked: page-aligned buffers, which any thread may give back, whenever: they outlive the
-// engine and whoever took them.
+// Page-aligned host memory for unexpected data. Any thread may release a buffer at any time: buffers outlive the engine
+// and the thread that took them.
 //
-//   HostBuffer buffer = HostBuffer::take(num_bytes);       // empty if there is no memory for it
+//   HostBuffer buffer = HostBuffer::take(num_bytes);   // empty if no memory is left
 //
-// What is given back is kept for the next one, up to kMostKept: the first touch of a fresh page costs more than the
-// copy into it.
+// Released buffers are kept for reuse, up to kMostKept: the first touch of a fresh page costs more than the copy into
+// it.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class HostBuffer {
   HostBuffer(std::byte* data, size_t num_bytes) noexcept : data_(data), num_bytes_(num_bytes) {}
 
   std::byte* data_ = nullptr;
-  size_t num_bytes_ = 0;  // as it was allocated: a power of two
+  size_t num_bytes_ = 0;  // the allocated size: a power of two
 };
 
 }  // namespace axon

@@ -1,9 +1,9 @@
-// Keeps memory alive that a message borrows, until the message has left or arrived.
+// Keeps alive the memory that a message uses, until the message has been sent or has arrived.
 //
 //   Owner owner(buffer, [](void* held) { static_cast<Buffer*>(held)->release(); });
-//   Owner owner = Owner::of(std::make_shared<std::vector<float>>(…));        // from the heap
+//   Owner shared = Owner::of(std::make_shared<std::vector<float>>(num_elements));   // from the heap
 //
-// Destroyed on any thread.
+// May be destroyed on any thread.
 #pragma once
 
 #include <memory>
@@ -25,14 +25,14 @@ class Owner {
     if (object_ != nullptr) release_(object_);
   }
 
-  // Shared with whoever else reads it.
+  // Shares the object with its other readers.
   template <typename T>
   static Owner of(std::shared_ptr<T> object) {
     using Share = std::shared_ptr<T>;
     return {new Share(std::move(object)), [](void* held) { delete static_cast<Share*>(held); }};
   }
 
-  // What it was made of; null where it owns nothing.
+  // Returns the object that it owns; null if it owns none.
   void* get() const noexcept { return object_; }
 
  private:

@@ -1,9 +1,11 @@
-// Host scratch for algorithms: page-aligned, kept for reuse, bounded by what its users ask for at once.
+// Host scratch memory for algorithms: page-aligned, kept for reuse, bounded by its users' peak demand.
 //
-// Algorithms take theirs from their Exchange (Exchange::scratch), which gives it back once no transfer can touch it.
+//   Buffer buffer = pool.take(num_bytes);
+//   pool.give_back(buffer);
 //
-// Used only by the progress owner, like SizeClassPool. Sizes are rounded up to a power of two, so that the
-// pool settles after the first operations; what is kept for reuse never exceeds kMostKept.
+// Algorithms take theirs from their Exchange (Exchange::scratch), which gives it back when no transfer can access it.
+// Progress owner only, like SizeClassPool. Sizes are rounded up to a power of two, so that the pool settles after the
+// first operations. The memory kept for reuse never exceeds kMostKept.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +27,7 @@ class ScratchPool {
 
   Buffer take(size_t num_bytes);
   void give_back(Buffer buffer) noexcept;
-  // A transfer that will never end may still touch it: kept apart until the pool goes.
+  // For memory that a transfer which never ends may still access: it is kept until the pool is destroyed.
   void give_up(Buffer buffer) { given_up_.push_back(buffer.data); }
   size_t num_bytes_kept() const noexcept { return num_bytes_kept_; }
 

@@ -12,7 +12,7 @@
 namespace axon {
 
 static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-// linux/memfd.h has it since Linux 6.3. A system with vm.memfd_noexec=2 makes no other memory.
+// linux/memfd.h defines it since Linux 6.3. A system with vm.memfd_noexec=2 allows only memory that is not executable.
 static constexpr unsigned kNotExecutable = 0x0008;
 
 static Status failed(const std::string& call) {
@@ -47,10 +47,10 @@ Result<SharedPages> SharedPages::open(int32_t pid, int descriptor, size_t num_by
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return failed("open of " + path);
   struct stat found{};
-  const int seals = fcntl(file.get(), F_GET_SEALS);  // the kernel may have added that it is not executable
+  const int seals = fcntl(file.get(), F_GET_SEALS);  // the kernel may have added F_SEAL_EXEC
   const bool is_ours = seals >= 0 && (seals & kSeals) == kSeals && fstat(file.get(), &found) == 0 &&
                        found.st_size == static_cast<off_t>(num_bytes);
-  if (!is_ours) return Status(ErrorCode::kInvalidArgument, path + " is no shared memory of this length");
+  if (!is_ours) return Status(ErrorCode::kInvalidArgument, path + " is not shared memory of this length");
   Result<SharedPages> opened = map(std::move(file), num_bytes);
   if (opened.ok()) opened.value().close();
   return opened;

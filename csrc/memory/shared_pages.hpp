@@ -1,11 +1,10 @@
-// Host memory that two processes of one user map: made by one, opened by the other by way of the first one's
-// descriptor.
+// Host memory that two processes of one user map. One makes it, and the other opens it through the maker's descriptor.
 //
-//   Result<SharedPages> mine = SharedPages::make(num_bytes);               // all zeros
+//   Result<SharedPages> mine = SharedPages::make(num_bytes);                     // zero-initialised
 //   Result<SharedPages> theirs = SharedPages::open(pid, descriptor, num_bytes);
 //
-// It has no name, so nothing is left behind by whoever is killed, and lives until the last mapping is gone. Its length
-// is sealed: no process can make another one fault by shortening it.
+// It has no name, so a killed process leaves nothing. It lives until the last mapping is gone. Its length is sealed: no
+// process can make another one fault by shortening it.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +18,9 @@ namespace axon {
 
 class SharedPages {
  public:
-  // The memory is there, not only its addresses.
+  // Allocates the memory, not only its addresses.
   static Result<SharedPages> make(size_t num_bytes);
-  // Fails on anything but what make() made, of this length, by a process that this one may look into.
+  // Fails unless make() made it, with this length, in a process that this one may inspect.
   static Result<SharedPages> open(int32_t pid, int descriptor, size_t num_bytes);
 
   SharedPages(SharedPages&& other) noexcept
@@ -32,7 +31,7 @@ class SharedPages {
   ~SharedPages();
 
   std::byte* data() const noexcept { return data_; }
-  // What others open it by; until close().
+  // The descriptor by which other processes open it; valid until close().
   int descriptor() const noexcept { return descriptor_.get(); }
   void close() noexcept { descriptor_ = FileDescriptor(); }
 
