@@ -1,5 +1,5 @@
-// Every algorithm, for the registry (selector). What each does, its cost and its source stand in its own file, and
-// together in docs/algorithms.md.
+// Declares every algorithm, for the registry (selector). Each algorithm's file gives its steps, cost and source;
+// docs/algorithms.md collects them.
 #pragma once
 
 #include "collectives/collective.hpp"

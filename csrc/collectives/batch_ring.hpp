@@ -1,5 +1,9 @@
-// The batches of a pipeline: chunk c uses batch c mod its depth, so awaiting a chunk's batch before posting to it keeps
-// at most so many chunks in flight.
+// The batches of a pipeline: chunk c uses batch c mod its depth. Awaiting a chunk's batch before posting to it thus
+// keeps at most that many chunks in flight.
+//
+//   BatchRing<4> batches(exchange);
+//   AXON_CO_TRY(co_await batches[chunk]);
+//   batches[chunk].send({.peer = right}, outgoing);
 #pragma once
 
 #include <array>

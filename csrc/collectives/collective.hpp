@@ -1,4 +1,4 @@
-// What a collective is asked to do, and how an algorithm for it looks.
+// The arguments of a collective, and the signature of its algorithms.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace axon::collectives {
 
-// `inputs` and `outputs` hold one shard, or one a rank (index = rank), as the operation has it:
+// `inputs` and `outputs` hold one shard, or one shard per rank (index = rank), depending on the operation:
 //
 // clang-format off
 //   operation       inputs                        outputs
@@ -25,7 +25,7 @@ namespace axon::collectives {
 //   barrier         –                             –
 // clang-format on
 //
-// Shards may be empty. Memory stays valid until the operation has come to rest.
+// Shards may be empty. The memory must stay valid until the operation is released.
 struct CollectiveArguments {
   transport::OperationKind kind{};
   DataType dtype{};
@@ -36,7 +36,7 @@ struct CollectiveArguments {
   std::span<const Buffer> outputs;
 };
 
-// Runs on every rank of the exchange with matching arguments. Each algorithm has a file of its own in the operation's
+// Runs on every rank of the exchange with matching arguments. Each algorithm has its own file in the operation's
 // folder, and a row in the registry (selector).
 using Algorithm = Task<Status> (*)(messaging::Exchange& exchange, const CollectiveArguments& arguments);
 

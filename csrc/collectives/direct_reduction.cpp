@@ -4,12 +4,13 @@
 
 namespace axon::collectives {
 
-// Short shards go in eager pieces, which spare the hand-shake of a rendezvous; long ones in pieces whose single copy by
-// CMA outweighs it. The pieces of one chunk, one a rank, are to fit into the second-level cache together. Two ranks on
-// 16 idle cores, all_reduce of 4, 16 and 128 MiB: 0.47, 2.1 and 25 ms with pieces of 512 KiB, 0.95, 3.8 and 33 ms with
-// eager ones of 32 to 64 KiB. Between hosts all are eager, since each message of a rendezvous would queue behind the
-// data that is on its way: two hosts at 1 Gbit/s, all_reduce of 64 MiB, 537 ms at least: 569 ms, 630 with pieces of 512
-// KiB. And with its headers a piece is to be one segment for the kernel (64 KiB at most), not a long one and a short.
+// Chunks of short shards are sent eagerly, which avoids the handshake of a rendezvous. Those of long shards are large
+// enough that a single copy by CMA outweighs it. The messages of one chunk, one per rank, should fit into the
+// second-level cache together. Two ranks on 16 idle cores, all_reduce of 4, 16 and 128 MiB: 0.47, 2.1 and 25 ms with
+// messages of 512 KiB, 0.95, 3.8 and 33 ms with eager ones of 32 to 64 KiB. Between hosts all messages are eager, since
+// those of a rendezvous would queue after the data that is on its way. Two hosts at 1 Gbit/s, all_reduce of 64 MiB, at
+// least 537 ms: 569 ms, and 630 with messages of 512 KiB. With its headers, a message should be one segment for the
+// kernel (at most 64 KiB), not a long one and a short one.
 static constexpr size_t kSmallestChunk = size_t{64} << 10;
 static constexpr size_t kLargestBetweenHosts = size_t{60} << 10;
 static constexpr size_t kStagedBytes = size_t{1} << 20;

@@ -1,21 +1,23 @@
-// The reducing half of the direct algorithms (reduce_scatter/direct, all_reduce/two_shot, reduce/two_shot): everybody
-// sends every other rank its piece of that rank's shard, chunk by chunk, and reduces the pieces of its own shard.
+// The reducing half of the direct algorithms (reduce_scatter/direct, all_reduce/two_shot, reduce/two_shot). Each rank
+// sends every other rank its contribution to that rank's shard, chunk by chunk, and reduces the contributions to its
+// own.
 //
 //   DirectReduction reduction(exchange, arguments, shards);
 //   for (size_t step = 0; step < reduction.num_steps(); ++step) {
 //     if (reduction.posts(step)) {
-//       AXON_CO_TRY(co_await reduction.departures(step));     // of the chunk depth() before: its memory is free again
+//       AXON_CO_TRY(co_await reduction.departures(step));   // waits for the chunk depth() earlier, to reuse its memory
 //       reduction.post(step);
 //     }
-//     if (!reduction.reduces(step)) continue;
-//     const size_t chunk = step - reduction.ahead();
-//     AXON_CO_TRY(co_await reduction.arrivals(chunk));
-//     reduction.reduce(chunk, …);
+//     if (reduction.reduces(step)) {
+//       const size_t chunk = step - reduction.ahead();
+//       AXON_CO_TRY(co_await reduction.arrivals(chunk));
+//       reduction.reduce(chunk, output);
+//     }
 //   }
 //
-// While chunk c is being reduced, the pieces of the next ahead() are on their way. Pieces are small enough to be
-// reduced out of the cache that the transport has just written them to. Operands are taken in rank order and rounded
-// once.
+// While chunk c is being reduced, the messages of the next ahead() chunks are on their way. They are small enough to be
+// reduced from the cache, into which the transport has just written them. Operands are taken in rank order and rounded
+// once. Owned by the algorithm's coroutine; progress owner only.
 #pragma once
 
 #include <span>
@@ -30,7 +32,7 @@ namespace axon::collectives {
 
 class DirectReduction {
  public:
-  // `shards`: this rank's contribution to each rank's shard. They outlive this.
+  // `shards`: this rank's contribution to each rank's shard. They must outlive this object.
   DirectReduction(messaging::Exchange& exchange, const CollectiveArguments& arguments,
                   std::span<const ConstBuffer> shards);
 
@@ -43,22 +45,22 @@ class DirectReduction {
   messaging::Batch& arrivals(size_t chunk) noexcept { return arrivals_[chunk]; }
   messaging::Batch& departures(size_t chunk) noexcept { return departures_[chunk]; }
 
-  // The chunk of a shard of `num_bytes`; possibly empty.
+  // Returns the chunks of a shard of `num_bytes`, which may be empty.
   Chunks chunks_of(size_t num_bytes) const noexcept { return {num_bytes, chunk_bytes_}; }
-  // The slot that pieces of this chunk use; the next one is free for the algorithm.
+  // Returns the slot of this chunk's contributions; the next slot is free for the algorithm.
   static uint32_t slot_of(size_t chunk) noexcept { return static_cast<uint32_t>(2 * chunk); }
 
-  // Sends the others their pieces, and receives those of the own shard.
+  // Sends the other ranks their contributions, and receives those to this rank's shard.
   void post(size_t chunk) noexcept;
 
-  // Once its pieces have arrived. The output may be this rank's own contribution.
+  // Call it after the chunk's contributions have arrived. The output may be this rank's own contribution.
   void reduce(size_t chunk, Buffer output) noexcept;
 
-  // Room for a reduced chunk that the caller has no place for, until the chunk's departures are done.
+  // Memory for a reduced chunk that has no destination yet, valid until the chunk's departures are done.
   Buffer spare(size_t chunk) const noexcept;
 
  private:
-  // How many chunks are on their way before one is reduced, and in flight at all.
+  // How many chunks are on their way before one is reduced, and how many are in flight in all.
   struct Window {
     size_t ahead;
     size_t depth;

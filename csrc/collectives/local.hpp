@@ -1,4 +1,4 @@
-// The parts of a collective that stay within the rank.
+// The local parts of a collective, which need no messages.
 #pragma once
 
 #include <cstring>
@@ -8,7 +8,7 @@
 
 namespace axon::collectives {
 
-// A rank's own shard: nothing to do where the output is the input.
+// Copies a rank's own shard. Does nothing if the output is the input.
 inline void copy_shard(Buffer output, ConstBuffer input) noexcept {
   if (output.data != input.data && input.num_bytes != 0) std::memcpy(output.data, input.data, input.num_bytes);
 }
@@ -20,7 +20,7 @@ inline ReductionPlan reduction_plan(const CollectiveArguments& arguments, int nu
           .premul_factor = arguments.premul_factor};
 }
 
-// Bytes that travelling partial results take for `num_bytes` of the tensor.
+// Returns how many bytes partial results take for `num_bytes` of the tensor while they travel.
 inline size_t partial_bytes(DataType dtype, size_t num_bytes) noexcept {
   return num_bytes / size_of(dtype) * size_of(partial_type(dtype));
 }

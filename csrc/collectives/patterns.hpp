@@ -1,4 +1,8 @@
-// Who talks to whom about which bytes: pure arithmetic, tested alone.
+// Communication patterns: which rank exchanges which bytes with which other rank. Pure functions and values, tested
+// alone.
+//
+//   const Partition parts(tensor.num_bytes, num_ranks);
+//   const Buffer own = slice(tensor, parts[rank]);
 #pragma once
 
 #include <algorithm>
@@ -24,7 +28,7 @@ inline ConstBuffer slice(ConstBuffer buffer, Range range) noexcept {
   return buffer.slice(range.begin, range.length);
 }
 
-// Of the longest of these buffers.
+// Returns the number of bytes of the longest of these buffers.
 template <typename Shard>
 size_t longest_of(std::span<const Shard> shards) noexcept {
   size_t longest = 0;
@@ -32,10 +36,10 @@ size_t longest_of(std::span<const Shard> shards) noexcept {
   return longest;
 }
 
-// A cache line: every element type fills it evenly, so bytes cut at its multiples are cut between elements.
+// A cache line. Every element type fills it evenly, so multiples of it are boundaries between elements.
 inline constexpr size_t kGranule = 64;
 
-// `num_bytes` cut into consecutive parts, as even as whole granules allow, longer ones first; the last may be empty.
+// Splits `num_bytes` into consecutive parts, as even as whole granules allow, longer ones first; the last may be empty.
 class Partition {
  public:
   Partition(size_t num_bytes, int num_parts) noexcept : num_bytes_(num_bytes) {
@@ -59,9 +63,8 @@ class Partition {
   size_t num_longer_;
 };
 
-// `num_bytes` cut into chunks of `chunk_bytes`, the last one shorter. There is always a first chunk, if need be an
-// empty one, whose message tells the other side that the shard is empty; chunks past the end are empty and are not
-// sent.
+// Splits `num_bytes` into chunks of `chunk_bytes`, the last one shorter. There is always a first chunk, which may be
+// empty: its message tells the other side that the shard is empty. Chunks past the end are empty and are not sent.
 class Chunks {
  public:
   Chunks(size_t num_bytes, size_t chunk_bytes) noexcept : num_bytes_(num_bytes), chunk_bytes_(chunk_bytes) {}
@@ -79,13 +82,13 @@ class Chunks {
   size_t chunk_bytes_;
 };
 
-// The rank `distance` places up (or down, if negative) the ring; |distance| ≤ num_ranks.
+// Returns the rank `distance` ranks up (or down, if negative) the ring; |distance| ≤ num_ranks.
 inline int ring_neighbour(int rank, int distance, int num_ranks) noexcept {
   return (rank + distance + num_ranks) % num_ranks;
 }
 
-// The order in which chunks of all shards go round a ring: a group of chunks makes all its steps before the next group
-// starts, and the chunks of a group follow one another within a step.
+// The order in which chunks of all shards travel around a ring. A group of chunks makes all its steps before the next
+// group starts, and the chunks of a group follow one another within a step.
 struct RingSchedule {
   size_t num_steps;
   size_t group;       // chunks
@@ -112,15 +115,15 @@ struct BinomialTree {
   int num_positions;
 
   int parent() const noexcept { return position & (position - 1); }
-  // Children are at position + mask for every power of two below this for which that position exists.
+  // The children are position + mask for every power of two below this limit for which that position exists.
   int child_limit() const noexcept {
     return position == 0 ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_positions))) : position & -position;
   }
   bool has_child(int mask) const noexcept { return position + mask < num_positions; }
 };
 
-// Recursive doubling wants a power of two: the first 2·(n − 2^k) ranks pair up, and the lower of each pair stands for
-// both. Neighbouring ranks stay neighbours, so partial results still cover consecutive ranks.
+// Recursive doubling needs a power of two: the first 2·(n − 2^k) ranks form pairs, and the lower rank of each pair
+// represents both. Neighbouring ranks stay neighbours, so partial results still cover consecutive ranks.
 struct PowerOfTwoFold {
   int rank;
   int num_ranks;
@@ -129,7 +132,7 @@ struct PowerOfTwoFold {
   bool is_paired() const noexcept { return rank < 2 * num_pairs(); }
   bool is_represented() const noexcept { return is_paired() && rank % 2 == 1; }
   int pair_partner() const noexcept { return rank ^ 1; }
-  // The place of an active (not represented) rank among the active ones, and back.
+  // The position of an active (not represented) rank among the active ones, and the reverse.
   int position() const noexcept { return is_paired() ? rank / 2 : rank - num_pairs(); }
   int rank_at(int position) const noexcept { return position < num_pairs() ? 2 * position : position + num_pairs(); }
 

@@ -1,6 +1,9 @@
-// A fixed number of small values, one a rank as a rule, in the engine's size-class pool: no heap on the message path.
+// A fixed number of small values, usually one per rank, in the engine's size-class pool: no heap on the message path.
 //
-// Only for what this process alone touches; memory that transfers touch comes from Exchange::scratch.
+//   PoolArray<ConstBuffer> operands(exchange.size_class_pool(), exchange.size());
+//   operands[rank] = own;
+//
+// Only for memory that this process alone accesses; memory of transfers comes from Exchange::scratch.
 #pragma once
 
 #include <cstddef>

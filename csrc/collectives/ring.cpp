@@ -11,7 +11,7 @@ namespace axon::collectives {
 
 static constexpr size_t kGroup = 2;
 static constexpr size_t kDepth = 2 * kGroup;
-// The largest that goes eagerly, in one segment (direct_reduction.cpp); partial results of half types are twice as
+// The largest eager message that is one segment (direct_reduction.cpp); partial results of half types are twice as
 // long.
 static constexpr size_t kChunkBytes = size_t{60} << 10;
 
@@ -22,8 +22,8 @@ static RingSchedule schedule_of(int num_steps, size_t longest_shard) noexcept {
 
 namespace {
 
-// Item i of the schedule at step s: the partial result of the shard whose owner is 1 + s places down the ring. It is
-// received with the slot of the left neighbour's item i − kGroup, one step earlier there.
+// Item i of the schedule at step s: the partial result of the shard whose owner is 1 + s ranks down the ring. It is
+// received with the slot of the left neighbour's item i − kGroup, which is one step earlier there.
 class ReductionLane {
  public:
   ReductionLane(messaging::Exchange& exchange, const ReductionPlan& plan, const RingReduction& ring)
@@ -109,8 +109,8 @@ Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const Collective
   co_return Status();
 }
 
-// In step s, item i brings the shard of the rank 1 + s places down the ring, and passes on the one s places down, which
-// item i − kGroup has brought.
+// In step s, item i receives the shard of the rank 1 + s down the ring, and sends that of the rank s down, which item
+// i − kGroup has received.
 Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring) {
   const int size = exchange.size();
   const int left = ring_neighbour(exchange.rank(), -1, size);

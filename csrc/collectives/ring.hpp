@@ -1,11 +1,10 @@
-// The two halves of the ring algorithms, as coroutines of their own: rank r receives only from r−1 and sends only to
-// r+1.
+// The two halves of the ring algorithms, as separate coroutines: rank r receives only from r−1 and sends only to r+1.
 //
-// Chunks of all shards go round in groups of a few: a step of the ring moves one group of one shard, and while its
-// first chunk is being reduced or stored, the others of the group are on their way. Twice that many buffers or messages
-// a direction are enough: what is sent in one step is received in the neighbour's next, so the wait for a buffer always
-// points back to an earlier step, never round the ring to itself.
-// The reduction uses even slots, the gathering odd ones, so that one can follow the other.
+// Chunks of all shards travel around the ring in small groups: a step of the ring moves one group of one shard. While
+// its first chunk is being reduced or stored, the others of the group are on their way. Twice that many buffers or
+// messages per direction suffice: what is sent in one step is received in the neighbour's next one. So a wait for a
+// buffer always refers to an earlier step, and never leads around the ring to itself. The reduction uses even slots,
+// the gathering odd ones, so that one can follow the other.
 //
 // Patarasuk, Yuan, "Bandwidth Optimal All-reduce Algorithms for Clusters of Workstations" (2009).
 #pragma once
@@ -17,8 +16,8 @@
 
 namespace axon::collectives {
 
-// Reduces everybody's shards[r] into rank r's `output`. Partial results travel in partial_type() and are rounded once;
-// they start at the rank after the owner and end at the owner, so the order of operands differs by shard only.
+// Reduces all ranks' shards[r] into rank r's `output`. Partial results travel in partial_type() and are rounded once.
+// They start at the rank after the owner and end at the owner, so the order of operands depends on the shard only.
 // `output` may be the own shard.
 struct RingReduction {
   std::span<const ConstBuffer> shards;
@@ -27,8 +26,8 @@ struct RingReduction {
 Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const CollectiveArguments& arguments,
                                  RingReduction ring);
 
-// Brings shards[r], which rank r has in place, to all ranks. `complete_rank` (if any) has all shards already and is
-// sent none.
+// Brings shards[r], which rank r already has in place, to all ranks. `complete_rank` (if any) has all shards already
+// and is sent none.
 struct RingGather {
   std::span<const Buffer> shards;
   int complete_rank = -1;

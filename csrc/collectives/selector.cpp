@@ -30,7 +30,7 @@ static constexpr AlgorithmRow kAlgorithms[] = {
 
 enum class Hosts : uint8_t { kOne, kAny };
 
-// The first row that fits is taken; each operation ends with a row that always does.
+// The first row that fits is selected; each operation ends with a row that always fits.
 struct TuningRow {
   transport::OperationKind kind;
   int most_ranks;

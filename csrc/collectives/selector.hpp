@@ -1,9 +1,8 @@
-// Which algorithm an operation takes: a pure function over a table, so that all ranks choose alike.
+// Selects the algorithm of an operation: a pure function over a table, so that all ranks choose alike.
 //
 //   Result<AlgorithmOverrides> overrides = AlgorithmOverrides::parse("all_reduce=ring;broadcast=binomial");
-//   const AlgorithmRow& row = select(OperationKind::kAllReduce, {num_ranks, on_one_host}, num_bytes,
-//                                    overrides.value());
-//   fingerprint.algorithm = row.id;      // ranks that chose differently are told so
+//   const AlgorithmRow& row = select(OperationKind::kAllReduce, group, num_bytes, overrides.value());
+//   fingerprint.algorithm = row.id;      // detects ranks that chose differently
 //   co_await row.algorithm(exchange, arguments);
 #pragma once
 
@@ -19,7 +18,7 @@
 
 namespace axon::collectives {
 
-// An algorithm by its name. The id goes on the wire: append, never renumber.
+// An algorithm and its name. The id is part of the wire protocol: append, never renumber.
 struct AlgorithmRow {
   transport::OperationKind kind;
   std::string_view name;
@@ -27,10 +26,10 @@ struct AlgorithmRow {
   Algorithm algorithm;
 };
 
-// What the user wants instead of the table's choice. Has to be the same on all ranks.
+// The user's choices, which replace those of the table. They must be the same on all ranks.
 class AlgorithmOverrides {
  public:
-  // "operation=algorithm", any number of them, separated by semicolons; nothing is overridden by an empty text.
+  // Parses any number of "operation=algorithm", separated by semicolons. An empty text overrides nothing.
   static Result<AlgorithmOverrides> parse(std::string_view text);
 
   const AlgorithmRow* of(transport::OperationKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
@@ -41,18 +40,18 @@ class AlgorithmOverrides {
 
 std::span<const AlgorithmRow> registered_algorithms() noexcept;
 
-// What of a group counts for the choice.
+// The properties of a group that determine the choice.
 struct GroupShape {
   int num_ranks;
   bool on_one_host;
 };
 
-// `num_bytes` is what all ranks know alike: the tensor's (broadcast, all_reduce, reduce), that of all shards together
-// (all_gather, reduce_scatter), 0 where sizes may differ (gather, scatter, all_to_all) and for barrier.
+// `num_bytes` is a size that all ranks know: the tensor's (broadcast, all_reduce, reduce), or that of all shards
+// together (all_gather, reduce_scatter). It is 0 where sizes may differ (gather, scatter, all_to_all) and for barrier.
 const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept;
 
-// The tuning table for people: operation, ranks, hosts, bytes, algorithm, a line a row.
+// Returns the tuning table for diagnostics, one line per row: operation, ranks, hosts, bytes, algorithm.
 std::string describe_table();
 
 }  // namespace axon::collectives

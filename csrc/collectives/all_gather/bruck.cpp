@@ -1,8 +1,8 @@
 // Bruck: every rank passes on all shards that it has, doubling their number in each step.
 //
-// ⌈log2 n⌉ steps; a rank sends and receives the n−1 other shards once, over staging memory, whence they are copied into
-// place. Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All Communications in Multiport
-// Message-Passing Systems" (1997). Wins for small shards on many ranks.
+// ⌈log2 n⌉ steps. A rank sends and receives the n−1 other shards once, through staging memory, from which they are
+// copied into place. Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All Communications in
+// Multiport Message-Passing Systems" (1997). Wins for small shards on many ranks.
 #include <algorithm>
 
 #include "collectives/algorithms.hpp"
@@ -15,7 +15,7 @@ namespace axon::collectives {
 Task<Status> all_gather::bruck(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
   const int size = exchange.size();
   const int rank = exchange.rank();
-  // Staging holds the shards one after the other, starting with the own one: position p is the shard of rank + p.
+  // Staging holds the shards in sequence, starting with the own one: position p is the shard of rank + p.
   const auto shard_at = [&](int position) { return arguments.outputs[ring_neighbour(rank, position, size)]; };
   PoolArray<size_t> offsets(exchange.size_class_pool(), size + 1);
   for (int i = 0; i < size; ++i) offsets[i + 1] = offsets[i] + shard_at(i).num_bytes;

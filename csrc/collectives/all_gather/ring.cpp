@@ -1,7 +1,8 @@
-// Ring: every rank passes on to its right what it got from its left, starting with its own shard.
+// Ring: every rank passes to its right neighbour what it has received from its left one, starting with its own shard.
 //
-// n−1 steps a chunk, chunks pipelined; a rank sends and receives the n−1 other shards, straight into place, to and from
-// its neighbours only. Thakur, Rabenseifner, Gropp (2005), section 4.1. Wins for large shards on many ranks.
+// n−1 steps per chunk, chunks pipelined. A rank sends and receives the n−1 other shards, straight into place, and only
+// exchanges messages with its neighbours. Thakur, Rabenseifner, Gropp (2005), section 4.1. Wins for large shards on
+// many ranks.
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"

@@ -1,6 +1,6 @@
-// One shot: everybody sends everything to everybody and reduces it all itself, in rank order.
+// One shot: each rank sends its tensor to all other ranks, and reduces all tensors itself, in rank order.
 //
-// One step; a rank sends and reduces n−1 tensors. Wins where a message's latency outweighs its bytes: small tensors,
+// One step. A rank sends and reduces n−1 tensors. Wins where a message's latency outweighs its bytes: small tensors,
 // few ranks.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"

@@ -1,8 +1,8 @@
-// Recursive doubling: in step k, pairs of ranks 2^k apart exchange what they have and both add it up.
+// Recursive doubling: in step k, pairs of ranks 2^k apart exchange their partial results, and both add them.
 //
-// ⌈log2 n⌉ steps, two more unless n is a power of two (then pairs of neighbours are folded into one first); a rank
-// sends one tensor a step (of partial results: fp32 for half types). Both partners add the lower ranks' part first, so
-// all ranks get the same bits. Thakur, Rabenseifner, Gropp (2005), section 4.5. Wins for small tensors on many ranks.
+// ⌈log2 n⌉ steps, two more unless n is a power of two (then pairs of neighbours are reduced first). A rank sends one
+// tensor per step (of partial results: fp32 for half types). Both partners add the lower ranks' part first, so all
+// ranks get the same bits. Thakur, Rabenseifner, Gropp (2005), section 4.5. Wins for small tensors on many ranks.
 #include <utility>
 
 #include "collectives/algorithms.hpp"

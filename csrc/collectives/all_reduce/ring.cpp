@@ -1,8 +1,8 @@
 // Ring: a ring reduce_scatter, then a ring all_gather, both pipelined in chunks.
 //
-// 2·(n−1) steps; a rank sends and receives 2·(n−1)/n of the tensor (the first half of it as partial results: fp32 for
-// half types) and talks to its two neighbours only. Patarasuk, Yuan (2009). Wins for large tensors on many ranks, where
-// direct exchange would keep too many partners busy at once.
+// 2·(n−1) steps. A rank sends and receives 2·(n−1)/n of the tensor (the first half of it as partial results: fp32 for
+// half types), and only exchanges messages with its two neighbours. Patarasuk, Yuan (2009). Wins for large tensors on
+// many ranks, where direct exchange would keep too many partners busy at once.
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"

@@ -1,8 +1,8 @@
 // Two shots: a direct reduce_scatter, then a direct all_gather, interleaved chunk by chunk.
 //
-// Two steps a chunk, chunks pipelined: while one is being reduced, the pieces of the next are on their way and the
-// results of earlier ones are being fetched. A rank sends and receives 2·(n−1)/n of the tensor, which is the least
-// possible, and reduces (n−1)/n of it; operands in rank order, rounded once. Rabenseifner, "Optimization of Collective
+// Two steps per chunk, chunks pipelined: while one is being reduced, contributions to the next are on their way, and
+// the results of earlier ones are being fetched. A rank sends and receives 2·(n−1)/n of the tensor, which is the
+// minimum, and reduces (n−1)/n of it; operands in rank order, rounded once. Rabenseifner, "Optimization of Collective
 // Reduction Operations" (2004), with all partners at once instead of halving and doubling. Wins for large tensors up to
 // some dozen ranks.
 #include "collectives/algorithms.hpp"
@@ -10,7 +10,7 @@
 
 namespace axon::collectives {
 
-// Sends the own part's chunk, reduced, to everybody.
+// Sends the reduced chunk of this rank's part to all other ranks.
 static void share_result(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
                          ConstBuffer result) noexcept {
   for (int distance = 1; distance < exchange.size(); ++distance) {
@@ -19,7 +19,8 @@ static void share_result(messaging::Exchange& exchange, DirectReduction& reducti
   }
 }
 
-// Receives the others' where this rank's contributions lie: whoever sends a result has fetched the contribution before.
+// Receives the other ranks' results in place of this rank's contributions: a rank that sends a result has already
+// fetched the contribution to it.
 static void receive_results(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
                             Buffer tensor) noexcept {
   const Partition parts(tensor.num_bytes, exchange.size());

@@ -1,6 +1,6 @@
-// Pairwise exchange: in step d every rank sends to the rank d places up the ring and receives from the one d down.
+// Pairwise exchange: in step d every rank sends to the rank d up the ring and receives from the rank d down.
 //
-// n−1 steps, kDepth of them in flight; a rank sends and receives each of its shards once, straight into place, and in
+// n−1 steps, kDepth of them in flight. A rank sends and receives each of its shards once, straight into place, and in
 // every step each rank is the target of one other. Thakur, Rabenseifner, Gropp (2005), section 4.3.
 #include "collectives/algorithms.hpp"
 #include "collectives/batch_ring.hpp"

@@ -1,5 +1,6 @@
-// Vectors of integers over one divisor, which no x86-64 divides: by a multiplication, exactly. Granlund and Montgomery,
-// Division by Invariant Integers using Multiplication (1994), figure 4.1. See formats.hpp for how this is compiled.
+// Divides vectors of integers by one divisor, for which x86-64 has no instruction: by a multiplication, exactly.
+// Granlund and Montgomery, Division by Invariant Integers using Multiplication (1994), figure 4.1. See formats.hpp for
+// how this is compiled.
 #pragma once
 
 #include <bit>
@@ -11,7 +12,7 @@
 namespace axon::arithmetic {
 namespace {
 
-// The upper half of each product, and the products of the lower halves of 64-bit lanes. With masks as in formats.hpp.
+// The upper half of each product, and the products of the lower halves of 64-bit lanes. Masked as in formats.hpp.
 #if AXON_VECTOR_BYTES == 64
 inline Vector<uint16_t> multiply_high(Vector<uint16_t> left, Vector<uint16_t> right) {
   return (Vector<uint16_t>)_mm512_maskz_mulhi_epu16(0xffffffff, (__m512i)left, (__m512i)right);
@@ -42,7 +43,7 @@ inline Vector<uint32_t> multiply_high(Vector<uint32_t> left, Vector<uint32_t> ri
   return (Vector<uint32_t>)(even | odd);
 }
 
-// By halves, as on paper; no sum here overflows.
+// Multiplies by halves, as on paper; no sum here overflows.
 inline Vector<uint64_t> multiply_high(Vector<uint64_t> left, Vector<uint64_t> right) {
   const Vector<uint64_t> left_high = left >> 32, right_high = right >> 32;
   const Vector<uint64_t> middle = multiply_low_halves(left_high, right) + (multiply_low_halves(left, right) >> 32);
@@ -50,13 +51,14 @@ inline Vector<uint64_t> multiply_high(Vector<uint64_t> left, Vector<uint64_t> ri
   return multiply_low_halves(left_high, right_high) + (middle >> 32) + (other_middle >> 32);
 }
 
-// Of one to as much as U holds; U has 16 bits at least.
+// A divisor from 1 to the maximum of U; U has at least 16 bits.
 template <typename U>
 class Divisor {
  public:
   explicit Divisor(uint32_t divisor) {
     const int num_bits = std::bit_width(divisor - 1);
-    // 2^64 (2^num_bits - divisor) / divisor, 32 bits at a time; of it the paper wants as many as U has, and 1 more.
+    // 2^64 (2^num_bits - divisor) / divisor, 32 bits at a time. The paper needs as many bits of it as U has, and 1
+    // more.
     const uint64_t first = ((uint64_t{1} << num_bits) - divisor) << 32;
     const uint64_t fraction = (first / divisor << 32) | ((first % divisor << 32) / divisor);
     factor_ = Vector<U>{} + static_cast<U>((fraction >> (64 - std::numeric_limits<U>::digits)) + 1);
@@ -75,7 +77,7 @@ class Divisor {
   U second_shift_;
 };
 
-// Bytes as the two halves of 16-bit lanes: they have neither products nor shifts of their own.
+// Treats bytes as the two halves of 16-bit lanes, since bytes have neither products nor shifts.
 template <>
 class Divisor<uint8_t> {
  public:
@@ -90,7 +92,7 @@ class Divisor<uint8_t> {
   Divisor<uint16_t> pairs_;
 };
 
-// All ones where negative. SSE2 compares no 64-bit lanes, and nothing shifts bytes.
+// Returns all ones where a value is negative. SSE2 compares no 64-bit lanes, and no instruction shifts bytes.
 template <typename T>
 inline Vector<std::make_unsigned_t<T>> signs_of(Vector<T> values) {
   using Magnitudes = Vector<std::make_unsigned_t<T>>;
@@ -101,7 +103,7 @@ inline Vector<std::make_unsigned_t<T>> signs_of(Vector<T> values) {
   }
 }
 
-// Towards zero: the quotient of the magnitude bears the sign.
+// Rounds towards zero: the quotient of the magnitude gets the sign.
 template <typename T>
 inline Vector<T> divide(Vector<T> values, const Divisor<std::make_unsigned_t<T>>& divisor) {
   using Magnitudes = Vector<std::make_unsigned_t<T>>;

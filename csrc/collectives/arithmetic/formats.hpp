@@ -1,7 +1,7 @@
-// How elements look in memory and in a vector register: one Format a stored type, with a load that widens and a store
-// that narrows. For the kernels' files alone: each chooses an instruction set and AXON_VECTOR_BYTES before it includes
-// this, and compiles its own, hence the unnamed namespaces. (The compiler's macros would tell the instruction set, were
-// they not fixed before g++ sees the pragma that chooses it.)
+// How elements are laid out in memory and in a vector register: one Format per stored type, with a load that widens and
+// a store that narrows. Only the kernels' files include this. Each chooses an instruction set and AXON_VECTOR_BYTES
+// first, and compiles its own copy, hence the unnamed namespaces. (The compiler's macros cannot tell the instruction
+// set: g++ fixes them before it sees the pragma that chooses it.)
 #pragma once
 
 #include <immintrin.h>
@@ -25,7 +25,7 @@ using Vector = typename VectorOf<Value>::Type;
 using Floats = Vector<float>;
 using Words = Vector<uint32_t>;
 
-// Numbers that a vector holds as they lie in memory. Casts between vectors of one size reinterpret.
+// Numbers with the same layout in a vector as in memory. Casts between vectors of one size reinterpret.
 template <typename T>
 struct Plain {
   using Value = T;
@@ -39,9 +39,9 @@ struct Plain {
   static void store(std::byte* target, Vector<T> vector) { std::memcpy(target, &vector, sizeof(vector)); }
 };
 
-// 16-bit elements in the lower halves of 32-bit lanes. Intrinsics, because g++ makes a dozen shuffles of its own
-// __builtin_convertvector: bfloat16 ran at half the speed. The masked forms with all lanes on, because inside the plain
-// ones g++ 12 sees an uninitialised value.
+// 16-bit elements in the lower halves of 32-bit lanes. Uses intrinsics, because g++ makes a dozen shuffles of its own
+// __builtin_convertvector: bfloat16 ran at half the speed. Uses the masked forms with all lanes on, because g++ 12 sees
+// an uninitialised value inside the plain ones.
 #if AXON_VECTOR_BYTES == 64
 inline Words load_half_bits(const std::byte* source) {
   return (Words)_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source)));
@@ -104,7 +104,7 @@ struct Float16 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(target), _mm256_cvtps_ph((__m256)floats, _MM_FROUND_TO_NEAREST_INT));
   }
 #else
-  // What the instructions do, bit for bit, and like them untouched by the processor's flushing of subnormals.
+  // Computes what the instructions do, bit for bit. Like them it ignores the processor's flushing of subnormals.
   static Floats load(const std::byte* source) {
     const Words bits = load_half_bits(source);
     const Words magnitude = bits & 0x7fff;

@@ -1,4 +1,4 @@
-// Loops and table of one instruction set; see formats.hpp for how this is compiled.
+// Loops and kernel table of one instruction set; see formats.hpp for how this is compiled.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,8 @@
 namespace axon::arithmetic {
 namespace {
 
-// Of bytes, whose products no x86-64 has, in 16-bit lanes: g++ unpacks and packs, which takes twice as long.
+// Multiplies bytes, for which x86-64 has no products, in 16-bit lanes: g++ unpacks and packs, which takes twice as
+// long.
 inline Vector<uint8_t> byte_products(Vector<uint8_t> left, Vector<uint8_t> right) {
   const auto a = (Vector<uint16_t>)left, b = (Vector<uint16_t>)right;
   return (Vector<uint8_t>)(((a * b) & 0xff) | ((a >> 8) * (b & 0xff00)));
@@ -32,7 +33,7 @@ inline V apply(V left, V right) {
   if constexpr (kOperator == Operator::kXor) return left ^ right;
 }
 
-// A last, incomplete vector: worked on in a copy, so that there is no second, scalar form of the arithmetic.
+// A last, incomplete vector. It is processed in a copy, so that there is no second, scalar form of the arithmetic.
 template <typename Format>
 struct Tail {
   alignas(kVectorBytes) std::byte bytes[kVectorBytes] = {};
@@ -98,7 +99,7 @@ template <typename T>
 void divide_integers(std::byte* output, const std::byte* input, size_t num_scalars, double argument) {
   using Unsigned = std::make_unsigned_t<T>;
   const auto num_ranks = static_cast<uint32_t>(argument);
-  if (num_ranks > std::numeric_limits<Unsigned>::max()) {  // than which every sum is less
+  if (num_ranks > std::numeric_limits<Unsigned>::max()) {  // every sum is less than that
     std::memset(output, 0, num_scalars * sizeof(T));
     return;
   }

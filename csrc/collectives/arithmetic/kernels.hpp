@@ -1,7 +1,7 @@
-// The loops of the arithmetic, compiled once for each vector width and chosen by the processor at hand.
+// The loops of the arithmetic, compiled once for each vector width; the processor's features select one at run time.
 //
-// Each kernel does one arithmetic step an element, so that no compiler can contract two of them into one rounding:
-// that is what keeps the widths bitwise equal.
+// Each kernel does one arithmetic step per element, so that no compiler can contract two of them into one rounding.
+// That keeps the widths bitwise equal.
 #pragma once
 
 #include <array>
@@ -23,16 +23,16 @@ using FoldKernels = std::array<FoldKernel, kNumOperators>;
 // output = f(input, argument); the output may be exactly the input where both have one width.
 using MapKernel = void (*)(std::byte* output, const std::byte* input, size_t num_scalars, double argument);
 
-// What one type can do; null where it cannot.
+// The kernels of one type; null where an operation is not defined.
 struct TypeKernels {
   FoldKernels fold_stored{};   // stored (+) stored → stored
   FoldKernels fold_next{};     // partial (+) stored → partial
   FoldKernels fold_partial{};  // partial (+) partial → partial
-  MapKernel widen{};           // stored → partial; null where they are one
+  MapKernel widen{};           // stored → partial; null where they are the same type
   MapKernel scale{};           // stored × argument → partial
-  MapKernel narrow{};          // partial → stored; null where they are one
+  MapKernel narrow{};          // partial → stored; null where they are the same type
   MapKernel divide{};          // partial ÷ argument → stored
-  size_t num_scalars = 1;      // of an element: a complex number is two
+  size_t num_scalars = 1;      // per element: a complex number is two
 };
 
 inline constexpr size_t kNumDataTypes = 16;
@@ -46,26 +46,26 @@ extern const KernelTable kSse2Kernels;  // the baseline of x86-64
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 
-// Those that this processor runs, fastest first.
+// Returns the tables that this processor can run, fastest first.
 std::span<const KernelTable* const> usable_tables() noexcept;
 
-// The kernels of one plan. One that is not defined has no fold_partial.
+// The kernels of one plan. An undefined plan has no fold_partial.
 struct PlanKernels {
   FoldKernel fold_stored{};  // null where an operand or the result needs more than the fold
   FoldKernel fold_next{};    // null where each operand needs `begin`
   FoldKernel fold_partial{};
-  MapKernel begin{};   // null: an operand is a partial as it is
-  MapKernel finish{};  // null: a partial is the result as it is
+  MapKernel begin{};   // null: a stored operand is a partial already
+  MapKernel finish{};  // null: a partial is the result already
   double begin_argument = 0;
   double finish_argument = 0;
-  size_t num_scalars = 1;  // of an element
+  size_t num_scalars = 1;  // per element
   size_t num_stored_bytes = 1;
   size_t num_partial_bytes = 1;
 };
 
 PlanKernels kernels_of(const KernelTable& table, const collectives::ReductionPlan& plan) noexcept;
 
-// The public functions, over kernels of the caller's choice.
+// The public functions, with kernels of the caller's choice.
 void combine(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,
              size_t num_elements) noexcept;
 void begin_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* own, size_t num_elements) noexcept;

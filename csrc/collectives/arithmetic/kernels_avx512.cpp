@@ -1,4 +1,4 @@
-// Standard headers first: what they define inline is shared by the whole program, and must run anywhere.
+// Standard headers first: the whole program shares their inline functions, which must run on any processor.
 #include <immintrin.h>
 
 #include <bit>

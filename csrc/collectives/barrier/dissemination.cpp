@@ -1,7 +1,7 @@
-// Dissemination: in step k every rank tells the rank 2^k places up the ring, and hears from the one 2^k down.
+// Dissemination: in step k every rank notifies the rank 2^k up the ring, and waits for the rank 2^k down.
 //
-// ⌈log2 n⌉ steps of one empty message; whoever has heard in all of them has heard, through others, from every rank.
-// Hensgen, Finkel, Manber, "Two Algorithms for Barrier Synchronization" (1988).
+// ⌈log2 n⌉ steps of one empty message. After all steps, a rank has heard from every other rank, directly or through
+// others. Hensgen, Finkel, Manber, "Two Algorithms for Barrier Synchronization" (1988).
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"
 

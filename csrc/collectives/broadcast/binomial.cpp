@@ -1,6 +1,6 @@
-// Binomial tree: every rank that has the tensor passes it on to the rank half of the remaining distance away.
+// Binomial tree: every rank that has the tensor sends it to the rank half of the remaining distance away.
 //
-// ⌈log2 n⌉ steps; the root sends ⌈log2 n⌉ times the tensor. Thakur, Rabenseifner, Gropp, "Optimization of Collective
+// ⌈log2 n⌉ steps. The root sends the tensor ⌈log2 n⌉ times. Thakur, Rabenseifner, Gropp, "Optimization of Collective
 // Communication Operations in MPICH" (2005), section 4.2. Wins for small tensors, and for two ranks at any size.
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"

@@ -1,9 +1,9 @@
-// Scatter and ring: the root deals out the tensor in n parts, which then go round in a ring all_gather.
+// Scatter and ring: the root scatters the tensor in n parts, which a ring all_gather then distributes.
 //
-// n steps, the ring's pipelined in chunks; the root sends 2·(n−1)/n of the tensor, every other rank receives it once
-// and sends at most as much. Barnett, Shuler, van de Geijn et al., "Interprocessor Collective Communication Library"
-// (1994). Wins for large tensors on more than two ranks between hosts; within one, whose ranks read each other's
-// memory, its many steps cost more than a tree's longer way.
+// n steps, those of the ring pipelined in chunks. The root sends 2·(n−1)/n of the tensor; every other rank receives it
+// once and sends at most as much. Barnett, Shuler, van de Geijn et al., "Interprocessor Collective Communication
+// Library" (1994). Wins for large tensors on more than two ranks between hosts. Within a host, whose ranks read each
+// other's memory, its many steps cost more than the longer path of a tree.
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"
 #include "collectives/pool_array.hpp"

@@ -1,6 +1,6 @@
-// Direct: everybody sends its shard to the root, which receives them all at once, straight into place.
+// Direct: each rank sends its shard to the root, which receives all of them at once, straight into place.
 //
-// One step; a rank sends its shard, the root receives n−1. Nothing moves fewer bytes; a tree would save the root
+// One step. A rank sends its shard, the root receives n−1. No algorithm moves fewer bytes; a tree would save the root
 // messages only for very many, very small shards.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"

@@ -1,6 +1,6 @@
-// Binomial tree: every rank adds what its children have gathered to its own, and passes the sum to its parent.
+// Binomial tree: every rank adds its children's partial results to its own, and sends the sum to its parent.
 //
-// ⌈log2 n⌉ steps; a rank sends one tensor (of partial results: fp32 for half types). Thakur, Rabenseifner, Gropp
+// ⌈log2 n⌉ steps. A rank sends one tensor (of partial results: fp32 for half types). Thakur, Rabenseifner, Gropp
 // (2005), section 4.4. Wins for small tensors.
 #include <utility>
 

@@ -1,8 +1,8 @@
 // Two shots: a direct reduce_scatter, then a gather of the reduced parts at the root, interleaved chunk by chunk.
 //
-// Two steps a chunk, chunks pipelined; a rank sends at most the whole tensor and reduces (n−1)/n of it, and so does the
-// root, which receives 2·(n−1)/n. Rabenseifner (2004), with all partners at once instead of halving and doubling. Wins
-// for large tensors: a tree would make the root reduce all of it, alone.
+// Two steps per chunk, chunks pipelined. A rank sends at most the whole tensor and reduces (n−1)/n of it, and so does
+// the root, which receives 2·(n−1)/n. Rabenseifner (2004), with all partners at once instead of halving and doubling.
+// Wins for large tensors: with a tree, the root alone would reduce all of it.
 #include "collectives/algorithms.hpp"
 #include "collectives/direct_reduction.hpp"
 

@@ -1,8 +1,8 @@
-// Direct: every rank sends each other rank its piece of that rank's shard, and reduces the pieces of its own.
+// Direct: every rank sends each other rank its contribution to that rank's shard, and reduces those to its own.
 //
-// One step a chunk, chunks pipelined; a rank sends, receives and reduces (n−1)/n of the whole. The operands come in
-// rank order and are rounded once. The pairwise exchange of Thakur, Rabenseifner, Gropp (2005), section 4.6, with all
-// partners at once. Wins for few ranks at any size.
+// One step per chunk, chunks pipelined. A rank sends, receives and reduces (n−1)/n of the whole. The operands are taken
+// in rank order and rounded once. This is the pairwise exchange of Thakur, Rabenseifner, Gropp (2005), section 4.6,
+// with all partners at once. Wins for few ranks at any size.
 #include "collectives/algorithms.hpp"
 #include "collectives/direct_reduction.hpp"
 

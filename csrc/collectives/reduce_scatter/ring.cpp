@@ -1,7 +1,9 @@
-// Ring: the partial result of a shard starts at the rank after its owner, goes round, and ends reduced at the owner.
+// Ring: the partial result of a shard starts at the rank after its owner, travels around, and ends reduced at the
+// owner.
 //
-// n−1 steps a chunk, chunks pipelined; a rank sends and receives (n−1)/n of the whole (as partial results: fp32 for
-// half types), to and from its neighbours only. Patarasuk, Yuan (2009). Wins for large shards on many ranks.
+// n−1 steps per chunk, chunks pipelined. A rank sends and receives (n−1)/n of the whole (as partial results: fp32 for
+// half types), and only exchanges messages with its neighbours. Patarasuk, Yuan (2009). Wins for large shards on many
+// ranks.
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"
 

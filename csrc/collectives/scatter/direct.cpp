@@ -1,7 +1,7 @@
 // Direct: the root sends every rank its shard.
 //
-// One step; the root sends n−1 shards, any other rank receives its own. Nothing moves fewer bytes; a tree would save
-// the root messages only for very many, very small shards.
+// One step. The root sends n−1 shards, any other rank receives its own. No algorithm moves fewer bytes; a tree would
+// save the root messages only for very many, very small shards.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
