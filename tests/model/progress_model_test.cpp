@@ -1,7 +1,8 @@
-// The progress token, the queue before it and the completion behind it, in every interleaving: nobody but the progress
-// owner drives, what is submitted is finished, and nobody sleeps longer than a nap while there is something to do.
+// Checks the progress token, the submission queue and the completion queue in every interleaving. Only the progress
+// owner drives, every submission is finished, and no thread sleeps longer than a short sleep while there is something
+// to do.
 //
-// Built again with a fault sown into the engine's own code (AXON_SEEDED), where the same programs have to find it.
+// Built again with faults seeded into the engine's own code (AXON_SEEDED); the same programs must find each fault.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +18,8 @@ using namespace std::chrono_literals;
 
 enum class Ends : uint8_t {
   kAtOnce,
-  kLeavingSomething,  // that the transport holds back until the next round
-  kInTwoRounds,       // of which nothing tells: the transport has more to do and cannot be armed
+  kLeavingSomething,  // the transport holds something back until the next round
+  kInTwoRounds,       // without an event: the transport has more to do and cannot be armed
   kByMessage,
   kByDeadline,
 };
@@ -36,14 +37,14 @@ class JobDriver final : public Driver {
 
   void submit(Job& job) { submitted_.push(job); }
 
-  // From the network, on any thread.
+  // A message from the network, on any thread.
   void bring_message() {
     model::point();
     has_message_ = has_unseen_ = true;
     if (std::exchange(armed_, false)) doorbell_.signal();
   }
 
-  // For threads that come when the background thread is about to fall asleep.
+  // For threads that must run when the background thread is about to fall asleep.
   void block_until_armed() const {
     model::block_until([this] { return was_armed_; }, model::kNever);
   }
@@ -108,7 +109,7 @@ class JobDriver final : public Driver {
   std::vector<Job*> running_;
   QueueNode* completions_ = nullptr;
   bool has_message_ = false;
-  bool has_unseen_ = false;  // since the last round
+  bool has_unseen_ = false;  // arrived since the last round
   bool armed_ = false;
   bool was_armed_ = false;
   bool holds_back_ = false;
@@ -122,7 +123,7 @@ struct World {
   JobDriver driver;
   Progress progress{driver, doorbell};
 
-  // As Engine::submit does.
+  // Starts a job as Engine::submit does.
   void start(Job& job) {
     driver.submit(job);
     progress.pump();
@@ -134,7 +135,7 @@ struct World {
     model::check(progress.wait(job.finished, sync::Clock::time_point(model::kNever), spin_budget),
                  "the wait ends well");
   }
-  // The background thread alone finishes it.
+  // Starts a job that only the background thread finishes.
   void start_only(Ends how) {
     Job job(how);
     start(job);
@@ -156,7 +157,7 @@ void one_waits_for_a_message() {
   network.join();
 }
 
-// At all stages of the waiter's spin budget.
+// The message arrives at all stages of the waiter's spin budget.
 template <int kMicroseconds, bool kHasNeighbours = true>
 void message_comes_after() {
   World world(kHasNeighbours);
@@ -190,7 +191,7 @@ void two_wait_for_a_message() {
   network.join();
 }
 
-// A follower leaves the driving to the background thread, or to the other.
+// A follower leaves the driving to the background thread, or to the other waiter.
 void one_follows() {
   World world;
   sync::thread network([&] { world.driver.bring_message(); });
@@ -248,7 +249,7 @@ void exclusive_action_beside_a_waiter() {
   other.join();
 }
 
-// Somebody else ends what a waiter blocks for.
+// Another thread ends what a waiter blocks for.
 void ended_beside_a_blocked_waiter() {
   World world;
   sync::thread other([&] {
@@ -259,7 +260,7 @@ void ended_beside_a_blocked_waiter() {
   other.join();
 }
 
-// Whose job is over does not come back to drive what it has left.
+// A waiter whose job has ended does not drive what the job has left in the transport.
 template <bool kIsOversubscribed>
 void something_is_left_as_the_background_sleeps() {
   World world;
@@ -281,7 +282,7 @@ void something_is_left_by_a_blocked_waiter() {
   model::block_until([&] { return !world.driver.holds_back(); }, model::kNever);
 }
 
-// And somebody else starts what needs driving.
+// Another thread starts a job that needs driving.
 template <Ends kHow, bool kHasNeighbours = true>
 void started_beside_a_blocked_waiter() {
   World world(kHasNeighbours);
@@ -294,7 +295,7 @@ void started_beside_a_blocked_waiter() {
   other.join();
 }
 
-// The background thread, which has been idle, is told when a waiter that has blocked goes.
+// The background thread, which has been idle, is woken when a waiter that has blocked leaves.
 void started_after_a_blocked_waiter() {
   World world;
   sync::thread network([&] {
@@ -307,7 +308,7 @@ void started_after_a_blocked_waiter() {
   network.join();
 }
 
-// On an oversubscribed host a waiter that has blocked may go without a word.
+// On an oversubscribed host a waiter that has blocked may leave without waking the background thread.
 void deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed() {
   World world;
   world.progress.exclusively([&] { world.progress.set_oversubscribed(); });
@@ -328,7 +329,7 @@ struct Program {
 
 constexpr model::Limits kThree{.most_deviations = 3, .most_time = 1s};
 constexpr model::Limits kFour{.most_deviations = 4, .most_time = 1s};
-constexpr model::Limits kThreeWithSleeps{.most_deviations = 3, .most_time = 100s};  // of 10 s, between which it looks
+constexpr model::Limits kThreeWithSleeps{.most_deviations = 3, .most_time = 100s};  // sleeps of up to 10 s
 constexpr model::Limits kFourWithSleeps{.most_deviations = 4, .most_time = 100s};
 
 constexpr Program kPrograms[] = {

@@ -1,7 +1,7 @@
-// A ring of four entries between its writer and its reader, in every interleaving: what is written is read once, in
-// order and whole, and no reader sleeps while there is something to read.
+// Checks a ring of four entries between its writer and its reader in every interleaving. Every message is read once, in
+// order and complete, and no reader sleeps while there is something to read.
 //
-// Built again with a fault sown into the ring's own code (AXON_SEEDED), where the same programs have to find it.
+// Built again with faults seeded into the ring's own code (AXON_SEEDED); the same programs must find each fault.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,8 +16,8 @@ namespace {
 
 using Outcome = RingWriter::Outcome;
 
-// Of one entry or two, in an order in which the ring's last entry is filled at first, then left out; and heads begin
-// where there were payloads in the lap before. Those of calls have short headers, but for the first.
+// Messages of one entry or two. Their order first fills the ring's last entry, then skips it, and puts heads where the
+// previous lap had payloads. Messages of calls have short headers, except for the first.
 struct Sent {
   size_t num_bytes;
   OperationKind operation = OperationKind::kPointToPoint;
@@ -38,7 +38,8 @@ size_t header_bytes_of(uint32_t sequence) {
 
 using Bytes = std::array<std::byte, RingMemory::kMostBytes>;
 
-// What lies on a second entry's first place is a head of that entry, a lap later.
+// The payload contains, where a second entry would have its head, a forged head that is valid for that entry a lap
+// later.
 Bytes payload_of(uint32_t sequence, uint32_t entry) {
   Bytes bytes;
   bytes.fill(static_cast<std::byte>(sequence + 1));
@@ -47,7 +48,7 @@ Bytes payload_of(uint32_t sequence, uint32_t entry) {
   return bytes;
 }
 
-// The ring as its two ends see it, and what a program knows of it without looking: where the next message lies.
+// The two ends of the ring, and where its next message must be, which the programs compute without reading the ring.
 class World {
  public:
   Outcome write(uint32_t sequence) {
@@ -62,7 +63,7 @@ class World {
     if (outcome != Outcome::kFull) write_entry_ = entry + num_entries;
     return outcome;
   }
-  // Waits for room.
+  // Waits for room if the ring is full.
   Outcome write_in_the_end(uint32_t sequence) {
     for (;;) {
       const uint32_t num_taken = memory().num_taken.peek();
@@ -78,12 +79,12 @@ class World {
     model::block_until([&] { return memory().is_read.peek() != 0; }, model::kNever);
   }
 
-  // Whether there was something, which may be no message, but the ring's end.
+  // Returns whether it read something, which may be the skipped end of the ring rather than a message.
   bool read(RingReader& reader) {
     const size_t num_before = came_.size();
     const unsigned num_read = reader.read(
         1, [this](RingHead::Kind, const MessageHeader& header, const Payload& payload) { take(header, payload); });
-    model::check(!reader.is_broken(), "what is read makes sense");
+    model::check(!reader.is_broken(), "the reader finds valid entries");
     if (num_read != 0 && came_.size() == num_before) read_entry_ += num_left_at(read_entry_);
     return num_read != 0;
   }
@@ -91,7 +92,7 @@ class World {
     while (came_.size() < num_messages) {
       if (!read(reader)) model::block_until([&] { return has_message(); }, model::kNever);
     }
-    model::check(came_.back() == num_messages - 1 && !reader.has_message(), "none is lost, and no more come");
+    model::check(came_.back() == num_messages - 1 && !reader.has_message(), "all messages arrive, and no others");
   }
   bool has_message() const {
     const RingHead head = memory().entries[read_entry_ % RingMemory::kNumEntries].head.peek();
@@ -108,15 +109,15 @@ class World {
 
   void take(const MessageHeader& header, const Payload& payload) {
     const uint32_t sequence = header.sequence;
-    model::check(came_.empty() || sequence > came_.back(), "each comes once, in order");
+    model::check(came_.empty() || sequence > came_.back(), "each message arrives once, in order");
     came_.push_back(sequence);
     const auto [num_bytes, operation] = sent_as(sequence);
     model::check(payload.num_bytes == num_bytes, "the length is what was written");
-    model::check(header.key == kKey && header.fingerprint.operation == operation, "so is the header");
+    model::check(header.key == kKey && header.fingerprint.operation == operation, "the header is what was written");
     const Bytes sent = payload_of(sequence, read_entry_);
     read_entry_ += RingMemory::entries_of(num_bytes, header_bytes_of(sequence));
     for (int look = 0; look < 2; ++look) {
-      model::check(std::memcmp(sent.data(), payload.bytes, num_bytes) == 0, "the payload is whole, and stays");
+      model::check(std::memcmp(sent.data(), payload.bytes, num_bytes) == 0, "the payload is complete, and stays");
       model::point();
     }
   }
@@ -147,7 +148,7 @@ void opened_beside_its_writer() {
   writer.join();
 }
 
-// What finds no room waits elsewhere: what is in the ring still comes, and nothing else.
+// A message that finds no room is not written; the messages in the ring still arrive, and no others.
 void full_ring_turns_away() {
   static constexpr uint32_t kNumMessages = 6;
   World world;
@@ -167,10 +168,10 @@ void full_ring_turns_away() {
     if (!is_last) model::block_until([&] { return world.has_message() || is_over.peek(); }, model::kNever);
   }
   writer.join();
-  model::check(written.size() >= 2 && world.came() == written, "what was taken comes");
+  model::check(written.size() >= 2 && world.came() == written, "the written messages arrive");
 }
 
-// As RingTransport sleeps, which a doorbell wakes.
+// The reader sleeps as RingTransport does, and a doorbell wakes it.
 template <uint32_t kNumMessages>
 void reader_sleeps() {
   World world;
@@ -181,7 +182,7 @@ void reader_sleeps() {
   sync::thread writer([&] {
     for (uint32_t sequence = 0; sequence < kNumMessages; ++sequence) {
       if (world.write_in_the_end(sequence) != Outcome::kWrittenToSleeper) continue;
-      model::check(++num_told <= num_sleeps, "of one sleep the writer is told once");
+      model::check(++num_told <= num_sleeps, "the writer wakes the reader once per sleep");
       model::point();
       is_rung = true;
     }
@@ -204,7 +205,7 @@ struct Program {
   model::Limits limits;
 };
 
-constexpr int kAll = 1000;  // more deviations than there are points
+constexpr int kAll = 1000;  // more deviations than there are decision points
 
 constexpr Program kPrograms[] = {
     {"four_come_in_order", all_come_in_order<4>, {.most_deviations = 4}},

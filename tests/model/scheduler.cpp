@@ -11,20 +11,20 @@ namespace axon::model {
 namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
-constexpr size_t kMostPoints = 100'000;  // of one schedule: more is a program that does not end
+constexpr size_t kMostPoints = 100'000;  // per schedule: a program with more points does not end
 
 struct Thread {
   std::function<void()> body;
   std::unique_ptr<std::byte[]> stack;
   ucontext_t context{};
-  std::function<bool()> condition{};  // none: it can run
+  std::function<bool()> condition{};  // null: the thread can run
   Duration deadline = kNever;
   uint64_t ran_at = 0;
   bool yields = false;
   bool ended = false;
 };
 
-// One schedule: the decisions that are given, then none but the first choice.
+// Runs one schedule: the given decisions, then always the first choice.
 class Run {
  public:
   struct Decision {
@@ -47,7 +47,7 @@ class Run {
 
   void point() {
     if (++num_points_ > kMostPoints) return fail("it does not end");
-    // Without a context switch where the turn stays, which is most of the time.
+    // Avoids a context switch if the thread keeps its turn, which is most of the time.
     const std::vector<Thread*> choices = runnable();
     Thread* next = choose(choices);
     if (next == current_) return;
@@ -87,7 +87,7 @@ class Run {
 
   void fail(std::string why) {
     if (failure_.empty()) failure_ = std::move(why);
-    leave();  // for good: what is on the stacks is left there
+    leave();  // does not return: objects on the threads' stacks are not destroyed
   }
 
   Duration tick() { return time_ += std::chrono::microseconds(1); }
@@ -110,7 +110,8 @@ class Run {
     return !thread.ended && (!thread.condition || thread.deadline <= time || thread.condition());
   }
 
-  // The running thread first, then by how long they have rested; none that gives way, unless all do.
+  // Returns the running thread first, then the others by how long they have rested. Yielding threads are left out,
+  // unless all threads yield.
   std::vector<Thread*> runnable() const {
     std::vector<Thread*> found;
     for (const auto& thread : threads_) {
@@ -130,7 +131,7 @@ class Run {
     return choices[static_cast<size_t>(decisions_[num_decided_++].chosen)];
   }
 
-  // Null at the end.
+  // Returns null at the end.
   Thread* decide() {
     if (chosen_ != nullptr) return std::exchange(chosen_, nullptr);
     std::vector<Thread*> choices = runnable();
@@ -164,7 +165,7 @@ class Run {
 
 Run* Run::active = nullptr;
 
-// The last decision that can still be taken otherwise is; those behind it are forgotten. False: there is none.
+// Changes the last decision that has another choice, and drops the decisions after it. Returns false if there is none.
 bool advance(std::vector<Run::Decision>& decisions, int most_deviations) {
   auto num_deviations = std::ranges::count_if(decisions, [](const Run::Decision& each) { return each.chosen != 0; });
   while (!decisions.empty()) {

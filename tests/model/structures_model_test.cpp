@@ -1,4 +1,4 @@
-// The queue of submissions and the published value, in every interleaving there is.
+// Checks the queue of submissions and the published value in every interleaving.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace axon {
 namespace {
 
-constexpr int kAll = 1000;  // more deviations than there are points
+constexpr int kAll = 1000;  // more deviations than there are decision points
 
 struct Item : engine::QueueNode {
   int thread = 0;
@@ -37,13 +37,13 @@ TEST(SubmissionsModel, every_item_is_taken_once_in_its_threads_order) {
     const auto take = [&] {
       for (engine::QueueNode* next = submissions.take_all(); next != nullptr; next = next->next) {
         const auto& item = static_cast<Item&>(*next);
-        model::check(item.number == num_taken[static_cast<size_t>(item.thread)]++, "in the order of their pushes");
+        model::check(item.number == num_taken[static_cast<size_t>(item.thread)]++, "items are taken in push order");
       }
     };
     take();
     for (sync::thread& pusher : pushers) pusher.join();
     take();
-    model::check(num_taken == std::array{2, 2} && submissions.empty(), "none is lost");
+    model::check(num_taken == std::array{2, 2} && submissions.empty(), "no item is lost");
   });
   EXPECT_EQ(report.failure, "") << testing::PrintToString(report.schedule);
   EXPECT_GT(report.num_schedules, 1000u);
@@ -59,18 +59,18 @@ TEST(PublishedModel, a_reader_gets_a_whole_value_and_never_an_older_one) {
     uint64_t latest = 0;
     for (int i = 0; i < 2; ++i) {
       const Pair value = published.read();
-      model::check(value[0] == value[1], "the value is whole");
-      model::check(value[0] >= latest, "time does not go back");
+      model::check(value[0] == value[1], "the value is complete");
+      model::check(value[0] >= latest, "values do not go back");
       latest = value[0];
     }
     writer.join();
-    model::check(published.read() == Pair{2, 2}, "the last one stays");
+    model::check(published.read() == Pair{2, 2}, "the last value stays");
   });
   EXPECT_EQ(report.failure, "") << testing::PrintToString(report.schedule);
   EXPECT_GT(report.num_schedules, 1000u);
 }
 
-// That the checker sees what two threads can do to each other.
+// Checks that the checker finds races between two threads.
 TEST(Model, finds_a_lost_update_a_lost_wake_up_and_a_deadlock) {
   EXPECT_EQ(model::explore({.most_deviations = 1},
                            [] {
@@ -88,7 +88,7 @@ TEST(Model, finds_a_lost_update_a_lost_wake_up_and_a_deadlock) {
     sync::atomic<bool> ready{false};
     sync::thread other([&] {
       ready.store(true);
-      changed.notify_all();  // without the mutex: the sleeper may have looked, and not sleep yet
+      changed.notify_all();  // without the mutex: the sleeper may have checked the flag, and not sleep yet
     });
     {
       std::unique_lock lock(mutex);

@@ -1,5 +1,5 @@
-// In place of csrc/base/sync.hpp: things that threads share, of a program that model::explore runs. Sequentially
-// consistent whatever order is asked for.
+// Replaces csrc/base/sync.hpp: shared state of the threads of a program that model::explore runs. Sequentially
+// consistent, whatever memory order is requested.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class atomic {
   atomic(const atomic&) = delete;
   atomic& operator=(const atomic&) = delete;
 
-  // For conditions of model::block_until, which are no points.
+  // For conditions of model::block_until, which are not decision points.
   T peek() const noexcept { return value_; }
 
   T load(std::memory_order = {}) const noexcept {
@@ -95,7 +95,7 @@ class condition_variable {
   template <typename Condition>
   bool wait_until(std::unique_lock<mutex>& lock, Clock::time_point deadline, Condition condition) {
     while (!condition()) {
-      model::point();  // the last one before it sleeps
+      model::point();  // the last point before it sleeps
       const uint64_t seen = num_notifications_;
       lock.mutex()->locked_ = false;
       const bool notified = model::block_until([&] { return num_notifications_ != seen; }, deadline.time_since_epoch());
@@ -121,7 +121,7 @@ class thread {
   int id_ = -1;
 };
 
-// Others may come before it, and see half of it.
+// Other threads may run before it and halfway through it.
 inline void copy(void* to, const void* from, size_t num_bytes) noexcept {
   const size_t half = num_bytes / 2;
   model::point();

@@ -1,4 +1,4 @@
-// In place of csrc/engine/doorbell.hpp: what threads that drive sleep on, without a kernel.
+// Replaces csrc/engine/doorbell.hpp: the threads that drive sleep on it, without a kernel.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class Doorbell {
     waiter_rung_ = true;
   }
 
-  // The transport has something, and has been armed: its event descriptor is readable, until it is armed anew.
+  // The armed transport has an event: its descriptor is readable until the transport is armed again.
   void signal() noexcept { signalled_ = true; }
   void hush() noexcept { signalled_ = false; }
 

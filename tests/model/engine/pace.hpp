@@ -1,4 +1,5 @@
-// In place of csrc/engine/pace.hpp: as few rounds as tell the cases apart, for a clock that ticks when it is read.
+// Replaces csrc/engine/pace.hpp: the fewest rounds that tell the cases apart, for a clock that advances when it is
+// read.
 #pragma once
 
 #include <chrono>

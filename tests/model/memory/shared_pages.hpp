@@ -1,4 +1,4 @@
-// In place of csrc/memory/shared_pages.hpp: what was made last, without a kernel.
+// Replaces csrc/memory/shared_pages.hpp: the pages that were made last, without a kernel.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace axon {
 class SharedPages {
  public:
   static Result<SharedPages> make(size_t num_bytes) {
-    model::check(num_bytes <= sizeof memory_, "there is room");
+    model::check(num_bytes <= sizeof memory_, "the memory is large enough");
     std::ranges::fill(memory_, std::byte{0});
     return SharedPages();
   }

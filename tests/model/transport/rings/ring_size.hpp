@@ -1,4 +1,4 @@
-// In place of csrc/transport/rings/ring_size.hpp: a ring that is full after two or three messages, of one entry or two.
+// Replaces csrc/transport/rings/ring_size.hpp: a ring that is full after two or three messages of one or two entries.
 #pragma once
 
 #include <cstddef>
