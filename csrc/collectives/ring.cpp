@@ -109,7 +109,7 @@ Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const Collective
   co_return Status();
 }
 
-// In step s, item i receives the shard of the rank 1 + s down the ring, and sends that of the rank s down, which item
+// In step s, item i receives the shard of the rank 1 + s down the ring. It sends that of the rank s down, which item
 // i − kGroup has received.
 Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring) {
   const int size = exchange.size();

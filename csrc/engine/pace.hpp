@@ -9,7 +9,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 // How long a waiter drives while nothing moves, before it sleeps. A wake-up costs its peer a system call and itself
-// some 50 µs, so it spins for as long as a peer's own work between two collectives usually takes.
+// some 50 µs. So it spins for as long as a peer's own work between two collectives usually takes.
 inline constexpr milliseconds kSpinBudget{4};
 // Rounds that move nothing before a waiter yields its core: ranks may outnumber cores.
 inline constexpr unsigned kRoundsBeforeYield = 64;

@@ -152,8 +152,8 @@ Progress::Armed Progress::arm() noexcept {
 // thread has finished or started something, or deadlines must be checked.
 bool Progress::block_on_events(const sync::atomic<bool>& finished, sync::Clock::time_point deadline) noexcept {
   const Armed armed = arm();
-  waiter_blocks_.store(armed ==
-                       Armed::kYes);  // before the token is released: threads that start or end something see it
+  // Before the token is released, so that threads that start or finish something see it.
+  waiter_blocks_.store(armed == Armed::kYes);
   release();
   if (armed == Armed::kHeldBack) {
     for_end_.sleep_until(std::min(deadline, sync::Clock::now() + pace::kShortSleep), [&] { return finished.load(); });

@@ -174,8 +174,8 @@ void Messenger::mark_lost(transport::PeerId peer) {
   transport_.drop_peer(peer);
 }
 
-// The group is gone (the message is dropped), or this process has not formed it yet (it is kept, up to a bound), or
-// there is no such group (it is refused). A progress query would be answered too late, so it is dropped.
+// If the group is gone, the message is dropped. If this process has not formed it yet, the message is kept, up to a
+// bound. If there is no such group, it is refused. A progress query would be answered too late, so it is dropped.
 void Messenger::hold_stranger(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   const auto found = expected_.find(header.key);
   if (found == expected_.end()) {

@@ -2,7 +2,7 @@
 // have moved. One per engine, owned by it; progress owner only.
 //
 // An inbox is addressed by its key, which only the group's store reveals. A message with another key is not from a
-// member of a group and is refused, so a stranger that connects to this process's port cannot reach an inbox.
+// member of a group and is refused. So a stranger that connects to this process's port cannot reach an inbox.
 #pragma once
 
 #include <algorithm>

@@ -24,9 +24,8 @@ struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InE
   Batch* batch = nullptr;  // null once its operation has given up on it
   State state = State::kMoving;
   transport::PeerId peer = 0;
-  transport::MessageHeader
-      header;     // sends: the header on the wire. Receives: the expected one, perhaps from kAnySource
-  Buffer buffer;  // sends only read it
+  transport::MessageHeader header;  // the header to send or the expected one, whose source may be kAnySource
+  Buffer buffer;                    // sends only read it
 };
 
 using InboxNode = ListNode<Request, InInbox>;

@@ -1,7 +1,7 @@
 // Reductions over host memory, between the messages of a collective.
 //
-// Every result is a function of the operands and their order alone, bitwise the same on every x86-64 processor,
-// whatever its vector width (except for the payload of a NaN made from two NaNs). Semantics follow torch:
+// Every result depends on the operands and their order alone. It is bitwise the same on every x86-64 processor,
+// whatever its vector width, except for the payload of a NaN made from two NaNs. Semantics follow torch:
 //   float16, bfloat16   accumulated in float32, rounded once, to nearest even
 //   integers            wrap around; AVG divides the wrapped sum, truncating towards zero
 //   bool                bytes 0 and 1: SUM, MAX and BOR are or; PRODUCT, MIN and BAND are and; BXOR is xor
