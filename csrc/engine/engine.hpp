@@ -1,7 +1,7 @@
 // The engine of a process: transport, peers and progress, shared by all groups and all clients. One per process.
 //
-//   Engine& engine = Engine::instance();            // starts it; throws std::runtime_error if the transport cannot
-//   start const OwnAddress own = engine.make_address();   // exchange own.address() through a store
+//   Engine& engine = Engine::instance();            // starts it; throws std::runtime_error if it cannot start
+//   const OwnAddress own = engine.make_address();   // exchange own.address() through a store
 //   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = name, .rank = rank, .addresses = addresses});
 //
 // Threads: docs/threading.md. All private members belong to the progress owner.
