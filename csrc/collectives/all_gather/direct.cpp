@@ -1,8 +1,8 @@
 // Direct exchange: each rank sends its shard to all other ranks.
 //
 // One step. A rank sends its shard n−1 times and receives the n−1 others, straight into place. Peers are taken in ring
-// order from the own rank on, so that no rank is the first target of all others. Wins for few ranks, and within a host at
-// any size.
+// order from the own rank on, so that no rank is the first target of all others. Wins for few ranks, and within a host
+// at any size.
 #include "collectives/algorithms.hpp"
 #include "collectives/local.hpp"
 #include "collectives/patterns.hpp"
