@@ -23,12 +23,13 @@ namespace axon::ipc {
 
 namespace {
 
-// The table of notices, at the begin of the arena. Its first row belongs to no slice: it holds what is stored.
+// The table of notices, at the beginning of the arena. Its first row belongs to no slice: it holds the value that is
+// copied into peers' tables.
 constexpr size_t kTableBytes = SliceAllocator::kUnit;
 using Row = std::array<uint32_t, cuda::kMaxTeamRanks>;
 constexpr uint32_t kDetached = 1;
 
-// How long a full arena is looked through for slices that come back.
+// How long a full arena is searched for slices that are still being detached.
 constexpr std::chrono::milliseconds kLongestSearch{100};
 constexpr std::chrono::milliseconds kSearchInterval{1};
 
@@ -40,7 +41,8 @@ bool has_graphs(const DetachNotice& notice) noexcept {
   return notice.graphs.use_count() > 1;
 }
 
-// A process's arenas, or why there is none. Never destroyed: kernels and peers may use them to the very end.
+// The process's arenas, or the reasons why a device has none. Never destroyed: kernels and peers may use them until the
+// process exits.
 struct Registry {
   std::mutex mutex;
   std::map<int, Result<std::unique_ptr<Arena>>> arenas;  // by device
@@ -60,7 +62,7 @@ Result<Arena*> Arena::of(int device) {
     found = registry().arenas.emplace(device, create(device)).first;
     if (!found->second.ok()) {
       log::info("GPU " + std::to_string(device) +
-                " has no arena, CUDA tensors go through host memory: " + found->second.status().message());
+                " has no arena, so CUDA tensors go through host memory: " + found->second.status().message());
     }
   }
   if (!found->second.ok()) return found->second.status().clone();
@@ -98,7 +100,8 @@ Arena::Arena(int device, size_t num_units, cuda::PinnedMemory controls)
 Result<std::unique_ptr<Arena>> Arena::create(int device) {
   const size_t num_units = std::stoul(config::text("AXON_ARENA_MB"));
   if (num_units < 2) {
-    return Status(ErrorCode::kResourceExhausted, "AXON_ARENA_MB is " + std::to_string(num_units));
+    return Status(ErrorCode::kResourceExhausted,
+                  "AXON_ARENA_MB must be at least 2, and is " + std::to_string(num_units));
   }
   const cuda::RelaxedCapture relaxed;
   const cuda::DeviceGuard guard(device);
@@ -138,8 +141,8 @@ Status Arena::make_memory() {
   return upkeep_->view().synchronize();
 }
 
-// Without a slice nobody writes into it: the slice users have told so behind their last kernels. Nor do we write into
-// the peers', once it is told.
+// While no slice is taken, no peer writes into the arena: the slice users have sent their notices after their last
+// kernels. This rank no longer writes into the peers' arenas either, once its own notices are sent.
 Status Arena::give_back() {
   const cuda::RelaxedCapture relaxed;
   const cuda::DeviceGuard guard(device_);
@@ -175,16 +178,16 @@ Result<ArenaSlice> Arena::take() {
   const std::lock_guard lock(mutex_);
   if (!memory_) AXON_TRY(make_memory());
   Result<std::optional<ArenaSlice>> found = find_room();
-  forget_ended();  // behind the notices that have been collected
+  forget_ended();  // after the notices have been collected
   if (!found.ok()) return std::move(found.status());
   const std::optional<ArenaSlice>& slice = found.value();
   if (!slice) {
-    const Status full(
-        ErrorCode::kResourceExhausted,
-        "the arena of GPU " + std::to_string(device_) + " is full: " + std::to_string(slices_.num_bytes_taken() >> 20) +
-            " MiB are taken by groups, some perhaps destroyed but not by all their ranks, or held by CUDA "
-            "graphs; AXON_ARENA_MB sets its size");
-    if (!std::exchange(has_told_, true)) log::info(full.message() + ". Further groups use host memory");
+    const Status full(ErrorCode::kResourceExhausted,
+                      "the arena of GPU " + std::to_string(device_) +
+                          " is full: " + std::to_string(slices_.num_bytes_taken() >> 20) +
+                          " MiB are used by groups, by groups that some ranks have not destroyed yet, or by CUDA "
+                          "graphs; set AXON_ARENA_MB to change its size");
+    if (!std::exchange(has_told_, true)) log::info(full.message() + ". Groups formed later use host memory");
     return full.clone();
   }
   std::memset(controls(*slice), 0, 2 * sizeof(cuda::TeamControl));
@@ -203,7 +206,7 @@ Result<std::optional<ArenaSlice>> Arena::find_room() {
   return slice;
 }
 
-// A group that has just been destroyed on all ranks may not have been left by the last kernel of all.
+// When a group was just destroyed on all ranks, its last kernel may not have detached from it yet.
 template <typename Predicate>
 Status Arena::collect_until(Predicate is_enough) {
   const Clock::time_point deadline = Clock::now() + kLongestSearch;
@@ -214,7 +217,7 @@ Status Arena::collect_until(Predicate is_enough) {
   }
 }
 
-// Tells of the groups whose graphs are gone, then takes back the slices that all slice users have left.
+// Sends the notices of groups whose graphs are gone, then takes back the slices that all slice users have left.
 Status Arena::collect() {
   const auto told = std::ranges::partition(lingering_, has_graphs);
   for (DetachNotice& notice : told) {
@@ -245,8 +248,8 @@ void Arena::detach(DetachNotice notice, std::span<const cuda::StreamView> stream
   (notify_owners(notice).ok() ? detached_ : lost_).push_back(std::move(notice));
 }
 
-// What is told from here on is told behind what the streams hold. A stream that is being captured holds no more than
-// its graph will.
+// Notices sent from here on follow the work that the streams hold. A stream under capture holds no work but that of its
+// graph.
 Status Arena::follow(std::span<const cuda::StreamView> streams) {
   Result<cuda::Event> event = cuda::Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
@@ -295,8 +298,7 @@ Result<std::shared_ptr<const ArenaView>> Arena::view_of(const DeviceAddress& add
   return std::shared_ptr<const ArenaView>(found->second);
 }
 
-// What processes that have ended had shared, once no group uses it, nor what groups have left to run: they are told of
-// behind that.
+// Unmaps the memory of ended processes, once no group uses it and all notices to them have been sent.
 void Arena::forget_ended() {
   if (!detach_stream_->view().is_idle()) return;
   std::erase_if(views_, [this](const auto& known) {

@@ -1,20 +1,24 @@
-// A process's memory on one GPU for the kernels of its groups, mapped by its peers: flags, packets and rings, no
-// tensors.
+// Owns a process's arena on one GPU: memory for the kernels of its groups, which peers map. It holds flags, LL packets
+// and LL128 rings, but no tensors.
 //
 //   Result<Arena*> arena = Arena::of(device);
-//   Result<ArenaSlice> slice = arena.value()->take();      // one a group, all zeros; the first makes AXON_ARENA_MB
-//   DeviceAddress address = arena.value()->address_of(slice.value());  // to the peers; theirs:
-//   Result<std::shared_ptr<const ArenaView>> view = arena.value()->view_of(their_address);   // mapped once, for all
-//   groups
+//   Result<ArenaSlice> slice = arena.value()->take();                  // one per group; the first call allocates
+//   DeviceAddress address = arena.value()->address_of(slice.value());  // to be sent to the peers
+//   auto view = arena.value()->view_of(peer_address);                  // maps a peer's arena once, for all groups
 //
-// A slice comes back when no peer's kernel can still write into it. Each peer says so when it leaves the group, behind
-// its last kernel, by a word that its stream stores into our table of notices (the arena's first MiB: a row a slice,
-// a word a rank). So leaving waits for nobody and sends no message. A peer that ends without a word takes its kernels
-// with it, and CUDA graphs that hold such kernels leave with the last of them. A slice that is never left stays taken.
+// AXON_ARENA_MB sets the size.
 //
-// Lives as long as the process. Its memory may be given back while no group holds a slice: the next one makes it anew,
-// and addresses tell by their edition which one they are about. What a peer had shared goes once its process has ended
-// and no group uses it, at the latest when the next group takes a slice. Any thread.
+// A slice returns to the arena when no peer's kernel can still write into it. Each peer sends a detach notice when it
+// leaves the group. After the peer's last kernel, its stream stores a flag into our notice table. That table is the
+// first MiB of the arena, with one row per slice and one flag per rank. Leaving therefore waits for no peer and sends
+// no message. The kernels of a peer that ends without a notice end with its process. CUDA graphs that hold kernels of a
+// group delay the notice until the last of these graphs is destroyed. A slice without all notices stays taken.
+//
+// An arena lives as long as the process. Its memory may be given back while no group holds a slice; the next group
+// allocates it again. The edition in an address says which allocation the address refers to. Memory shared by a peer is
+// unmapped once the peer's process has ended and no group uses it, at the latest when the next group takes a slice.
+//
+// Thread-safe.
 #pragma once
 
 #include <map>
@@ -36,54 +40,57 @@
 
 namespace axon::ipc {
 
-// A member of a group that holds a slice of ours, or whose slice we hold.
+// A member of a group that holds a slice of our arena, or whose slice we hold.
 struct PeerSlice {
   int rank = -1;
-  std::shared_ptr<const ArenaView> arena;  // theirs
-  ArenaSlice slice;                        // of theirs
+  std::shared_ptr<const ArenaView> arena;  // the peer's arena
+  ArenaSlice slice;                        // in the peer's arena
 };
 
-// A rank leaves a group.
+// Describes a rank that leaves a group.
 struct DetachNotice {
   int rank = -1;
-  ArenaSlice slice;                     // its own
-  std::vector<PeerSlice> slice_owners;  // of the slices that it may have written into, its own too
-  std::vector<PeerSlice> slice_users;   // who may still write into its own
-  std::shared_ptr<void> graphs;         // shared with CUDA graphs that hold its kernels, and nobody else
+  ArenaSlice slice;                     // the rank's own slice
+  std::vector<PeerSlice> slice_owners;  // owners of the slices that this rank may have written into, including its own
+  std::vector<PeerSlice> slice_users;   // ranks that may still write into this rank's slice
+  std::shared_ptr<void> graphs;         // shared only with the CUDA graphs that hold the group's kernels
 };
 
 class Arena {
  public:
   static Result<Arena*> of(int device);
 
-  // Of all devices: the memory of arenas, and of their peers' as mapped here, that no group of this process uses any
-  // more. Looks for a tenth of a second for slices that are to come back.
+  // Gives back memory that no group of this process uses any more: arenas of all devices, and mapped arenas of peers.
+  // Waits up to a tenth of a second for slices that are still being detached.
   static void give_back_unused() noexcept;
 
-  // Loads the kernels for groups of so many ranks.
+  // Loads the kernels for groups of `num_ranks` ranks.
   Status prepare(int num_ranks);
 
-  // Zeros; fails with kResourceExhausted when the arena is full, after a tenth of a second if slices are to come back.
+  // Returns a zero-initialised slice. Fails with kResourceExhausted when the arena is full; if slices are still being
+  // detached, it first waits a tenth of a second for them.
   Result<ArenaSlice> take();
 
-  // The slice owners are told behind what these streams hold now, and once the graphs are gone. The rank's own slice
-  // comes back as soon as all slice users have left. Waits for nobody.
+  // Notifies the slice owners after the work that these streams hold now, and after the graphs are destroyed. The
+  // rank's own slice is free again once all slice users have detached. Does not block.
   void detach(DetachNotice notice, std::span<const cuda::StreamView> streams);
 
   DeviceAddress address_of(ArenaSlice slice) const;
-  // The arena of a peer, of this process or another, as kernels of this device see it: to be kept as long as they may.
+  // Returns a peer's arena, of this process or another, as kernels of this device see it. Keep the view as long as
+  // kernels may use it.
   Result<std::shared_ptr<const ArenaView>> view_of(const DeviceAddress& address);
 
-  // Random, for the life of the process.
+  // A random number, constant for the life of the process.
   uint64_t incarnation() const noexcept { return incarnation_; }
-  // As long as a slice is taken.
+  // Valid as long as a slice is taken.
   std::byte* data() const noexcept { return memory_->data(); }
   size_t num_bytes() const noexcept { return num_bytes_; }
-  // This device's tensors for the peers' kernels, and theirs for ours.
+  // This device's tensors for the peers' kernels, and the peers' tensors for ours.
   Registrations& registrations() const noexcept { return *registrations_; }
-  // Of all groups on this device.
+  // The ledger of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
-  // Pinned, and zeros, as long as the slice is taken: two a slice.
+  // Returns two controls per slice, in pinned memory. They are zero-initialised and valid as long as the slice is
+  // taken.
   cuda::TeamControl* controls(ArenaSlice slice) const noexcept;
 
  private:
@@ -110,22 +117,23 @@ class Arena {
   cuda::DeviceUuid uuid_{};
   LaunchLedger launches_;
   std::unique_ptr<Registrations> registrations_;
-  std::optional<cuda::Stream> upkeep_;         // clears slices and reads notices
-  std::optional<cuda::Stream> detach_stream_;  // may wait for kernels: nothing that somebody waits for goes here
+  std::optional<cuda::Stream> upkeep_;  // clears slices and reads notices
+  std::optional<cuda::Stream>
+      detach_stream_;  // may wait for kernels, so no work that a thread waits for is enqueued here
 
-  // Stays while a slice is taken, so groups use it without the lock.
+  // Remains while a slice is taken, so groups use it without the lock.
   std::optional<cuda::SharedMemory> memory_;
   FileDescriptor shared_;
-  uint64_t edition_ = 0;  // how often there has been memory
+  uint64_t edition_ = 0;  // how often the memory has been allocated
 
-  std::mutex mutex_;  // guards all below, and the making and giving back of the memory
+  std::mutex mutex_;  // guards all members below, and allocating and giving back the memory
   std::set<int> prepared_;
   SliceAllocator slices_;
-  std::vector<DetachNotice> lingering_;                   // wait for their graphs
-  std::vector<DetachNotice> detached_;                    // wait for their slice users
-  std::vector<DetachNotice> lost_;                        // could not be told: all that they use stays
+  std::vector<DetachNotice> lingering_;                   // waiting for their graphs
+  std::vector<DetachNotice> detached_;                    // waiting for their slice users
+  std::vector<DetachNotice> lost_;                        // could not be sent: everything that they use is kept
   std::map<uint64_t, std::shared_ptr<ArenaView>> views_;  // by incarnation
-  bool has_told_ = false;                                 // that it is full
+  bool has_told_ = false;                                 // whether the full arena has been logged
 };
 
 }  // namespace axon::ipc

@@ -1,4 +1,5 @@
-// An arena as the kernels of one device see it: a peer's, imported, or one of this process.
+// An arena as the kernels of one device see it: imported from a peer, or an arena of this process. An ArenaView owns
+// its mapping. Arena guards all changes with its lock; kernels keep a view alive with a shared_ptr.
 #pragma once
 
 #include <memory>
@@ -13,31 +14,31 @@ namespace axon::ipc {
 
 class ArenaView {
  public:
-  // Maps the arena that the address is about, of another process of this host, for `device`: in the place of a former
-  // edition, whose groups have all been left.
+  // Maps the arena at this address, of another process on this host, for `device`. It replaces an earlier edition,
+  // whose groups have all been destroyed.
   Status import(const DeviceAddress& address, int device);
-  // The same for one of this process.
+  // Does the same for an arena of this process.
   void show(std::byte* data, const DeviceAddress& address) noexcept;
-  // Until the next import(), once no group uses it.
+  // Unmaps the arena until the next import(). No group may use it.
   void unmap() noexcept;
 
   bool shows(const DeviceAddress& address) const noexcept { return data_ != nullptr && edition_ == address.edition; }
   std::byte* data() const noexcept { return data_; }
-  // Where the segments of its device and process are mapped for kernels of ours: device memory.
+  // Returns the table in device memory of where registrations of that device and process are mapped for our kernels.
   const cuda::RegistrationEntry* registrations() const noexcept { return owner_->table; }
-  // Looks for them from now on.
+  // Starts to import that process's registrations.
   void follow(Registrations& registrations, const DeviceAddress& address) {
     owner_ = registrations.follow({.address = address.export_table, .incarnation = address.incarnation}, process_);
   }
-  // Its process has ended, and with it the kernels that it had launched.
+  // Returns whether its process has ended, and with it the kernels that the process launched.
   bool is_gone() const noexcept { return process_ && process_->has_ended(); }
 
  private:
   std::byte* data_ = nullptr;
   uint64_t edition_ = 0;
-  std::shared_ptr<const RegistrationOwner> owner_;  // shared with others who read what it has
+  std::shared_ptr<const RegistrationOwner> owner_;  // shared with other users of the owner's registrations
   std::optional<cuda::SharedMemory> memory_;        // of another process
-  std::shared_ptr<const PeerProcess> process_;      // if another one; shared with those who look for its segments
+  std::shared_ptr<const PeerProcess> process_;  // null for this process; shared with the import of its registrations
 };
 
 }  // namespace axon::ipc

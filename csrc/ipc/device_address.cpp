@@ -8,10 +8,10 @@ namespace axon::ipc {
 
 namespace {
 
-// Bumped by any change to the address, to what the kernels of two ranks expect of each other, or to TeamLayout.
+// Incremented by any change to the address, to what kernels of two ranks expect of each other, or to TeamLayout.
 constexpr uint32_t kVersion = 3;
 
-// The bytes: fixed layout, little endian as all hosts we build for.
+// The encoding: fixed layout, little-endian like all hosts that we build for.
 struct Wire {
   std::array<char, 4> magic{'a', 'x', 'g', 'p'};
   uint32_t version = kVersion;
@@ -56,14 +56,14 @@ Result<DeviceAddress> DeviceAddress::decode(std::span<const std::byte> bytes) {
   std::memcpy(&wire, bytes.data(), sizeof wire);
   if (wire.magic != Wire{}.magic) return refuse("not from torch_axon");
   if (wire.version != kVersion) {
-    return refuse("the peer's is version " + std::to_string(wire.version) + ", this process's " +
+    return refuse("the peer has version " + std::to_string(wire.version) + ", this process has version " +
                   std::to_string(kVersion) + ": install the same torch_axon on all ranks");
   }
   const uint64_t size = wire.arena_num_bytes;
   const bool inside = wire.slice_offset <= size && wire.slice_num_bytes <= size - wire.slice_offset;
   if (!inside || wire.slice_offset % SliceAllocator::kUnit != 0) {
-    return refuse("its slice of " + std::to_string(wire.slice_num_bytes) + " bytes at " +
-                  std::to_string(wire.slice_offset) + " is none of an arena of " + std::to_string(size));
+    return refuse("the slice of " + std::to_string(wire.slice_num_bytes) + " bytes at " +
+                  std::to_string(wire.slice_offset) + " is not within an arena of " + std::to_string(size));
   }
   return DeviceAddress{.incarnation = wire.incarnation,
                        .host = wire.host,

@@ -1,11 +1,11 @@
-// What on one GPU may hold kernels of this process: the streams and graphs of its groups.
+// Records what on one GPU may hold kernels of this process: the streams and graphs of its groups.
 //
-// Some calls of CUDA wait for all kernels of a device and hold up every launch meanwhile; a kernel that waits for a
-// peer might then wait for ever, since the peer may need what this process cannot launch. They are made while nothing
-// of ours runs or is launched.
+// Some CUDA calls wait for all kernels of a device and block every launch meanwhile. A kernel that waits for a peer
+// could then wait forever, since the peer may need a kernel that this process cannot launch. Such calls are therefore
+// made only while none of our kernels runs or is being launched.
 //
-//   const LaunchLedger::Launching launching = ledger.launching();   // around each launch; beside others
-//   AXON_TRY(ledger.note(order, stream));                           // behind it
+//   const LaunchLedger::Launching launching = ledger.launching();   // around each launch; launches may overlap
+//   AXON_TRY(ledger.note(order, stream));                           // after the launch
 //   ledger.run_if_idle([&] { mappings.clear(); });
 #pragma once
 
@@ -20,38 +20,39 @@
 
 namespace axon::ipc {
 
-// Any thread; of one device, which is current in every call.
+// Belongs to one device, which must be current in every call. Thread-safe.
 class LaunchLedger {
  public:
   using Launching = std::shared_lock<std::shared_mutex>;
 
   Launching launching() { return Launching(launching_); }
 
-  // A kernel of a group has been launched on this stream, or captured into a graph.
+  // Records that a kernel of a group was launched on this stream, or captured into a graph.
   Status note(const StreamOrder& order, cuda::StreamView stream);
-  // The group launches nothing more; its graphs may still be launched.
+  // Records that the group launches nothing more. Its graphs may still be launched.
   void forget(const StreamOrder& order);
 
-  // False: something may run. Waits for nobody; whoever launches meanwhile waits for the action.
+  // Returns whether the action ran; false means that kernels may be running. Does not wait for kernels. Threads that
+  // launch meanwhile wait for the action.
   bool run_if_idle(const std::function<void()>& action);
 
  private:
   struct Use {
     cuda::StreamView stream;
-    cuda::Event last;  // recorded behind the last kernel: a stream that somebody captures cannot be asked itself
+    cuda::Event last;  // recorded after the last kernel: a stream under capture cannot be queried itself
   };
   struct Holders {
     std::vector<Use> uses;
-    std::weak_ptr<void> graphs;  // beside the group's own reference: held by graphs
+    std::weak_ptr<void> graphs;  // held by graphs in addition to the group's own reference
   };
 
   bool is_idle() const;
 
   std::shared_mutex launching_;
 
-  std::mutex mutex_;  // guards these; behind launching_
+  std::mutex mutex_;  // guards the members below; taken after launching_
   std::map<const StreamOrder*, Holders> groups_;
-  std::vector<Holders> former_;  // of groups that are gone
+  std::vector<Holders> former_;  // of destroyed groups
 };
 
 }  // namespace axon::ipc

@@ -12,7 +12,7 @@
 
 namespace axon::ipc {
 
-// System calls that glibc wraps only since 2.36.
+// glibc wraps these system calls only since version 2.36.
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438
 #endif
@@ -34,19 +34,19 @@ Result<FileDescriptor> PeerProcess::fetch(int number) const {
   return fetched;
 }
 
-// By id: what is read may be another process's if this one has ended.
+// Reads by process id: if this process has ended, the bytes may be those of another process.
 Status PeerProcess::read(uint64_t address, std::span<std::byte> bytes) const {
   const iovec here{.iov_base = bytes.data(), .iov_len = bytes.size()};
   const iovec there{.iov_base = reinterpret_cast<void*>(address), .iov_len = bytes.size()};
   const ssize_t num_read = process_vm_readv(pid_, &here, 1, &there, 1, 0);
   if (num_read < 0) return failed("process_vm_readv", pid_);
   if (static_cast<size_t>(num_read) < bytes.size()) {
-    return {ErrorCode::kInternal, "process " + std::to_string(pid_) + " has no memory where it said"};
+    return {ErrorCode::kInternal, "process " + std::to_string(pid_) + " has no memory at the given address"};
   }
   return Status();
 }
 
-// Both calls look at the right first, and then find nothing at what they are asked for.
+// Both calls check the right first, and then fail because they are given no valid target.
 bool PeerProcess::may_be_read() const noexcept {
   std::byte byte{};
   const iovec here{.iov_base = &byte, .iov_len = 1};
@@ -61,7 +61,7 @@ bool PeerProcess::has_ended() const noexcept {
 }
 
 void PeerProcess::allow_peers() noexcept {
-  (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // an error where there is no Yama: nothing to allow
+  (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // fails without Yama, where no permission is needed
 }
 
 }  // namespace axon::ipc

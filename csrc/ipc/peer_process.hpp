@@ -1,4 +1,4 @@
-// Another process of this host: what it has open and in memory, and whether it still runs.
+// Another process on this host: access to its open files and memory, and whether it still runs. Owns a pidfd.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,26 @@ namespace axon::ipc {
 
 class PeerProcess {
  public:
-  // By its id in our pid namespace. Later questions are about this process, whoever gets the id afterwards.
+  // Opens a process by its id in our pid namespace. Later queries refer to this process even if its id is used again.
   static Result<PeerProcess> open(int32_t pid);
 
   int32_t pid() const noexcept { return pid_; }
 
-  // A descriptor of ours for what `number` is over there. Needs the right to trace it, which allow_peers() gives.
+  // Returns our own descriptor for the file that is open as `number` in that process. Needs the right to trace the
+  // process, which allow_peers() grants.
   Result<FileDescriptor> fetch(int number) const;
 
-  // All of these bytes of its memory, or an error; the same right.
+  // Reads all of these bytes of its memory, or fails. Needs the same right.
   Status read(uint64_t address, std::span<std::byte> bytes) const;
 
-  // Whether this process has that right.
+  // Returns whether this process has that right.
   bool may_be_read() const noexcept;
 
-  // Ended, and the kernel has closed all it had, its GPU contexts too.
+  // Returns whether the process has ended and the kernel has closed all its resources, including its GPU contexts.
   bool has_ended() const noexcept;
 
-  // Lets processes of this user fetch descriptors of ours and read our memory, where the kernel (Yama) would only let
-  // our parents.
+  // Lets processes of this user fetch our descriptors and read our memory. Without it, Yama lets only our parent
+  // processes do so.
   static void allow_peers() noexcept;
 
  private:

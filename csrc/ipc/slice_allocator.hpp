@@ -1,7 +1,8 @@
-// Which parts of a device arena belong to which group; arithmetic only.
+// Assigns slices of a device arena to groups. Pure arithmetic, without memory of its own; the caller locks.
 //
-// The first groups get much, so that their messages of middle size fit; once half is taken, a group gets little. Large
-// slices grow from the begin, small ones from the end, so that they do not break up each other's room.
+// The first groups get large slices, which hold their messages of medium size. Once half of the arena is taken, a group
+// gets a small slice. Large slices grow from the beginning and small ones from the end, so that they do not fragment
+// each other's space.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@ namespace axon::ipc {
 
 struct ArenaSlice {
   size_t offset = 0;
-  size_t num_bytes = 0;  // 0: none
+  size_t num_bytes = 0;  // 0: no slice
 };
 
 class SliceAllocator {
@@ -21,10 +22,10 @@ class SliceAllocator {
   static constexpr size_t kSmallSlice = kUnit;
   static constexpr size_t kLargeSlice = 16 * kUnit;
 
-  // Over [begin, end), whole units.
+  // Covers [begin, end) in whole units.
   SliceAllocator(size_t begin, size_t end);
 
-  // None if all is taken.
+  // Returns nullopt if everything is taken.
   std::optional<ArenaSlice> take();
   void give_back(ArenaSlice slice);
 

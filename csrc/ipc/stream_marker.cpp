@@ -15,10 +15,10 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr uint32_t kPassed = 1;
 
-// Pinned memory, which all devices of the process write.
+// Flags in pinned memory, which all devices of the process can write.
 class Words {
  public:
-  // Never destroyed: streams may write to the very end.
+  // Never destroyed: streams may write to the flags until the process exits.
   static Words& instance() {
     static auto* words = new Words;
     return *words;
@@ -31,7 +31,7 @@ class Words {
     }
   }
 
-  // Perhaps before it has been passed.
+  // May be called before the stream has passed the flag.
   void give_back(std::atomic<uint32_t>* word) {
     const std::lock_guard lock(mutex_);
     free_.push_back(word);
@@ -49,7 +49,7 @@ class Words {
     return nullptr;
   }
 
-  // The driver may take its time: nobody waits for that who only gives back.
+  // The driver may be slow, so a thread that only gives back a flag must not wait for this.
   Status add_page() {
     const cuda::RelaxedCapture beside_captures;
     Result<cuda::PinnedMemory> page = cuda::PinnedMemory::allocate(kPageBytes);
@@ -64,7 +64,7 @@ class Words {
     return Status();
   }
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   std::vector<cuda::PinnedMemory> pages_;
   std::deque<std::atomic<uint32_t>*> free_;
 };

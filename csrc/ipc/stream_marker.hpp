@@ -1,9 +1,10 @@
-// A point in a stream's work. Whether it has been passed is seen by looking at a word, without a call of CUDA's.
+// A marker at a point in a stream's work. A load of its flag says whether the stream has passed it, without a CUDA
+// call.
 //
 //   Result<StreamMarker> marker = StreamMarker::set(stream);
-//   engine.wait_for_flag(item, marker.value().word());            // opened once all has run that the stream held
+//   engine.wait_for_flag(item, marker.value().word());   // starts the item after all work that the stream held
 //
-// Any thread.
+// Owns its flag. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -17,19 +18,19 @@ namespace axon::ipc {
 
 class StreamMarker {
  public:
-  // Of a stream that is not captured.
+  // The stream must not be under capture.
   static Result<StreamMarker> set(cuda::StreamView stream);
   StreamMarker(StreamMarker&& other) noexcept : word_(std::exchange(other.word_, nullptr)) {}
   StreamMarker& operator=(StreamMarker&&) = delete;
-  // Its word is used again once it has been passed.
+  // The flag is used again after the stream has passed it.
   ~StreamMarker();
 
-  // Not 0 any more: passed. As long as the marker.
+  // Nonzero after the stream has passed the marker. Valid as long as the marker.
   const std::atomic<uint32_t>& word() const noexcept { return *word_; }
 
  private:
   explicit StreamMarker(std::atomic<uint32_t>* word) noexcept : word_(word) {}
-  std::atomic<uint32_t>* word_;  // null: moved away
+  std::atomic<uint32_t>* word_;  // null after a move
 };
 
 }  // namespace axon::ipc

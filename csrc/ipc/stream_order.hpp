@@ -1,6 +1,6 @@
-// Puts the kernels of a group in one order, whatever streams they are launched on, and remembers these streams.
+// Orders the kernels of a group, whatever streams they are launched on, and records these streams.
 //
-//   AXON_TRY(order.follow(stream));   // what is launched on it now runs after what was launched before
+//   AXON_TRY(order.follow(stream));   // later work on this stream runs after the group's earlier kernels
 #pragma once
 
 #include <cstdint>
@@ -14,33 +14,33 @@
 
 namespace axon::ipc {
 
-// Needs a lock around it.
+// The caller must hold a lock.
 class StreamOrder {
  public:
   explicit StreamOrder(cuda::Event event) noexcept : event_(std::move(event)) {}
 
-  // For a kernel in the group's order: behind the last one, unless one of the two is captured and the other is not in
-  // the same capture. Fails where the stream cannot be asked (the legacy default stream beside a capture).
+  // Orders a kernel after the group's last one. There is no order if one of the two is captured and the other is not in
+  // the same capture. Fails if the stream cannot be queried (the legacy default stream during a capture).
   Status follow(cuda::StreamView stream);
-  // For one that its caller has put in order.
+  // Records a kernel that its caller has ordered.
   Status note(cuda::StreamView stream);
 
   // Streams that have held kernels, each once.
   const std::vector<cuda::StreamView>& streams() const noexcept { return streams_; }
-  // Whether graphs hold kernels: they share it.
+  // Shared by the graphs that hold kernels; it expires when there are none.
   std::weak_ptr<void> graphs() const noexcept { return graphs_; }
-  // Once nothing more is launched: shared with the graphs that hold kernels, which may be launched as long as they
-  // live.
+  // Call this when nothing more is launched. The result is shared with the graphs that hold kernels; these may be
+  // launched as long as they live.
   std::shared_ptr<void> take_graphs() noexcept { return std::move(graphs_); }
 
  private:
   Result<uint64_t> remember(cuda::StreamView stream);
 
   cuda::Event event_;
-  std::optional<cuda::StreamView> last_;           // outside of captures
-  std::optional<cuda::StreamView> last_captured_;  // in the latest
+  std::optional<cuda::StreamView> last_;           // outside captures
+  std::optional<cuda::StreamView> last_captured_;  // in the latest capture
   std::vector<cuda::StreamView> streams_;
-  std::shared_ptr<void> graphs_ = std::make_shared<char>();  // beside the graphs: whether there are any
+  std::shared_ptr<void> graphs_ = std::make_shared<char>();  // shared with the graphs that hold kernels
   uint64_t last_capture_ = 0;
 };
 

@@ -24,7 +24,8 @@ Result<ExposedLocation> expose(int device, const void* data, size_t num_bytes) {
 
 Result<ZeroCopyReader*> ZeroCopyReader::of(int device) {
   static std::mutex mutex;
-  static auto& readers = *new std::map<int, std::unique_ptr<ZeroCopyReader>>;  // copies may run to the very end
+  static auto& readers =
+      *new std::map<int, std::unique_ptr<ZeroCopyReader>>;  // never destroyed: copies may run until the process exits
   const std::lock_guard lock(mutex);
   std::unique_ptr<ZeroCopyReader>& reader = readers[device];
   if (reader) return reader.get();
@@ -37,7 +38,8 @@ Result<ZeroCopyReader*> ZeroCopyReader::of(int device) {
   return reader.get();
 }
 
-// Whoever leads elsewhere than to memory of this length has not told the truth, or the owner's process has ended.
+// Returns whether the registration holds memory of this length at the location. It does not if the peer sent a wrong
+// location, or if the owner's process has ended.
 static bool holds(std::span<std::byte> registration, const ExposedLocation& location, size_t num_bytes) noexcept {
   return location.offset <= registration.size() && num_bytes <= registration.size() - location.offset;
 }
@@ -53,7 +55,7 @@ Status ZeroCopyReader::read(int32_t pid, const ExposedLocation& location, Buffer
   if (!captured.ok()) return std::move(captured.status());
   if (captured.value()) {
     return {ErrorCode::kInvalidArgument,
-            "a tensor on a GPU cannot be received while the current stream is captured into a CUDA graph"};
+            "a GPU tensor cannot be received while the current stream is captured into a CUDA graph"};
   }
   Result<std::shared_ptr<const RegistrationOwner>> owner = meet(pid, location);
   if (!owner.ok()) return std::move(owner.status());
@@ -61,7 +63,7 @@ Status ZeroCopyReader::read(int32_t pid, const ExposedLocation& location, Buffer
   if (Status mapped = registrations.await(*owner.value(), location.registration); !mapped.ok()) {
     return unreachable(pid, mapped.message());
   }
-  // What is mapped of an owner that has ended is not unmapped from here on, until the copy has run.
+  // While a launch is noted here, mappings of an ended owner are not unmapped until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
   const std::span<std::byte> registration = registrations.find(*owner.value(), location.registration);
   if (!holds(registration, location, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
@@ -78,7 +80,7 @@ Result<std::shared_ptr<const RegistrationOwner>> ZeroCopyReader::meet(int32_t pi
   const auto is_of_process = [pid](const auto& known) { return known.first.first == pid; };
   const auto num_arenas = static_cast<size_t>(std::ranges::count_if(owners_, is_of_process));
   if (num_arenas >= kMostArenas) {
-    return unreachable(pid, "it names memory of more than " + std::to_string(kMostArenas) + " GPUs");
+    return unreachable(pid, "the peer named memory of more than " + std::to_string(kMostArenas) + " GPUs");
   }
   Result<PeerProcess> opened = PeerProcess::open(pid);
   if (!opened.ok()) return unreachable(pid, opened.status().message());

@@ -12,9 +12,9 @@ namespace axon::ipc {
 
 static constexpr std::chrono::seconds kLongestStop{2};
 
-// Never destroyed: it may be stuck at the process's end. What CUDA does at exit was registered when CUDA was first
-// called, before the first task, so it runs after stop(). By a destructor: within the extension std::atexit() registers
-// nothing (c10d/cuda/exit.cpp).
+// Never destroyed, since the thread may be stuck when the process exits. CUDA registered its exit handlers when it was
+// first called, before the first task, so they run after stop(). A destructor is used since std::atexit() within the
+// extension registers nothing (c10d/cuda/exit.cpp).
 CacheThread& CacheThread::instance() {
   struct StopAtExit {
     CacheThread* const cache_thread = new CacheThread("axon-ipc-cache");
@@ -33,7 +33,7 @@ Status CacheThread::add_task(Task task) {
   if (!thread_.joinable() && !is_stopping_) {
     process_.store(getpid(), std::memory_order_relaxed);
     try {
-      thread_ = std::thread([this] { run(); });  // which waits for the lock
+      thread_ = std::thread([this] { run(); });  // waits for the lock
     } catch (const std::system_error& failure) {
       return {ErrorCode::kResourceExhausted, describe_thread_failure(thread_name_, failure)};
     }
@@ -85,7 +85,7 @@ void CacheThread::run() {
   changed_.notify_all();
 }
 
-// Sleeps until there is something to do, or nothing ever again.
+// Sleeps until there is work, and returns whether the thread must stop.
 bool CacheThread::is_over(std::unique_lock<std::mutex>& lock, Liveliness liveliness) {
   const auto is_called = [this] { return is_woken_ || is_stopping_; };
   if (!is_called()) {

@@ -34,17 +34,17 @@ Result<std::unique_ptr<MappedRegistration>> DevicePeer::map(const RegistrationRe
   return record.extents.empty() ? open_legacy(record) : map_run(record);
 }
 
-// What is mapped keeps memory that its owner has freed, and may have to wait long before it is closed.
+// A mapping keeps memory that its owner has freed, and it may be long before the mapping can be closed.
 Result<std::unique_ptr<MappedRegistration>> DevicePeer::open_legacy(const RegistrationRecord& record) const {
   if (parts_.num_retired.load(std::memory_order_relaxed) >= kMostRetired) {
-    return Status(ErrorCode::kResourceExhausted, "too much that was freed is still mapped");
+    return Status(ErrorCode::kResourceExhausted, "too many freed registrations are still mapped");
   }
   Result<cuda::LegacyMemory> memory = cuda::LegacyMemory::open(parts_.device, record.legacy);
   if (!memory.ok()) return std::move(memory.status());
   return mapped(std::move(memory).value());
 }
 
-// One descriptor is open at a time.
+// Only one descriptor is open at a time.
 Result<std::unique_ptr<MappedRegistration>> DevicePeer::map_run(const RegistrationRecord& record) const {
   Result<cuda::SharedRun> run = cuda::SharedRun::reserve(record.num_bytes);
   if (!run.ok()) return std::move(run.status());

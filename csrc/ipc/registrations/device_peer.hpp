@@ -1,4 +1,4 @@
-// A peer process whose segments are mapped for one device.
+// A peer process whose registrations are mapped for one device.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace axon::ipc {
 
-// All stay as long as this.
+// All referenced objects must outlive the DevicePeer.
 struct DevicePeerParts {
   int device;
   const PeerProcess& process;

@@ -11,26 +11,26 @@ ExportTable::ExportTable(uint64_t incarnation) : memory_(std::make_unique<Memory
   memory_->header.incarnation = incarnation;
 }
 
-// Readers are other processes, so the bytes themselves need no atomics: only the order of the stores counts.
+// Readers are other processes, so the bytes themselves need no atomics: only the order of the stores matters.
 void ExportTable::publish(std::span<const std::byte> content) noexcept {
   const std::atomic_ref version(memory_->header.version);
   const uint64_t former = version.load(std::memory_order_relaxed);
   version.store(former + 1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // odd before anything changes
+  std::atomic_thread_fence(std::memory_order_release);  // odd before any byte changes
   memory_->header.num_bytes = content.size();
   std::ranges::copy(content, memory_->content);
-  version.store(former + 2, std::memory_order_release);  // even after everything has
+  version.store(former + 2, std::memory_order_release);  // even after all bytes have changed
 }
 
 static Result<ExportTableHeader> header_of(const PeerMemory& memory, const ExportTableLocation& location) {
   ExportTableHeader header;
   AXON_TRY(memory.read(location.address, std::as_writable_bytes(std::span(&header, 1))));
   if (header.incarnation != location.incarnation) {
-    return Status(ErrorCode::kInvalidArgument, "the peer has no export table where it said");
+    return Status(ErrorCode::kInvalidArgument, "the peer has no export table at the given address");
   }
   if (header.num_bytes > kMostRecordBytes) {
     return Status(ErrorCode::kInvalidArgument,
-                  "the peer's export table has " + std::to_string(header.num_bytes) + " bytes");
+                  "the peer's export table has an invalid size of " + std::to_string(header.num_bytes) + " bytes");
   }
   return header;
 }
@@ -41,7 +41,7 @@ Result<uint64_t> version_of(const PeerMemory& memory, const ExportTableLocation&
   return header.value().version;
 }
 
-// Three reads, since a single one promises no order among its bytes.
+// Reads three times, since a single read promises no order among its bytes.
 Result<std::optional<ExportTableContent>> read_export_table(const PeerMemory& memory,
                                                             const ExportTableLocation& location) {
   Result<ExportTableHeader> before = header_of(memory, location);

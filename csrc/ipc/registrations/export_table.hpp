@@ -1,11 +1,13 @@
-// What a process lets its peers read at any time: a few bytes in its memory that change as one.
+// A few bytes in a process's memory that peers may read at any time and that change atomically.
 //
-//   ExportTable export_table(incarnation);   export_table.publish(bytes);                        // the owner
-//   Result<uint64_t> version = version_of(memory, {address, incarnation});     // a reader: cheap, to see a change
-//   Result<std::optional<ExportTableContent>> content = read_export_table(memory, …); // none: it is being written
+//   ExportTable export_table(incarnation);   // the owner
+//   export_table.publish(bytes);
+//   Result<uint64_t> version = version_of(memory, {address, incarnation});  // a reader's cheap check for changes
+//   auto content = read_export_table(memory, {address, incarnation});       // nullopt while the owner writes
 //
-// A sequence lock over processes: the version is odd while the owner writes. A reader takes what it has read if the
-// version before and after is the same even one, so it never waits for a writer, who may have died at it.
+// The table is a sequence lock across processes: the version is odd while the owner writes. A reader accepts what it
+// has read if the version before and after is the same even number. It never waits for a writer, which may have died
+// while writing.
 #pragma once
 
 #include <cstddef>
@@ -20,27 +22,27 @@
 
 namespace axon::ipc {
 
-// Another process's memory, or what stands for it in tests.
+// Memory of another process, or a substitute in tests.
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;
-  // All of `bytes` or an error.
+  // Reads all of `bytes`, or fails.
   virtual Status read(uint64_t address, std::span<std::byte> bytes) const = 0;
 };
 
-// In the owner's memory.
+// Lies in the owner's memory.
 struct ExportTableHeader {
-  uint64_t incarnation = 0;  // of the owner's arena: that this is the export table that is looked for
+  uint64_t incarnation = 0;  // of the owner's arena: identifies the export table
   uint64_t version = 0;
-  uint64_t num_bytes = 0;  // of the content, which follows
+  uint64_t num_bytes = 0;  // of the content, which follows the header
 };
 
-// One writer at a time. To be read until the process ends, so it must live as long.
+// Allows one writer at a time. Peers may read it until the process ends, so it must live as long.
 class ExportTable {
  public:
   explicit ExportTable(uint64_t incarnation);
 
-  // At most kMostRecordBytes.
+  // Publishes at most kMostRecordBytes.
   void publish(std::span<const std::byte> content) noexcept;
 
   uint64_t address() const noexcept { return reinterpret_cast<uint64_t>(memory_.get()); }
@@ -54,7 +56,7 @@ class ExportTable {
   const std::unique_ptr<Memory> memory_;
 };
 
-// Of whom it is, in which process's memory where.
+// The owner of an export table, and its address in that process's memory.
 struct ExportTableLocation {
   uint64_t address = 0;
   uint64_t incarnation = 0;

@@ -8,7 +8,7 @@
 
 namespace axon::ipc {
 
-// Refusals that are remembered, so that a tensor is not tried at each call.
+// Limit of remembered failures, which prevent that a tensor is tried again at each call.
 static constexpr size_t kMostRefused = 4096;
 
 static uint64_t end_of(const cuda::Allocation& allocation) noexcept {
@@ -18,7 +18,7 @@ static uint64_t end_of(const cuda::Allocation& allocation) noexcept {
 Exports::Exports(const OwnMemory& memory, ExportTable& export_table, ExportLimits limits) noexcept
     : memory_(memory), export_table_(export_table), limits_(limits) {}
 
-// span_: the allocations below the tensor, without a gap.
+// Sets span_ to the allocations below the tensor, and returns whether they cover it without a gap.
 bool Exports::walk(uint64_t address, size_t num_bytes) {
   span_.clear();
   const uint64_t end = address + num_bytes;
@@ -34,7 +34,7 @@ bool Exports::walk(uint64_t address, size_t num_bytes) {
   return true;
 }
 
-// Ids that follow each other there do so here, unless somebody has mapped one extent twice.
+// Consecutive ids in the registration are consecutive in memory, unless the process has mapped one extent twice.
 bool Exports::spans(const Registration& registration) const noexcept {
   if (extents_.at(span_.front().id).allocation.base != span_.front().base) return false;
   const auto first = std::ranges::find(registration.ids, span_.front().id);
@@ -56,7 +56,7 @@ cuda::IpcLocation Exports::find(uint64_t address) const noexcept {
 Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   if (!walk(address, num_bytes)) {
-    tell(num_bytes, "it is not in device memory that the driver knows");
+    tell(num_bytes, "the driver does not know it as device memory");
     return {.location = {}, .is_news = false};
   }
   if (const cuda::IpcLocation known = find(address); known.registration != 0)
@@ -73,16 +73,16 @@ Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
 void Exports::tell(size_t num_bytes, const std::string& why) {
   if (std::exchange(has_told_, true)) return;
   log::info("a tensor of " + std::to_string(num_bytes) + " bytes on GPU " + std::to_string(limits_.device) +
-            " cannot be mapped by peers, and goes through the arena like others of its kind: " + why);
+            " cannot be mapped by peers; it and similar tensors go through the arena: " + why);
 }
 
 Status Exports::add() {
   drop(overlapped());
   const bool foreign =
       std::ranges::any_of(span_, [&](const cuda::Allocation& extent) { return extent.device != limits_.device; });
-  if (foreign) return {ErrorCode::kInvalidArgument, "memory of another device"};
+  if (foreign) return {ErrorCode::kInvalidArgument, "it is memory of another device"};
   if (num_references_ + span_.size() > kMostExtents) {
-    return {ErrorCode::kResourceExhausted, std::to_string(kMostExtents) + " extents are offered already"};
+    return {ErrorCode::kResourceExhausted, std::to_string(kMostExtents) + " extents are exported already, the limit"};
   }
   Result<Registration> opened = open_span();
   Result<uint32_t> number = opened.ok() ? next_number() : opened.status().clone();
@@ -98,7 +98,7 @@ Status Exports::add() {
   return Status();
 }
 
-// The next whose slot is free.
+// Returns the next number whose slot is free.
 Result<uint32_t> Exports::next_number() {
   for (uint32_t tries = 0; tries < cuda::kRegistrationSlots && next_number_ <= kLastRegistration; ++tries) {
     const uint32_t number = next_number_++;
@@ -108,10 +108,10 @@ Result<uint32_t> Exports::next_number() {
     if (!taken) return number;
   }
   return Status(ErrorCode::kResourceExhausted,
-                std::to_string(registrations_.size()) + " registrations are offered already");
+                std::to_string(registrations_.size()) + " registrations are exported already, and no slot is free");
 }
 
-// By descriptors if all extents can be shared so, or a single one by its legacy handle.
+// Opens descriptors if all extents can be shared that way, or a legacy handle for a single extent.
 Result<Exports::Registration> Exports::open_span() {
   Registration registration{
       .base = span_.front().base, .num_bytes = end_of(span_.back()) - span_.front().base, .ids = {}, .legacy = {}};
@@ -137,12 +137,13 @@ Status Exports::open_extent(const cuda::Allocation& allocation) {
   if (known != extents_.end() && known->second.descriptor.valid()) return Status();
   if (!allocation.has_descriptors) {
     return {ErrorCode::kInvalidArgument,
-            "it was not allocated to be shared, neither by cudaMalloc nor with descriptors"};
+            "its allocation cannot be shared: it was made neither by cudaMalloc nor with file descriptors"};
   }
   const auto num_open = static_cast<size_t>(
       std::ranges::count_if(extents_, [](const auto& extent) { return extent.second.descriptor.valid(); }));
   if (num_open >= limits_.num_descriptors) {
-    return {ErrorCode::kResourceExhausted, std::to_string(num_open) + " file descriptors are open for it already"};
+    return {ErrorCode::kResourceExhausted,
+            std::to_string(num_open) + " file descriptors are open for exports already, the limit"};
   }
   Result<FileDescriptor> shared = memory_.share(allocation);
   if (!shared.ok()) return std::move(shared.status());
@@ -150,7 +151,7 @@ Status Exports::open_extent(const cuda::Allocation& allocation) {
   return Status();
 }
 
-// What is known to lie where the tensor does now has been freed: importers cannot map both.
+// Returns known extents that overlap the tensor's allocations: they have been freed, and importers cannot map both.
 std::set<uint64_t> Exports::overlapped() const {
   std::set<uint64_t> freed;
   for (const auto& [id, extent] : extents_) {
@@ -163,7 +164,7 @@ std::set<uint64_t> Exports::overlapped() const {
   return freed;
 }
 
-// Where the driver cannot be asked, at the process's end perhaps, nothing is known to be freed.
+// If the driver cannot be queried, perhaps because the process exits, no memory counts as freed.
 size_t Exports::sweep() {
   std::vector<cuda::Allocation> known;
   {
@@ -188,9 +189,9 @@ size_t Exports::drop(const std::set<uint64_t>& freed) {
     num_references_ -= registration.second.ids.size();
     return true;
   });
-  refused_.clear();  // there is room again
+  refused_.clear();  // space may be available again
   if (num_dropped > 0) publish();
-  close_unused();  // behind the publication: as long as the export table names a descriptor, it is that extent's
+  close_unused();  // after publish(): a descriptor that the export table names must stay its extent's
   return num_dropped;
 }
 

@@ -1,15 +1,16 @@
-// The segments that this process offers of one device's memory.
+// The IPC registrations that this process exports from one device's memory.
 //
 //   Exports exports(memory, export_table, {.device = 0, .num_descriptors = 256});
-//   Exports::Located located = exports.locate(address, num_bytes);   // offered from now on, if it was not
-//   size_t num_freed = exports.sweep();                              // now and then
+//   Exports::Located located = exports.locate(address, num_bytes);   // exports the memory if necessary
+//   size_t num_freed = exports.sweep();                              // call from time to time
 //
-// An allocation is known by the driver's id for it, which is never used again: the address may be. A tensor is asked
-// for by the ids of all allocations that it spans, so a place never leads to memory that only lies where the tensor's
-// own does. A segment never changes. It is dropped with the first of its extents; descriptors, one an extent for all
-// segments that hold it, are closed once the export table does not name them any more.
+// An allocation is identified by the driver's id for it, which is never used again; its address may be. A tensor is
+// looked up by the ids of all allocations that it spans. A location therefore never refers to memory that merely has
+// the same address as the tensor. A registration never changes. It is dropped when the first of its extents is freed.
+// Each extent has one descriptor for all registrations that contain it. The descriptor is closed once the export table
+// no longer names it.
 //
-// Any thread.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@
 
 namespace axon::ipc {
 
-// This process's memory as the driver tells of it, or what stands for it in tests.
+// This process's memory as the driver reports it, or a substitute in tests.
 class OwnMemory {
  public:
   virtual ~OwnMemory() = default;
@@ -38,24 +39,24 @@ class OwnMemory {
 };
 
 struct ExportLimits {
-  int device = 0;              // whose memory is offered
-  size_t num_descriptors = 0;  // that may be open
+  int device = 0;              // of the memory that is exported
+  size_t num_descriptors = 0;  // limit of open descriptors
 };
 
 class Exports {
  public:
   struct Located {
     cuda::IpcLocation location;
-    bool is_news;  // nobody has asked for this memory before
+    bool is_news;  // no earlier call asked for this memory
   };
 
-  // Both stay as long as this.
+  // Both objects must outlive this one.
   Exports(const OwnMemory& memory, ExportTable& export_table, ExportLimits limits) noexcept;
 
-  // Registration 0 where peers cannot map it.
+  // Returns registration 0 if peers cannot map the memory.
   Located locate(uint64_t address, size_t num_bytes);
 
-  // Drops what is freed; returns how many segments that were.
+  // Drops freed registrations; returns their number.
   size_t sweep();
 
   size_t num_registrations() const;
@@ -63,12 +64,12 @@ class Exports {
  private:
   struct Extent {
     cuda::Allocation allocation;
-    FileDescriptor descriptor;  // none: it has a legacy handle
+    FileDescriptor descriptor;  // invalid if the extent has a legacy handle
   };
   struct Registration {
     uint64_t base = 0;
     uint64_t num_bytes = 0;
-    std::vector<uint64_t> ids;  // of its extents, in the order of their addresses
+    std::vector<uint64_t> ids;  // of its extents, ordered by address
     cuda::LegacyHandle legacy{};
   };
   using Span = std::vector<cuda::Allocation>;
@@ -90,15 +91,15 @@ class Exports {
   ExportTable& export_table_;
   const ExportLimits limits_;
 
-  mutable std::mutex mutex_;                           // guards all below
+  mutable std::mutex mutex_;                           // guards all members below
   std::map<uint32_t, Registration> registrations_;     // by number
-  std::map<uint64_t, Extent> extents_;                 // by id, of all segments
-  std::map<uint64_t, std::vector<uint32_t>> holders_;  // by extent: the segments with it
-  std::set<uint64_t> refused_;                         // first extents of what cannot be offered
+  std::map<uint64_t, Extent> extents_;                 // by id, of all registrations
+  std::map<uint64_t, std::vector<uint32_t>> holders_;  // by extent: the registrations that contain it
+  std::set<uint64_t> refused_;                         // first extents of memory that cannot be exported
   uint32_t next_number_ = 1;
-  size_t num_references_ = 0;  // of segments to extents
-  Span span_;                  // of the tensor in question
-  bool has_told_ = false;      // that something cannot be offered
+  size_t num_references_ = 0;  // from registrations to extents
+  Span span_;                  // of the tensor being looked up
+  bool has_told_ = false;      // whether a failed export has been logged
 };
 
 }  // namespace axon::ipc

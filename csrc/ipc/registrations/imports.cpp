@@ -8,7 +8,7 @@
 
 namespace axon::ipc {
 
-// An export table that changes faster than this is looked at again the next time.
+// Limit of readings per look: an export table that changes faster is looked at again next time.
 static constexpr int kMostReadings = 4;
 
 Imports::Imports(std::unique_ptr<RegistrationPeer> peer, ExportTableLocation export_table,
@@ -21,14 +21,14 @@ bool Imports::look() {
   let_go();
   for (int reading = 0; reading < kMostReadings; ++reading) {
     Result<bool> done = catch_up();
-    if (peer_->has_ended()) return end();  // what was read may have been of a stranger with its process id
+    if (peer_->has_ended()) return end();  // the bytes may be those of a new process with the same id
     if (!done.ok()) note("a peer's export table cannot be read", done.status());
     if (!done.ok() || done.value()) return true;
   }
   return false;
 }
 
-// None while the export table is being written.
+// Returns nullopt while the export table is being written.
 Result<std::optional<Imports::Publication>> Imports::read() const {
   Result<std::optional<ExportTableContent>> content = read_export_table(*peer_, export_table_);
   if (!content.ok()) return std::move(content.status());
@@ -38,7 +38,7 @@ Result<std::optional<Imports::Publication>> Imports::read() const {
   return std::optional(Publication{content.value()->version, std::move(records).value()});
 }
 
-// Whether all was as published already.
+// Returns whether the mappings matched the publication already.
 Result<bool> Imports::catch_up() {
   Result<uint64_t> version = version_of(*peer_, export_table_);
   if (!version.ok()) return std::move(version.status());
@@ -67,12 +67,12 @@ void Imports::forget_all_but(const std::vector<RegistrationRecord>& records) {
   }
 }
 
-// Kernels no longer find it before it goes.
+// Kernels must not find the registration any more before it is unmapped.
 void Imports::drop(std::map<uint32_t, Mapping>::iterator dropped) {
   const Status removed = peer_->remove(dropped->first);
   Mapping mapping = std::move(dropped->second);
   mapped_.erase(dropped);
-  if (!removed.ok()) note("a peer's registration cannot be taken out", removed);
+  if (!removed.ok()) note("a peer's registration cannot be removed", removed);
   if (!removed.ok() || is_over_ || mapping->waits_for_device()) {
     retired_.push_back(std::move(mapping));
   } else {
@@ -85,8 +85,8 @@ void Imports::let_go() {
   std::erase_if(leaving_, [&](const Leaving& registration) { return registration.since <= latest; });
 }
 
-// A descriptor or handle means what the export table says only as long as the export table says so: it is asked again
-// before kernels see what came of it.
+// A descriptor or handle is valid only as long as the export table names it. The table is therefore read again before
+// kernels see the mapping.
 Status Imports::import(const RegistrationRecord& record, uint64_t version) {
   Result<Mapping> mapping = peer_->map(record);
   Result<bool> valid = is_published(record, version);
@@ -102,11 +102,11 @@ Status Imports::import(const RegistrationRecord& record, uint64_t version) {
   }
   failed_.insert(record.number);
   note("a peer's registration cannot be mapped", entered);
-  if (mapping.ok()) retired_.push_back(std::move(mapping).value());  // kernels may find it all the same
+  if (mapping.ok()) retired_.push_back(std::move(mapping).value());  // kernels may find it nevertheless
   return Status();
 }
 
-// Still, although the export table may have changed since it had that version.
+// Returns whether the record is still published, although the export table may have changed since that version.
 Result<bool> Imports::is_published(const RegistrationRecord& record, uint64_t version) const {
   Result<uint64_t> current = version_of(*peer_, export_table_);
   if (!current.ok()) return std::move(current.status());
@@ -117,7 +117,7 @@ Result<bool> Imports::is_published(const RegistrationRecord& record, uint64_t ve
 }
 
 void Imports::note(const std::string& what, const Status& status) {
-  if (obstacle_.empty()) log::info(what + ", its tensors go through the arena: " + status.message());
+  if (obstacle_.empty()) log::info(what + ", so its tensors go through the arena: " + status.message());
   obstacle_ = what + ": " + status.message();
 }
 
@@ -129,7 +129,7 @@ void Imports::retry() noexcept {
 
 bool Imports::end() {
   is_over_ = true;
-  obstacle_ = "its process has ended";
+  obstacle_ = "the peer's process has ended";
   while (!mapped_.empty()) drop(mapped_.begin());
   for (Leaving& registration : leaving_) retired_.push_back(std::move(registration.mapping));
   leaving_.clear();

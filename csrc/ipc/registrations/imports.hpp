@@ -1,16 +1,17 @@
-// The segments of one peer process that are mapped for kernels of one device.
+// The registrations of one peer process that are mapped for kernels of one device.
 //
 //   Imports imports(peer, {address, incarnation});
-//   imports.look();                                   // now and then: maps what is new, drops what is gone
-//   for (auto& mapping : imports.take_retired()) …    // what must not be unmapped yet
+//   imports.look();                                   // from time to time: maps new registrations, drops removed ones
+//   for (auto& mapping : imports.take_retired()) …    // mappings that must not be unmapped yet
 //
-// An owner takes a segment from its export table only once its memory is freed, when no operation on it runs any more
-// there. A kernel here that has not heard of the owner's failure may just have looked it up, and read it for nothing
-// (kernels/zero_copy/handshake.cuh): so what was mapped from descriptors is unmapped kLinger later, some thousand times
-// what such a kernel takes from the look to the read. Retired is what CUDA unmaps only when the device is idle, and all
-// of a peer that has ended, perhaps in the middle of an operation.
+// An owner removes a registration from its export table only after its memory is freed. No operation of the owner uses
+// that memory any more. A kernel here that does not know yet of the owner's failure may just have looked the
+// registration up, and may read it for nothing (kernels/zero_copy/handshake.cuh). Mappings made from descriptors are
+// therefore unmapped kLinger later. That is about a thousand times what such a kernel takes from the lookup to the
+// read. Two kinds of mappings are retired instead: those that CUDA unmaps only when the device is idle, and all of a
+// peer that has ended, perhaps in the middle of an operation.
 //
-// One thread, the cache thread's.
+// Only the cache thread uses this class.
 #pragma once
 
 #include <chrono>
@@ -29,21 +30,21 @@
 
 namespace axon::ipc {
 
-// A segment in this process's addresses, unmapped by its destruction.
+// A registration mapped into this process's addresses. Its destruction unmaps it.
 class MappedRegistration {
  public:
   virtual ~MappedRegistration() = default;
   virtual std::byte* data() const noexcept = 0;
-  // To unmap it waits for the device.
+  // Returns whether unmapping waits for the device.
   virtual bool waits_for_device() const noexcept = 0;
 };
 
-// The peer's process and this device, or what stands for them in tests.
+// The peer's process and this device, or substitutes in tests.
 class RegistrationPeer : public PeerMemory {
  public:
   virtual bool has_ended() const noexcept = 0;
   virtual Result<std::unique_ptr<MappedRegistration>> map(const RegistrationRecord& record) const = 0;
-  // What kernels find: the segment, or no longer.
+  // Publishes a registration to kernels, or removes it.
   virtual Status enter(uint32_t number, std::span<std::byte> memory) = 0;
   virtual Status remove(uint32_t number) = 0;
 };
@@ -57,18 +58,18 @@ class Imports {
   Imports(std::unique_ptr<RegistrationPeer> peer, ExportTableLocation export_table,
           Clock::duration linger = kLinger) noexcept;
 
-  // Takes no longer than the calls of CUDA's. False: the export table has changed meanwhile, and there may be more the
-  // next time.
+  // Returns whether the look is complete; false means that the export table has changed meanwhile and may have more
+  // next time. Takes no longer than its CUDA calls.
   bool look();
 
   std::vector<std::unique_ptr<MappedRegistration>> take_retired() noexcept { return std::exchange(retired_, {}); }
-  // Something that may have been in the way of a mapping is gone.
+  // Call this after something that may have prevented a mapping is gone.
   void retry() noexcept;
 
   size_t num_mapped() const noexcept { return mapped_.size() + leaving_.size(); }
-  // The peer has ended: nothing more will come.
+  // Returns whether the peer has ended, so that no registrations follow.
   bool is_over() const noexcept { return is_over_; }
-  // What has failed last, if anything has.
+  // The last failure, or an empty string.
   const std::string& obstacle() const noexcept { return obstacle_; }
 
  private:
@@ -99,11 +100,11 @@ class Imports {
   const Clock::duration linger_;
   std::optional<uint64_t> seen_;        // the version that is mapped
   std::map<uint32_t, Mapping> mapped_;  // by number
-  std::set<uint32_t> failed_;           // cannot be mapped
+  std::set<uint32_t> failed_;           // registrations that cannot be mapped
   std::vector<Leaving> leaving_;
   std::vector<Mapping> retired_;
   bool is_over_ = false;
-  std::string obstacle_;  // the first has been told
+  std::string obstacle_;  // only the first one is logged
 };
 
 }  // namespace axon::ipc

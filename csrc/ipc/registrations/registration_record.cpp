@@ -11,7 +11,7 @@ namespace axon::ipc {
 
 namespace {
 
-// A segment's record, and one behind it for each of its extents.
+// A registration's record, followed by one for each of its extents.
 struct RegistrationWire {
   uint32_t number;
   uint32_t num_extents;
@@ -32,7 +32,7 @@ void append(std::vector<std::byte>& bytes, const T& value) {
   bytes.insert(bytes.end(), begin, begin + sizeof value);
 }
 
-// Takes records from the begin of what is left.
+// Takes records from the beginning of the remaining bytes.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) noexcept : left_(bytes) {}
@@ -100,7 +100,7 @@ Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte
     Result<RegistrationRecord> record = take_record(reader);
     if (!record.ok()) return std::move(record.status());
     const size_t slot = record.value().number % cuda::kRegistrationSlots;
-    if (taken.test(slot)) return refuse("two registrations in slot " + std::to_string(slot));
+    if (taken.test(slot)) return refuse("two registrations share slot " + std::to_string(slot));
     taken.set(slot);
     records.push_back(std::move(record).value());
   }

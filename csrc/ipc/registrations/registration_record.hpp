@@ -1,4 +1,4 @@
-// What a process tells its peers about a segment, and the bytes of a list of them.
+// The record that a process publishes about a registration, and the encoding of a list of records. Plain values.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +22,22 @@ struct RegistrationExtent {
 struct RegistrationRecord {
   uint32_t number = 0;
   uint64_t num_bytes = 0;
-  std::vector<RegistrationExtent> extents;  // in the order of their addresses; none: `legacy` is what opens it
+  std::vector<RegistrationExtent> extents;  // ordered by address; empty if `legacy` opens the memory
   cuda::LegacyHandle legacy{};
 
   bool operator==(const RegistrationRecord&) const = default;
 };
 
-// How much a process offers at most.
+// Upper limits of what a process exports.
 inline constexpr size_t kMostRegistrations = cuda::kRegistrationSlots;
-inline constexpr size_t kMostExtents = 8192;  // of all segments together
+inline constexpr size_t kMostExtents = 8192;  // of all registrations together
 inline constexpr size_t kMostRecordBytes = kMostRegistrations * 80 + kMostExtents * 16;
-// As far as an IpcLocation reaches.
+// The largest number that fits into an IpcLocation.
 inline constexpr uint32_t kLastRegistration = (uint32_t{1} << 24) - 1;
 inline constexpr uint64_t kMostRegistrationBytes = uint64_t{1} << 40;
 
 std::vector<std::byte> encode(std::span<const RegistrationRecord> records);
-// Refuses what no owner would write, saying what: another process's memory is no more to be trusted than a message.
+// Rejects records that no owner would write, and says why. Memory of another process is as untrusted as a message.
 Result<std::vector<RegistrationRecord>> decode_records(std::span<const std::byte> bytes);
 
 }  // namespace axon::ipc

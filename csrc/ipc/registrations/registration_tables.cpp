@@ -10,7 +10,7 @@
 namespace axon::ipc {
 
 static constexpr size_t kTableBytes = cuda::kRegistrationSlots * sizeof(cuda::RegistrationEntry);
-static constexpr size_t kMostTables = 128;  // 2 MiB, the least that the driver maps
+static constexpr size_t kMostTables = 128;  // 2 MiB, the driver's smallest mapping
 
 RegistrationTables::RegistrationTables(cuda::SharedMemory memory, cuda::Stream stream) noexcept
     : memory_(std::move(memory)), stream_(std::move(stream)) {}
@@ -42,7 +42,7 @@ Status RegistrationTables::clear(cuda::RegistrationEntry* table) {
   return stream_.view().synchronize();
 }
 
-// Copies of one stream follow each other. Eight aligned bytes arrive as one.
+// Copies on one stream run in order. Eight aligned bytes arrive atomically.
 Status RegistrationTables::enter(cuda::RegistrationEntry* table, uint32_t number, std::span<std::byte> memory) {
   cuda::RegistrationEntry* const entry = table + number % cuda::kRegistrationSlots;
   const cuda::RegistrationEntry content{.registration = number, .base = memory.data()};

@@ -1,7 +1,7 @@
-// Where kernels of one device look peers' segments up: a table a peer process, in device memory.
+// The tables in device memory where kernels of one device look up peers' registrations, one table per peer process.
 //
-// Kernels read while entries are written. An entry's address is there before its number, and the number alone says
-// whether there is one.
+// Kernels read while entries are written. An entry's address is written before its number, and only the number says
+// whether the entry is valid.
 #pragma once
 
 #include <cstddef>
@@ -21,25 +21,25 @@
 
 namespace axon::ipc {
 
-// Memory that stays, of a device that is current in each call but find(). One thread takes or gives back at a time, and
-// one writes.
+// The memory is never freed. Its device must be current in each call except find(). One thread at a time takes or gives
+// back tables, and one thread writes them.
 class RegistrationTables {
  public:
   static Result<std::unique_ptr<RegistrationTables>> create(int device);
 
-  // A table without entries, for ever.
+  // A permanent table without entries.
   const cuda::RegistrationEntry* empty() const noexcept { return entries(); }
-  // None are left: there are more peers than anybody has.
+  // Returns nullopt when all tables are taken, which takes more peers than any supported host has.
   std::optional<cuda::RegistrationEntry*> take() noexcept;
-  // No kernel uses it any more, and it has been cleared.
+  // No kernel may use the table any more, and it must be cleared.
   void give_back(cuda::RegistrationEntry* table) noexcept { free_.push_back(table); }
 
-  // When these return, kernels that start see it.
+  // When these return, kernels that start later see the change.
   Status clear(cuda::RegistrationEntry* table);
   Status enter(cuda::RegistrationEntry* table, uint32_t number, std::span<std::byte> memory);
   Status remove(cuda::RegistrationEntry* table, uint32_t number);
 
-  // What a kernel that starts now would find; none: nothing. Any thread.
+  // Returns what a kernel that starts now would find, or an empty span. Any thread may call this.
   std::span<std::byte> find(const cuda::RegistrationEntry* table, uint32_t number) const;
 
  private:
@@ -50,10 +50,10 @@ class RegistrationTables {
 
   const cuda::SharedMemory memory_;
   const cuda::Stream stream_;
-  size_t num_used_ = 1;  // the empty one
+  size_t num_used_ = 1;  // includes the empty table
   std::vector<cuda::RegistrationEntry*> free_;
 
-  mutable std::mutex mutex_;                                                                     // guards what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::map<std::pair<const cuda::RegistrationEntry*, uint32_t>, std::span<std::byte>> entered_;  // by table and number
 };
 

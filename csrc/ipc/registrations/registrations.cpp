@@ -26,25 +26,25 @@ namespace axon::ipc {
 
 namespace {
 
-// Its content belongs to the cache thread, but for what Parts::mutex guards.
+// Only the cache thread uses its content, except for what Parts::mutex guards.
 struct Followed : RegistrationOwner {
   cuda::RegistrationEntry* entries;  // the table
   ExportTableLocation export_table;
   std::shared_ptr<const PeerProcess> process;
   std::unique_ptr<Imports> imports;
-  // As of the latest look, guarded:
-  bool is_behind = false;  // there may be more on its export table
+  // State of the latest look, guarded by Parts::mutex:
+  bool is_behind = false;  // the export table may have more
   std::string obstacle{};
 };
 
 using Clock = CacheThread::Clock;
 
 constexpr std::chrono::milliseconds kSweepInterval{100};
-// What could not be mapped is tried again: memory or descriptors may have been short.
+// Interval of retries after a failed mapping: memory or descriptors may have been short.
 constexpr std::chrono::seconds kRetryInterval{10};
 constexpr std::chrono::seconds kLongestLook{2};
 
-// Each extent of a run keeps a descriptor open. This is what a process can do without, of those that it may open.
+// Each extent that is exported by descriptor keeps one open. A process can spare this many of its descriptors.
 constexpr size_t kMostDescriptors = 4096;
 constexpr size_t kShareOfDescriptors = 4;
 
@@ -74,7 +74,7 @@ struct Registrations::Parts {
         export_table(incarnation),
         exports(memory, export_table, {.device = device, .num_descriptors = num_descriptors()}) {}
 
-  // Fails where the cache thread cannot be started.
+  // Fails if the cache thread cannot be started.
   Status wake();
   Liveliness tend();
   void sweep();
@@ -93,16 +93,16 @@ struct Registrations::Parts {
   std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the cache thread's lock publishes the task
   std::atomic<size_t> num_retired{0};  // relaxed: a hint
 
-  // The cache thread only.
+  // Used by the cache thread only.
   Clock::time_point swept_at{};
   Clock::time_point retried_at{};
   bool has_closed = false;
 
-  mutable std::mutex mutex;  // guards all below
+  mutable std::mutex mutex;  // guards all members below
   std::condition_variable has_looked;
   uint64_t num_looks_begun = 0;
   uint64_t num_looks_done = 0;
-  std::vector<std::shared_ptr<Followed>> followed;  // shared with those who use their tables
+  std::vector<std::shared_ptr<Followed>> followed;  // shared with the users of their tables
   std::vector<std::unique_ptr<MappedRegistration>> retired;
   size_t num_imported = 0;
 };
@@ -127,7 +127,7 @@ cuda::IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
   if (!located.is_news && !lacks_keeper) return located.location;
   const Status woken = parts_->wake();
   if (woken.ok()) return located.location;
-  log::info(woken.message() + ". Peers cannot map the memory of GPU " + std::to_string(parts_->device));
+  log::info(woken.message() + ". Peers therefore cannot map the memory of GPU " + std::to_string(parts_->device));
   return {};
 }
 
@@ -142,8 +142,8 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocati
     return *known;
   const std::optional<cuda::RegistrationEntry*> table = parts_->tables->take();
   if (!table) {
-    log::info("too many processes have been peers of GPU " + std::to_string(parts_->device) +
-              ": tensors of further ones go through the arena");
+    log::info("too many peer processes for the registration tables of GPU " + std::to_string(parts_->device) +
+              ": tensors of later peers go through the arena");
     return parts_->nobody;
   }
   auto peer = std::make_unique<DevicePeer>(DevicePeerParts{.device = parts_->device,
@@ -153,7 +153,7 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocati
                                                            .num_retired = parts_->num_retired});
   auto imports = std::make_unique<Imports>(std::move(peer), export_table);
   if (const Status woken = parts_->wake(); !woken.ok()) {
-    log::info(woken.message() + ". Tensors of this peer go through the arena");
+    log::info(woken.message() + ". Tensors of this peer therefore go through the arena");
     parts_->tables->give_back(*table);
     return parts_->nobody;
   }
@@ -168,7 +168,8 @@ std::span<std::byte> Registrations::find(const RegistrationOwner& owner, uint32_
 }
 
 Status Registrations::await(const RegistrationOwner& owner, uint32_t number) {
-  if (&owner == parts_->nobody.get()) return {ErrorCode::kResourceExhausted, "there are too many such processes"};
+  if (&owner == parts_->nobody.get())
+    return {ErrorCode::kResourceExhausted, "too many peer processes were imported before this one"};
   const auto& peer = static_cast<const Followed&>(owner);
   const Clock::time_point deadline = Clock::now() + kLongestLook;
   std::unique_lock lock(parts_->mutex);
@@ -176,10 +177,10 @@ Status Registrations::await(const RegistrationOwner& owner, uint32_t number) {
     const uint64_t next_look = parts_->num_looks_begun + 1;
     AXON_TRY(parts_->wake());
     if (!parts_->has_looked.wait_until(lock, deadline, [&] { return parts_->num_looks_done >= next_look; })) {
-      return {ErrorCode::kTimeout, "the driver has not mapped it in time"};
+      return {ErrorCode::kTimeout, "the driver did not map it in time"};
     }
     if (peer.is_behind || !find(owner, number).empty()) continue;
-    return {ErrorCode::kInternal, peer.obstacle.empty() ? "it is not among what that process shares" : peer.obstacle};
+    return {ErrorCode::kInternal, peer.obstacle.empty() ? "the owner's process does not export it" : peer.obstacle};
   }
   return Status();
 }
@@ -215,7 +216,7 @@ Liveliness Registrations::Parts::tend() {
   return num_mapped > 0 || exports.num_registrations() > 0 ? Liveliness::kLive : Liveliness::kIdle;
 }
 
-// Closing waits for all kernels of the device, and whatever other threads launch meanwhile waits for it.
+// Closing waits for all kernels of the device, and any thread that launches meanwhile waits for it.
 bool Registrations::Parts::close_retired() {
   if (num_retired.load(std::memory_order_relaxed) == 0) return false;
   return launches.run_if_idle([this] {
@@ -232,7 +233,7 @@ void Registrations::Parts::sweep() {
   swept_at = Clock::now();
 }
 
-// The lock is not held while something is mapped: whoever follows another peer may hold up the engine.
+// The lock is not held during mapping: a thread that calls follow() for another peer could block the engine.
 size_t Registrations::Parts::look_at_peers() {
   std::vector<std::shared_ptr<Followed>> peers;
   std::vector<std::shared_ptr<Followed>> forgotten;
@@ -272,7 +273,7 @@ size_t Registrations::Parts::look_at_peers() {
   return num_mapped;
 }
 
-// A table that cannot be cleared is lost.
+// A table that cannot be cleared is never used again.
 void Registrations::Parts::put_away(const std::vector<std::shared_ptr<Followed>>& forgotten) {
   for (const std::shared_ptr<Followed>& peer : forgotten) {
     if (!tables->clear(peer->entries).ok()) continue;

@@ -1,20 +1,21 @@
-// Tensors that peers' kernels reach: which segments of one GPU this process offers, and where those of its peers are
-// mapped here.
+// Tensors that peers' kernels access: the registrations that this process exports of one GPU, and the mappings of its
+// peers' registrations.
 //
-//   IpcLocation location = arena->registrations().locate(data, num_bytes);   // told to the peers
-//   team.registrations[rank] = peer_slice.arena->registrations();   // where kernels look
+//   IpcLocation location = arena->registrations().locate(data, num_bytes);   // sent to the peers
+//   team.registrations[rank] = peer_slice.arena->registrations();            // where kernels look
 //
-// A segment is what was allocated as one: a cudaMalloc of torch's allocator, or the granules of an expandable segment
-// that a tensor spans. Its number means the same memory for ever: memory that is freed takes its number with it, and
-// what comes to the same address gets another one. So a place that a graph holds leads to its tensor or nowhere.
+// A registration covers memory that was allocated as one: a cudaMalloc of torch's allocator, or the granules of an
+// expandable segment that a tensor spans. Its number always refers to the same memory. When memory is freed, its number
+// is retired; new memory at the same address gets another number. A location held by a graph therefore leads to its
+// tensor or to nothing.
 //
-// Nobody waits for a peer, and no message is sent. The owner publishes its segments on an export table in its own
-// memory, which importers read (process_vm_readv) and whose descriptors they fetch (pidfd_getfd), in the one thread of
-// the cache_thread. What it has mapped it enters into a table in device memory, one a peer process. Until then kernels
-// find nothing there and leave the work to others. What has been freed goes from the table at once; its mapping is
-// closed when none of our kernels can be held up by that, and until then the memory is not free for others.
+// No thread waits for a peer, and no message is sent. The owner publishes its registrations in an export table in its
+// own memory. Importers read that table (process_vm_readv) and fetch its descriptors (pidfd_getfd) on the IPC cache
+// thread. The thread enters each mapping into a table in device memory, one table per peer process. Until then kernels
+// find no entry and fall back. Freed registrations are removed from the table at once. Their mappings are closed when
+// that cannot block any of our kernels; until then the memory stays allocated.
 //
-// Lives as long as the process. Any thread, also beside a capture.
+// Lives as long as the process. Thread-safe, also during a capture.
 #pragma once
 
 #include <memory>
@@ -31,38 +32,39 @@ namespace axon::ipc {
 struct RegistrationCounts {
   size_t num_exported = 0;
   size_t num_imported = 0;
-  size_t num_retired = 0;  // dropped by their owners, and still mapped
+  size_t num_retired = 0;  // dropped by their owners, but still mapped
 };
 
-// A peer process that is followed.
+// A peer process whose registrations are imported.
 struct RegistrationOwner {
-  const cuda::RegistrationEntry* table;  // in device memory: what is mapped of it
+  const cuda::RegistrationEntry* table;  // in device memory: the peer's mapped registrations
 };
 
 class Registrations {
  public:
-  // For tensors and kernels of this device; `incarnation` is that of its arena. `launches` are to stay, too.
+  // Serves tensors and kernels of this device. `incarnation` is that of the device's arena. `launches` must outlive the
+  // object.
   static Result<std::unique_ptr<Registrations>> create(int device, uint64_t incarnation, LaunchLedger& launches);
   ~Registrations();
 
-  // Where a tensor of this device is; segment 0 if peers cannot map it, which is said once. Microseconds, but for the
-  // first tensor of a segment: then up to a millisecond.
+  // Returns where a tensor of this device is, or registration 0 if peers cannot map it, which is logged once. Takes
+  // microseconds, but up to a millisecond for the first tensor of a registration.
   cuda::IpcLocation locate(const void* data, size_t num_bytes);
 
-  // From now on maps what the peer publishes on that export table, as long as it lives; what several follow is mapped
-  // once. To be kept as long as kernels use the table. No process: a rank of this one, whose tensors are not looked
-  // for.
+  // Maps what the peer publishes in that export table from now on, as long as the peer lives. Several callers share one
+  // mapping. Keep the result as long as kernels use the table. A null process means a rank of this process, whose
+  // tensors are not imported.
   std::shared_ptr<const RegistrationOwner> follow(ExportTableLocation export_table,
                                                   std::shared_ptr<const PeerProcess> process);
 
-  // What is mapped of a peer's segment, for the host; none: not yet, or no more. Its owner keeps it there as long as it
-  // keeps a tensor in it.
+  // Returns the host's view of a peer's mapped registration, or an empty span if it is not mapped (yet, or any more).
+  // The peer keeps the memory as long as it keeps a tensor in it.
   std::span<std::byte> find(const RegistrationOwner& owner, uint32_t number) const;
-  // Waits until what the peer has published by now is mapped. Fails if this segment is not, saying why, and after two
-  // seconds: the driver may wait for a GPU that is busy.
+  // Waits until everything that the peer has published so far is mapped. Fails with the reason if this registration is
+  // not mapped, and after two seconds: the driver may wait for a busy GPU.
   Status await(const RegistrationOwner& owner, uint32_t number);
 
-  // To be told to peers: where the export table is in this process.
+  // The address of the export table in this process, to be sent to peers.
   uint64_t export_table_address() const noexcept;
 
   RegistrationCounts counts() const;

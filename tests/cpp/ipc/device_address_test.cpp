@@ -75,7 +75,7 @@ TEST(DeviceAddress, slices_outside_the_arena_are_refused) {
        {ArenaSlice{64 * kMiB, kMiB}, ArenaSlice{60 * kMiB, 16 * kMiB}, ArenaSlice{65 * kMiB, 0},
         ArenaSlice{~size_t{0} - kMiB + 1, 2 * kMiB}, ArenaSlice{17 * kMiB + 8, kMiB}}) {
     address.slice = slice;
-    EXPECT_NE(refusal(encoded(address)).find("none of an arena"), std::string::npos) << slice.offset;
+    EXPECT_NE(refusal(encoded(address)).find("not within an arena"), std::string::npos) << slice.offset;
   }
 }
 

@@ -85,7 +85,7 @@ TEST_P(ExposedRegistrationsTest, are_not_believed_to_be_where_they_are_not) {
     expect_refused(exposed.owner, exposed.location, size_t{1} << 40, "not mapped to that length");
     lie = exposed.location;
     lie.registration += 7;
-    expect_refused(exposed.owner, lie, kBytes, "not among what that process shares");
+    expect_refused(exposed.owner, lie, kBytes, "does not export it");
     lie = exposed.location;
     ++lie.incarnation;
     expect_refused(exposed.owner, lie, kBytes, "export table cannot be read");
