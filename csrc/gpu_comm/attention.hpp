@@ -1,4 +1,4 @@
-// Waits for operations of the host engine, in calls that a user's thread makes: Ctrl-C ends them.
+// Waits for operations of the host engine in calls that a user's thread makes. Ctrl-C ends these waits.
 #pragma once
 
 #include "base/interrupts.hpp"
@@ -6,8 +6,8 @@
 
 namespace axon::gpu_comm {
 
-// Returns false where the deadline has passed, or interrupts are pending. No lock may be held that a signal handler
-// could want.
+// Returns whether the operation has finished; false if the deadline passed or interrupts are pending. The caller must
+// not hold a lock that a signal handler could need.
 inline bool wait_attentively(engine::Communicator& communicator, engine::Operation& operation,
                              sync::Clock::time_point deadline) noexcept {
   while (!communicator.wait(operation, interrupts::next_look(deadline))) {

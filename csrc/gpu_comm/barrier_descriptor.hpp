@@ -1,6 +1,6 @@
-// What ranks announce that meet around data which they move themselves: how much, and a digest of whatever else they
-// have to share, such as how the whole is divided among them. In the 45 bits of DeviceDescriptor::num_bytes, which the
-// meeting compares.
+// What ranks agree on at a barrier around data that they move themselves: the amount, and a digest of everything else
+// that they must share, such as how the data is divided among them. A plain value, carried in the 45 bits of
+// DeviceDescriptor::num_bytes, which the barrier compares.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace axon::gpu_comm {
 
 struct BarrierDescriptor {
-  uint64_t num_mib : 21;  // for the reader of an error; the digest knows the bytes
+  uint64_t num_mib : 21;  // shown in errors; the digest covers the exact bytes
   uint64_t digest : 24;
 
   static BarrierDescriptor of(uint64_t num_bytes, std::span<const int64_t> shared) noexcept;

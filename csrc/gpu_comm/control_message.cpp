@@ -5,11 +5,11 @@
 
 namespace axon::gpu_comm {
 
-// A peer may use its GPU in the group at any time, or never: only the group's end ends the wait for its control
+// A peer may use its GPU in the group at any time, or never. Only the end of the group ends the wait for its control
 // messages.
 static constexpr std::chrono::hours kForever{24 * 365};
 
-// The holder owns this operation: nothing of it may be touched after this.
+// The holder owns this operation, so its members must not be touched after this.
 void HeldOperation::on_released() noexcept {
   const std::shared_ptr<void> last_touch = std::move(holder_);
 }

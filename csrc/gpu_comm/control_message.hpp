@@ -1,4 +1,4 @@
-// What the GPU sides of a group tell each other through the host engine: operations that no user has called.
+// Control messages between the GPU sides of a group, sent through the host engine: operations that no user has called.
 #pragma once
 
 #include <array>
@@ -12,10 +12,11 @@
 
 namespace axon::gpu_comm {
 
-// Belongs to a holder, which is kept alive until the engine has let go of the operation.
+// An operation that belongs to a holder. The holder is kept alive until the engine has released the operation.
 class HeldOperation : public engine::Operation {
  public:
-  // Before it starts; a holder beside the group that uses it, until on_released().
+  // Call this before the operation starts. The operation shares the holder with the group that uses it, until
+  // on_released().
   void keep_alive(std::shared_ptr<void> holder) noexcept { holder_ = std::move(holder); }
 
  protected:
@@ -27,7 +28,7 @@ class HeldOperation : public engine::Operation {
   std::shared_ptr<void> holder_;
 };
 
-// The least of all ranks' values, a collective.
+// A collective that returns the minimum of all ranks' values.
 class MinimumVote final : public HeldOperation {
  public:
   ~MinimumVote() override = default;
@@ -41,18 +42,19 @@ class MinimumVote final : public HeldOperation {
 
 enum class Subject : uint32_t { kAddress = 0, kAccess = 1 };
 
-// The tag is one that no user's reaches. In each round in which a group forms its GPU side it is another one: a control
-// message that nobody has read in its round is never read.
+// Users cannot use this tag. Each round in which a group forms its GPU side has its own tag, so a control message that
+// was not read in its round is never read.
 constexpr uint32_t tag_of(Subject subject, uint32_t round) noexcept {
   return 0x8000'0000 | round << 1 | static_cast<uint32_t>(subject);
 }
 
-// A point-to-point message, of at most an address's length.
+// A point-to-point message, at most as long as an address.
 class ControlMessage final : public HeldOperation {
  public:
   class Reader {
    public:
-    // The control message has come, or never will (its status). On whichever thread drives; may start other operations.
+    // Called when the control message has arrived, or has failed (its status says so). Runs on the thread that drives
+    // the engine, and may start other operations.
     virtual void on_control_message(ControlMessage& message) noexcept = 0;
 
    protected:

@@ -18,8 +18,8 @@
 
 namespace axon::gpu_comm {
 
-// A kernel that waits for a rank whose process has ended knows it, takes what that had sent, and ends. Other waits for
-// a lost rank end with all of the group, so long after the loss: some are for other ranks.
+// A kernel that waits for a rank whose process has ended knows that; it takes what the rank had sent, and ends. Other
+// waits for a lost rank end with the whole group this long after the loss, since some are for other ranks.
 static constexpr std::chrono::milliseconds kLastWords{500};
 
 static constexpr PeerAccess kTeams[] = {PeerAccess::kSmall, PeerAccess::kLarge};
@@ -28,7 +28,7 @@ static size_t index_of(PeerAccess access) noexcept {
   return static_cast<size_t>(access) - static_cast<size_t>(PeerAccess::kSmall);
 }
 
-// Where a team is in a slice, and how much of it.
+// The part of a slice that a team uses.
 static ipc::ArenaSlice part_of_slice(PeerAccess access) noexcept {
   static constexpr size_t kSmall = ipc::SliceAllocator::kSmallSlice;
   if (access == PeerAccess::kSmall) return {.offset = 0, .num_bytes = kSmall};
@@ -91,8 +91,7 @@ void DeviceGroup::build_team(PeerAccess access, const cuda::TeamLayout& layout) 
   team.slices[team.rank] = own;
 }
 
-// Kernels that are still queued run on. Behind them the streams tell the slice owners of all slices that this rank has
-// left.
+// Queued kernels continue to run. After them the streams notify all slice owners that this rank has detached.
 DeviceGroup::~DeviceGroup() {
   communicator_.set_device_hook(nullptr);
   links_->close();
@@ -116,7 +115,7 @@ void DeviceGroup::connect(int rank, PeerAccess access) {
   }
   connected_.fetch_or(1u << rank, std::memory_order_relaxed);
   const std::lock_guard lock(fate_mutex_);
-  heed_loss(rank);  // it may be gone already
+  heed_loss(rank);  // the rank may be lost already
 }
 
 Result<bool> DeviceGroup::has_link(int peer) {
@@ -177,7 +176,7 @@ static Status refused(const engine::Operation& operation) {
   return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
 }
 
-// With the lock.
+// Call this with the lock held.
 template <typename Launch>
 Status DeviceGroup::launch_in_order(cuda::StreamView stream, Launch launch) {
   const cuda::DeviceGuard guard(device_);
@@ -209,7 +208,8 @@ Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView 
 Status DeviceGroup::enqueue_barrier(const StreamBarrier& barrier, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
   const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
-  if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "barrier: not all ranks reach each other"};
+  if (access == PeerAccess::kNone)
+    return {ErrorCode::kInternal, "barrier: not all ranks have peer access to each other"};
   const cuda::DeviceTeam team = team_for(access, barrier.timeout);
   return launch_in_order(stream, [&] {
     return kernels::ll128::exchange(
@@ -238,7 +238,7 @@ std::weak_ptr<void> DeviceGroup::graphs() const {
   return order_.graphs();
 }
 
-// What is sent to a rank that is gone would lie in its slice for ever.
+// A message to a lost rank would remain in its slice forever.
 Status DeviceGroup::check_addressee(const engine::Operation& message) {
   if (message.direction != engine::Direction::kSend) return Status();
   const std::lock_guard lock(fate_mutex_);
@@ -247,8 +247,7 @@ Status DeviceGroup::check_addressee(const engine::Operation& message) {
   return {loss.code(), communicator_.signed_text(message.describe() + ": " + loss.message())};
 }
 
-// Pairs with large slices are served before the others, by both of their ranks: the two launches cannot wait in a
-// circle.
+// Both ranks of a pair serve pairs with large slices first, so the two launches cannot deadlock.
 Status DeviceGroup::launch_batch(std::span<const engine::Operation* const> point_to_points, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
   std::array<std::vector<const engine::Operation*>, kNumTeams> batches;
@@ -298,7 +297,7 @@ void DeviceGroup::abort(Status reason) noexcept {
   }
   for (const PeerAccess team : kTeams) {
     cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
-    std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes nothing else
+    std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes no other data
   }
 }
 
@@ -321,8 +320,8 @@ void DeviceGroup::heed_loss(int rank) noexcept {
   lost_at_ = sync::Clock::now();
 }
 
-// Of the lost ranks, those whose processes have ended: what they wrote into tensors here has come. Whether these are
-// all.
+// Marks the lost ranks whose processes have ended: all that they wrote into tensors here has arrived. Returns whether
+// all lost ranks are of this kind.
 bool DeviceGroup::tell_who_is_gone() noexcept {
   uint32_t gone = 0;
   bool are_all = true;
@@ -335,7 +334,7 @@ bool DeviceGroup::tell_who_is_gone() noexcept {
   }
   for (const PeerAccess team : kTeams) {
     cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
-    std::atomic_ref(control.gone).store(gone, std::memory_order_relaxed);  // publishes nothing else
+    std::atomic_ref(control.gone).store(gone, std::memory_order_relaxed);  // publishes no other data
   }
   return are_all;
 }

@@ -1,25 +1,25 @@
-// The GPU side of a communicator: its operations as kernels in the order of the caller's stream, eager or in CUDA
+// The GPU side of a communicator. It runs operations as kernels in the order of the caller's stream, eagerly or in CUDA
 // graphs, over slices of the ranks' device arenas.
 //
-//   Result<…> formed = DeviceGroup::form(communicator, device, timeout);   // at this rank's first CUDA tensor
-//   Result<bool> direct = group->has_all_links();                          // once; point to point: has_link(peer)
-//   if (direct.value() && group->serves(operation)) group->launch(operation, stream);   // else: through the host
+//   auto formed = DeviceGroup::form(communicator, device, timeout);   // at this rank's first CUDA tensor
+//   Result<bool> linked = group->has_all_links();                     // once; point to point: has_link(peer)
+//   if (linked.value() && group->serves(operation)) group->launch(operation, stream);   // else use the host path
 //
-// One a communicator, for the one device that this rank uses in it; destroyed before the communicator. Whether an
-// operation is served is a pure function of what all its ranks know alike, so that they decide alike.
+// A communicator has one DeviceGroup, for the one device that this rank uses in it. The group is destroyed before the
+// communicator. serves() is a pure function of what all ranks of an operation know, so that all of them decide alike.
 //
-// Streams. Collectives share rings in the arena, so those of one group run one after the other, whatever their streams:
-// a launch on another stream than the last one waits for it by an event. Two streams of one capture are ordered in the
-// same way. Between a graph and what runs outside of it there is no such event: whoever replays a graph orders it
-// against the group's other collectives. Sends and receives use rings of their own: they may run beside collectives,
-// but those to (or from) one peer are to be launched in order on one stream, or ordered by the caller. Streams outlive
-// the group.
+// Streams: Collectives share rings in the arena, so those of one group run one after the other on whatever streams. A
+// launch on another stream than the last one waits for it by an event. Two streams of one capture are ordered in the
+// same way. There is no such event between a graph and work outside it. The caller that replays a graph must order it
+// against the group's other collectives. Sends and receives use rings of their own, so they may run beside collectives.
+// Those to (or from) one peer must be launched in order on one stream, or be ordered by the caller. Streams must
+// outlive the group.
 //
-// Destroying it ends nothing: kernels that are queued run to their end, or until their timeout. abort() ends them, and
-// so does the loss of a rank that they may be waiting for. A fault of one kernel ends all of the group, of collectives
-// and messages alike.
+// Destroying the group ends no kernel: queued kernels run to their end or until their timeout. abort() ends them, and
+// so does the loss of a rank that they may wait for. A fault of one kernel ends all kernels of the group, both
+// collectives and messages.
 //
-// Threads: any, but collectives are launched one at a time, in the order in which the other ranks launch them.
+// Thread-safe, but collectives are launched one at a time, in the order in which the other ranks launch them.
 #pragma once
 
 #include <array>
@@ -44,7 +44,7 @@
 
 namespace axon::gpu_comm {
 
-// What ranks are about to do that meet around data which they move themselves: all the same.
+// A barrier of ranks that move data themselves around it. All members must be equal on all ranks.
 struct StreamBarrier {
   cuda::DeviceOperation operation{};
   DataType dtype{};
@@ -54,65 +54,70 @@ struct StreamBarrier {
 
 class DeviceGroup final : public engine::DeviceHook {
  public:
-  // Takes a slice of the device's arena and sends this rank's address to the others. Waits for nobody. `timeout` is for
-  // every later wait: the host's for a peer's address, and a kernel's for a peer where the operation brings none.
-  // `round`: how often the communicator has given its GPU side up before, the same on all ranks.
+  // Takes a slice of the device's arena and sends this rank's address to the other ranks. Does not block. `timeout`
+  // applies to every later wait: on the host for a peer's address, and in a kernel for a peer if the operation has no
+  // timeout. `round` says how often the communicator gave up its GPU side before; it is the same on all ranks.
   static Result<std::unique_ptr<DeviceGroup>> form(engine::Communicator& communicator, int device,
                                                    std::chrono::milliseconds timeout, uint32_t round = 0);
   ~DeviceGroup();
 
   int device() const noexcept { return device_; }
 
-  // Whether this rank and `peer` reach each other's arenas; both get the same answer. The first call waits until the
-  // peer has formed its side ("Timed out … rank 2 has not used a GPU in this group yet"), later ones cost nothing.
+  // Returns whether this rank and `peer` can access each other's arenas; both get the same answer. The first call waits
+  // until the peer has formed its side ("Timed out … rank 2 has not used a GPU in this group yet"). Later calls cost
+  // nothing.
   Result<bool> has_link(int peer);
 
-  // The same for all pairs of the group. The first call is a collective: all ranks make it at the same place in the
-  // order of their collectives.
+  // Returns the same for all pairs of the group. The first call is a collective: all ranks make it at the same position
+  // in the order of their collectives.
   Result<bool> has_all_links();
 
-  // Why this rank's kernels do not reach `peer`, as far as this rank can tell; ok where they do. Ask after has_link().
+  // Returns why this rank's kernels cannot access the memory of `peer`, as far as this rank can tell, or ok. Ask after
+  // has_link().
   Status obstacle_to(int peer) const;
 
-  // Whether a kernel does it; ask after has_link(), has_all_links(). False: take the way through the host.
+  // Returns whether a kernel serves the operation; false means to use the host path. Ask after has_link() or
+  // has_all_links().
   bool serves(const engine::Operation& operation) const noexcept;
 
-  // Enqueues an operation that is served, its buffers in device memory, and returns. The arguments may go at once. Each
-  // rank knows for itself what runs beside it.
+  // Enqueues an operation that is served, with buffers in device memory, and returns. The caller may destroy the
+  // arguments at once. `beside` is this rank's own and may differ between ranks.
   Status launch(const engine::Operation& operation, cuda::StreamView stream,
                 kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing);
-  // Sends and receives that run at the same time, in one kernel: no order among them can make them wait for ever. Of
-  // several to (or from) one peer, the next one runs after the kernel with the first.
+  // Enqueues sends and receives that run at the same time in one kernel, so no order among them can deadlock. Of
+  // several to (or from) one peer, each later one runs in a later kernel.
   Status launch_batch(std::span<const engine::Operation* const> point_to_points, cuda::StreamView stream);
 
-  // Enqueues a barrier of all ranks' streams, where has_all_links(): behind it a stream sees what the others held
-  // before it, and they do not use any more what they used there.
+  // Enqueues a barrier of all ranks' streams; has_all_links() must hold. After it, a stream sees what the other streams
+  // held before it, and the other ranks no longer use what they used before it.
   Status enqueue_barrier(const StreamBarrier& barrier, cuda::StreamView stream);
-  // Their waits end once the group has failed.
+  // Ends the waits of these arrivals once the group has failed.
   void watch(std::shared_ptr<Arrivals> arrivals);
-  // Behind a meeting, on any stream that follows it: waits until all peers have told of the tile. The next meeting
-  // comes behind all these waits.
+  // Waits, on a stream ordered after a barrier, until all peers have signalled the tile. The next barrier must follow
+  // all these waits.
   Status await(const Arrivals& arrivals, int tile, cuda::StreamView stream);
 
-  // Whether CUDA graphs hold kernels of the group: they share it with the group, or with what it leaves behind.
+  // Shared by the CUDA graphs that hold kernels of the group, and by the group or its detach notice; its use count says
+  // if such graphs exist.
   std::weak_ptr<void> graphs() const;
 
-  // Operations that kernels have done on the peers' tensors themselves: a statistic. Asks the device, behind nothing.
+  // Statistic: operations that kernels performed directly on the peers' tensors. Queries the device, without waiting
+  // for other streams.
   Result<uint64_t> num_zero_copy() const { return total(&cuda::TeamState::num_zero_copy); }
-  // The same of messages that this rank has sent or received.
+  // The same for messages that this rank has sent or received.
   Result<uint64_t> num_zero_copy_messages() const { return total(&cuda::TeamState::num_zero_copy_messages); }
 
-  // Of the GPU: the arena, which the process's groups share, and the group's part of it. 0: it has none.
+  // Bytes on the GPU: the arena, which the process's groups share, and the group's slice. Zero without a slice.
   size_t arena_bytes() const noexcept { return slice_.num_bytes == 0 ? 0 : arena_->num_bytes(); }
   size_t slice_bytes() const noexcept { return slice_.num_bytes; }
 
-  // Ends what runs and all that comes. Idempotent, any thread.
+  // Ends everything that runs and that comes later. Idempotent and thread-safe.
   void abort() noexcept;
 
-  // DeviceHook; of the communicator from form() to the destructor.
+  // DeviceHook: the communicator calls these from form() until the destructor.
   void on_failed(const Status& reason) noexcept override;
   void on_rank_lost(int rank, const Status& reason) noexcept override;
-  // What a kernel has reported: which wait ended, or what the other side called.
+  // Returns a kernel's fault report: which wait ended, or what the other rank called.
   Status fault() noexcept override;
 
  private:
@@ -135,29 +140,30 @@ class DeviceGroup final : public engine::DeviceHook {
   engine::Communicator& communicator_;
   const int device_;
   const std::chrono::milliseconds timeout_;
-  ipc::Arena* arena_ = nullptr;       // none: this rank reaches nobody
-  ipc::ArenaSlice slice_;             // none without an arena
-  Status without_slice_;              // why there is none
-  std::shared_ptr<PeerLinks> links_;  // beside the engine, which has its control messages under way
+  ipc::Arena* arena_ = nullptr;       // null: this rank has no peer access
+  ipc::ArenaSlice slice_;             // empty without an arena
+  Status without_slice_;              // why there is no slice
+  std::shared_ptr<PeerLinks> links_;  // shared with the engine, which has its control messages in flight
 
-  // A slice holds two teams: one for which all slices have room, and one for which the large ones have. Which one a
-  // pair, or the whole group, uses follows from the smallest slice in it, so nobody's layout depends on what others
+  // A slice holds two teams: one that fits into all slices, and one that fits into large ones. The smallest slice of a
+  // pair, or of the whole group, determines the team in use. So no rank's layout depends on what slices other ranks
   // got.
   static constexpr size_t kNumTeams = 2;
 
-  mutable std::mutex mutex_;  // guards these, and the order of launches
+  mutable std::mutex mutex_;  // guards the members below, and the order of launches
   ipc::StreamOrder order_;
   std::array<cuda::DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
   std::array<std::optional<PeerAccess>, cuda::kMaxTeamRanks> peer_access_;  // agreed with each rank
   std::optional<PeerAccess> access_of_all_;
-  // A bit a rank that kernels may wait for. Relaxed: set before the first of them is launched, read once it is lost.
+  // One bit per rank that kernels may wait for. Relaxed: a bit is set before the first such kernel is launched, and
+  // read after the rank is lost.
   std::atomic<uint32_t> connected_{0};
 
-  // Guards these; held for moments only, since the progress owner takes it, too.
+  // Guards the members below. Held only for moments, since the progress owner takes it, too.
   std::mutex fate_mutex_;
   Status reason_;                                   // why the kernels were told to end
-  std::array<Status, cuda::kMaxTeamRanks> losses_;  // of each rank that is gone
-  Status loss_;                                     // the first of a rank that kernels may wait for
+  std::array<Status, cuda::kMaxTeamRanks> losses_;  // of each lost rank
+  Status loss_;                                     // the first loss of a rank that kernels may wait for
   sync::Clock::time_point lost_at_{};
   std::vector<std::shared_ptr<Arrivals>> watched_;
 };

@@ -17,7 +17,7 @@ static const char* name_of(cuda::DeviceOperation operation) noexcept {
                                      "scatter",         "all_to_all",        "barrier",
                                      "send or receive", "all_gather_matmul", "matmul_reduce_scatter"};
   const auto index = static_cast<size_t>(operation);
-  return index < kNames.size() ? kNames[index] : "something unknown";
+  return index < kNames.size() ? kNames[index] : "an unknown operation";
 }
 
 static std::string amount_of(const cuda::DeviceDescriptor& call) {
@@ -43,7 +43,7 @@ static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag) {
 }
 
 Status fault_in(const cuda::TeamControl& control, int rank) {
-  // Pairs with the kernel's release store, after all else of the report.
+  // Pairs with the kernel's release store, which follows the rest of the report.
   const auto& word = reinterpret_cast<const std::atomic<cuda::FaultCode>&>(control.report.code);
   const cuda::FaultCode code = word.load(std::memory_order_acquire);
   if (code == cuda::FaultCode::kNone) return Status();

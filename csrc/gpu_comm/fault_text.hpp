@@ -1,4 +1,4 @@
-// What a kernel has reported, in the words of the host path.
+// Translates a kernel's fault report into the host path's error texts.
 #pragma once
 
 #include "base/status.hpp"
@@ -6,7 +6,7 @@
 
 namespace axon::gpu_comm {
 
-// The first fault of a team, if there is one; `rank` is whose team it is. Cheap where there is none.
+// Returns the first fault of the team of `rank`, or ok. Cheap if there is no fault.
 Status fault_in(const cuda::TeamControl& control, int rank);
 
 }  // namespace axon::gpu_comm

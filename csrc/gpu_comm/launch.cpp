@@ -62,8 +62,8 @@ cuda::DeviceOperation moving(transport::OperationKind kind) noexcept {
   }
 }
 
-// The blocks of a collective that only moves data, as messages between the ranks. The root sends a broadcast to itself
-// no more than others do: its output is the input.
+// Expresses a collective that only moves data as messages between the ranks. In a broadcast the root sends no message
+// to itself, since its output is its input.
 kernels::ExchangeCall messages_of(const cuda::DeviceTeam& team, const collectives::CollectiveArguments& arguments) {
   kernels::ExchangeCall call{.operation = moving(arguments.kind),
                              .dtype = arguments.dtype,
@@ -99,7 +99,7 @@ kernels::ExchangeCall messages_of(const cuda::DeviceTeam& team, const collective
   return call;
 }
 
-// Moves messages through the tensors' segments, then by LL128 what could not be moved so.
+// Moves messages zero-copy, then falls back to LL128 for what could not be moved.
 Status launch_exchange(const LaunchContext& context, Kernel kernel, kernels::ExchangeCall call) {
   const cuda::DeviceTeam& team = context.team;
   if (kernel == Kernel::kZeroCopy) {
@@ -116,7 +116,7 @@ Status launch_exchange(const LaunchContext& context, Kernel kernel, kernels::Exc
   return kernels::ll128::exchange(team, call, context.stream);
 }
 
-// Scattered by the root and passed on by its peers, through the tensors' segments or by LL128.
+// The root scatters the tensor and its peers pass the shards on, zero-copy or by LL128.
 Status launch_broadcast(const LaunchContext& context, Kernel kernel,
                         const collectives::CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
@@ -192,7 +192,7 @@ Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel,
   return kernels::ll128::reduce_scatter(context.team, call, context.stream);
 }
 
-// The kernel writes one array; tensors that do not lie one behind the other are filled from a scratch.
+// The kernel writes one array. Tensors that are not contiguous with each other are filled from scratch memory.
 Status launch_ll_all_gather(const LaunchContext& context, const collectives::CollectiveArguments& arguments) {
   const std::span<const Buffer> outputs = arguments.outputs;
   const size_t num_bytes = outputs.front().num_bytes;
@@ -224,7 +224,7 @@ class MessageBatch {
  public:
   explicit MessageBatch(const LaunchContext& context) : context_(context) {}
 
-  // False: there is one of its link already.
+  // Returns whether the message was taken; false if the batch already has one of its link.
   bool take(const engine::Operation& message) {
     const bool sends = message.direction == engine::Direction::kSend;
     const auto peer = static_cast<size_t>(message.peer);
@@ -253,7 +253,7 @@ class MessageBatch {
 
  private:
   const LaunchContext& context_;
-  // As bytes, since those of one launch may have several types.
+  // Counted in bytes, since the messages of one launch may have different types.
   kernels::ExchangeCall call_{.traffic = cuda::TrafficClass::kPointToPoint,
                               .operation = cuda::DeviceOperation::kPointToPoint};
   kernels::zero_copy::MessageLocations zero_copy_;
@@ -266,7 +266,7 @@ Status launch_collective(const LaunchContext& context, Kernel kernel, const engi
   if (kernel == Kernel::kLl) return launch_ll_all_gather(context, arguments);
   switch (arguments.kind) {
     case transport::OperationKind::kBroadcast:
-      // Between two, or over LL128 in one flight, it is a message.
+      // Between two ranks, or over LL128 in one step, a broadcast is a message.
       if (context.team.num_ranks > 2 && kernel != Kernel::kLl128) return launch_broadcast(context, kernel, arguments);
       return launch_exchange(context, kernel, messages_of(context.team, arguments));
     case transport::OperationKind::kAllReduce:

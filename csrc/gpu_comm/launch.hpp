@@ -1,4 +1,4 @@
-// From an operation's arguments to the calls of the kernels.
+// Translates an operation's arguments into kernel calls. Stateless; DeviceGroup holds its lock around a launch.
 #pragma once
 
 #include <span>
@@ -13,10 +13,10 @@
 
 namespace axon::gpu_comm {
 
-// What the selector asks about an operation of a group of so many ranks.
+// Returns the selector's query for an operation of a group of `num_ranks` ranks.
 KernelQuery query_of(const engine::Operation& operation, int num_ranks) noexcept;
 
-// Where and for whom: tensors are found in `registrations`, of the same device.
+// The environment of a launch. Tensors are looked up in `registrations`, which belong to the same device.
 struct LaunchContext {
   const cuda::DeviceTeam& team;
   ipc::Registrations& registrations;
@@ -24,11 +24,11 @@ struct LaunchContext {
   kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing;
 };
 
-// Enqueues a collective with the kernel chosen for it.
+// Enqueues a collective with the selected kernel.
 Status launch_collective(const LaunchContext& context, Kernel kernel, const engine::Operation& operation);
 
-// Enqueues sends and receives. Those of different peers and directions run at the same time; several to (or from) one
-// peer one after the other, in this order.
+// Enqueues sends and receives. Those of different peers and directions run at the same time. Several to (or from) one
+// peer run one after the other, in this order.
 Status launch_messages(const LaunchContext& context, std::span<const engine::Operation* const> messages);
 
 }  // namespace axon::gpu_comm

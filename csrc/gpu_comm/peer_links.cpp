@@ -10,8 +10,8 @@
 
 namespace axon::gpu_comm {
 
-// Longer than mapping an arena takes. It ends a wait for oneself: a callback may destroy the group from within
-// answer().
+// Longer than mapping an arena takes. The limit ends a wait of a thread for itself: a callback may destroy the group
+// from within answer().
 static constexpr std::chrono::seconds kLongestAnswer{20};
 
 static PeerAccess access_of(const ipc::ArenaSlice& slice) noexcept {
@@ -63,12 +63,12 @@ void PeerLinks::on_control_message(ControlMessage& message) noexcept {
   leave();
 }
 
-// Maps the peer's arena and tells it what came of that.
+// Maps the peer's arena and sends the resulting access to the peer.
 void PeerLinks::answer(int peer, const ControlMessage& address) {
   Result<PeerAccess> met = meet(peer, address);
   if (!met.ok()) {
     log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
-              "'s GPU cannot reach that of rank " + std::to_string(peer) + ": " + met.status().message());
+              "'s GPU has no access to that of rank " + std::to_string(peer) + ": " + met.status().message());
     const std::lock_guard lock(mutex_);
     peers_[static_cast<size_t>(peer)]->obstacle = met.status().clone();
   }
@@ -78,7 +78,7 @@ void PeerLinks::answer(int peer, const ControlMessage& address) {
   start(message);
 }
 
-// An address's pid means something only on this host, which the engine has had proven; the address only claims it.
+// A pid is meaningful only on this host. The address merely claims the host; the engine has it proven.
 Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
   Result<ipc::DeviceAddress> address = ipc::DeviceAddress::decode(message.content());
   if (!address.ok()) return std::move(address.status());
@@ -87,7 +87,7 @@ Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
   }
   const PeerAccess access = std::min(access_of(slice_), access_of(address.value().slice));
   if (access == PeerAccess::kNone) {
-    return Status(ErrorCode::kResourceExhausted, "one of the two has no slice of an arena for this group");
+    return Status(ErrorCode::kResourceExhausted, "one of the two ranks has no slice of the arena for this group");
   }
   Result<std::shared_ptr<const ipc::ArenaView>> view = arena_->view_of(address.value());
   if (!view.ok()) return std::move(view.status());
@@ -129,7 +129,7 @@ Status PeerLinks::await(ControlMessage& message, const Deadline& deadline) {
                 (address ? " has not used a GPU in this group yet" : " has not mapped this GPU yet"))};
   }
   if (message.status().ok()) return Status();
-  return {message.status().code(), "meeting the GPU of " + rank + ": " + message.status().message()};
+  return {message.status().code(), "connecting to the GPU of " + rank + ": " + message.status().message()};
 }
 
 Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
@@ -175,7 +175,7 @@ Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
   return voted_->value();
 }
 
-// A vote that was interrupted goes on in the engine: the next call waits for the same one.
+// An interrupted vote continues in the engine, and the next call waits for the same vote.
 Result<PeerAccess> PeerLinks::vote(PeerAccess mine, std::chrono::milliseconds timeout) {
   if (!std::exchange(has_cast_, true)) {
     vote_.cast(static_cast<uint8_t>(mine), timeout);
@@ -202,7 +202,8 @@ std::vector<ipc::PeerSlice> PeerLinks::slice_owners() const {
   return slice_owners;
 }
 
-// Those whom this rank has mapped and so told that they may; but not those who have told that they cannot.
+// Ranks whose arenas this rank has mapped, and which it told so; except those that have answered that they cannot use
+// its slice.
 std::vector<ipc::PeerSlice> PeerLinks::slice_users() const {
   std::vector<ipc::PeerSlice> slice_users = slice_owners();
   std::erase_if(slice_users, [this](const ipc::PeerSlice& peer_slice) {

@@ -1,17 +1,17 @@
-// Which other ranks of a group this rank's GPU reaches, as both ends agree.
+// Agrees with the other ranks of a group on peer access: what each pair of ranks can use of each other's GPU memory.
 //
-//   auto links = PeerLinks::open(communicator, arena, slice);     // sends this rank's address to all; waits for nobody
+//   auto links = PeerLinks::open(communicator, arena, slice);   // sends this rank's address; does not block
 //   Result<PeerAccess> access = links->agree(peer, timeout);
 //
-//   address     what a rank's slice is, sent once it forms its side of the group
-//   access   sent back once an address has come and its arena is mapped: how much of the pair's two slices this rank
-//   can use
+// A pair of ranks exchanges two control messages in each direction:
 //
-// Both are sent and answered by whichever thread drives the engine, whatever the rank's own threads do: an agreement
-// needs the peer to have formed its side, nothing else of it. So no order in which ranks ask for their links can make
-// them wait for each other.
+//   address   describes a rank's slice; sent when the rank forms its side of the group
+//   access    says how much of the pair's two slices this rank can use; sent when the peer's arena is mapped
 //
-// Shared by the group that opens it and the engine, which has control messages under way. Any thread.
+// The thread that drives the engine sends and answers both, whatever the rank's own threads do. An agreement only needs
+// the peer to have formed its side. So ranks cannot deadlock, in whatever order they ask for their links.
+//
+// Shared by the group that opens it and the engine, which has control messages in flight. Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -28,45 +28,46 @@
 
 namespace axon::gpu_comm {
 
-// What two ranks can use of each other's slices; on the wire. Of two that differ, the lesser holds.
+// What two ranks can use of each other's slices, as sent on the wire. If two differ, the smaller one applies.
 enum class PeerAccess : uint8_t { kNone, kSmall, kLarge };
 
 class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private ControlMessage::Reader {
  public:
-  // Without an arena (null) this rank reaches nobody, and tells them. `round`: how often the group has given its links
-  // up before, the same on all ranks.
+  // With a null arena this rank has no peer access, and tells the other ranks. `round` says how often the group gave up
+  // its links before; it is the same on all ranks.
   static std::shared_ptr<PeerLinks> open(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice,
                                          uint32_t round = 0);
 
-  // The first call for a peer waits until it has formed its side. The own rank: kNone. These two fail with kCancelled
-  // once interrupts are pending, and may be called again.
+  // The first call for a peer waits until the peer has formed its side. Returns kNone for the own rank. This call and
+  // agree_all() fail with kCancelled when interrupts are pending, and may be repeated.
   Result<PeerAccess> agree(int peer, std::chrono::milliseconds timeout);
-  // The least of all pairs of the group. The first call is a collective, once all have formed their sides.
+  // Returns the minimum over all pairs of the group. The first call is a collective, and waits until all ranks have
+  // formed their sides.
   Result<PeerAccess> agree_all(std::chrono::milliseconds timeout);
 
-  // Why this rank's GPU cannot use that of the peer, whose address has come; ok where it can.
+  // Returns why this rank's GPU cannot access that of the peer, whose address has arrived, or ok.
   Status obstacle_to(int peer) const;
 
-  // Where a rank's slice is, once an agreement with it says more than kNone.
+  // Returns a rank's slice, once an agreement with that rank is better than kNone.
   ipc::PeerSlice peer_slice(int rank) const;
-  // Whose slices this rank has mapped, its own included: they wait for its notice.
+  // Slices that this rank has mapped, including its own. Their owners wait for its detach notice.
   std::vector<ipc::PeerSlice> slice_owners() const;
-  // Who may use this rank's slice, for all that it knows, itself included.
+  // Ranks that may use this rank's slice, as far as it knows, including itself.
   std::vector<ipc::PeerSlice> slice_users() const;
 
-  // When this returns, the communicator is not used any more but by callers of agree().
+  // When this returns, only callers of agree() still use the communicator.
   void close() noexcept;
 
  private:
   struct Peer {
     ControlMessage address_out, address_in, access_out, access_in;
     ipc::PeerSlice peer_slice;              // guarded by mutex_
-    PeerAccess access = PeerAccess::kNone;  // as far as this rank is concerned; guarded by mutex_
-    Status obstacle;                        // why that is kNone; guarded by mutex_
+    PeerAccess access = PeerAccess::kNone;  // this rank's own view; guarded by mutex_
+    Status obstacle;                        // reason for kNone; guarded by mutex_
   };
   struct Deadline {
     sync::Clock::time_point time;
-    std::chrono::milliseconds timeout;  // what it is called in messages
+    std::chrono::milliseconds timeout;  // as named in errors
   };
 
   PeerLinks(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice, uint32_t round);
@@ -88,9 +89,9 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   ipc::Arena* const arena_;
   const ipc::ArenaSlice slice_;
   const uint32_t round_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; none where a team cannot be so large
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; empty above the largest team size
 
-  InterruptibleMutex voting_;  // held while the ranks vote, once
+  InterruptibleMutex voting_;  // held during the ranks' only vote
   MinimumVote vote_;
   bool has_cast_ = false;                    // guarded by voting_
   std::optional<Result<PeerAccess>> voted_;  // guarded by voting_
@@ -98,7 +99,7 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   mutable std::mutex mutex_;
   std::condition_variable left_;
   bool closed_ = false;  // guarded by mutex_
-  int num_inside_ = 0;   // threads that answer a control message; guarded by mutex_
+  int num_inside_ = 0;   // threads that are answering a control message; guarded by mutex_
 };
 
 }  // namespace axon::gpu_comm

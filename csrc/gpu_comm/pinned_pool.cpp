@@ -8,7 +8,7 @@
 
 namespace axon::gpu_comm {
 
-// Never destroyed: when the process exits, CUDA may be gone before.
+// Never destroyed: CUDA may be shut down earlier when the process exits.
 PinnedPool& PinnedPool::current() {
   static auto* mutex = new std::mutex;
   static auto* pools = new std::map<int, PinnedPool>;

@@ -1,4 +1,5 @@
-// Pinned host memory, kept for reuse: allocating it takes the driver's locks and may wait for a busy device.
+// Pool of pinned host memory, since allocation takes the driver's locks and may wait for a busy device. Allocations
+// belong to the caller until they are given back.
 #pragma once
 
 #include <map>
@@ -16,25 +17,25 @@ class PinnedPool {
   struct Allocation {
     cuda::PinnedMemory memory;
     size_t num_bytes;      // a power of two
-    cuda::Event last_use;  // to be recorded behind the last copy from or to the allocation
+    cuda::Event last_use;  // to be recorded after the last copy from or to the allocation
   };
 
-  // The current device's, whose streams and events the allocations are used with.
+  // Returns the pool of the current device, whose streams and events the allocations are used with.
   static PinnedPool& current();
 
-  // Any thread, like give_back(). Never waits: a host that is far ahead of its device pins more.
+  // Thread-safe, like give_back(). Never waits: a host that is far ahead of its device pins more memory.
   Result<Allocation> take(size_t num_bytes);
-  // May be handed out again once `last_use` has passed.
+  // The allocation may be handed out again after `last_use` has passed.
   void give_back(Allocation allocation);
 
  private:
   static constexpr size_t kSmallestAllocation = 4096;
 
-  // One of that size whose last use has passed.
+  // Finds an allocation of that size whose last use has passed.
   std::optional<Allocation> find(size_t num_bytes);
 
   std::mutex mutex_;
-  std::multimap<size_t, Allocation> resting_;  // by size, those of one size by age; guarded by mutex_
+  std::multimap<size_t, Allocation> resting_;  // by size, then by age; guarded by mutex_
 };
 
 }  // namespace axon::gpu_comm

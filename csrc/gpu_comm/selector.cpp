@@ -17,7 +17,7 @@ constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
-// The first row that fits, and whose kernel can do it, is taken.
+// The first matching row whose kernel supports the operation is used.
 struct TuningRow {
   transport::OperationKind kind;
   int most_ranks;
@@ -25,7 +25,7 @@ struct TuningRow {
   Kernel kernel;
 };
 
-// Measured with 2 and 4 GPUs: packets in benchmarks/results/kernels_ll_4xh200.jsonl, LL128 and zero-copy kernels in
+// Measured with 2 and 4 GPUs. LL: benchmarks/results/kernels_ll_4xh200.jsonl. LL128 and zero-copy:
 // kernels_ll128_2xh200.jsonl, kernels_zero_copy_2xh200.jsonl, kernels_zero_copy_4xh200.jsonl and
 // kernels_zero_copy_4xh100.jsonl.
 constexpr TuningRow kTuning[] = {
@@ -69,7 +69,7 @@ constexpr bool reduces(transport::OperationKind kind) noexcept {
 
 bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& layout) noexcept {
   if (reduces(query.kind) && !kernels::has_kernel(query.dtype, query.reduction)) return false;
-  const bool has_data = query.num_bytes != 0;  // packets are for data
+  const bool has_data = query.num_bytes != 0;  // LL kernels need data
   switch (kernel) {
     case Kernel::kLlOneShot:
       return has_data &&

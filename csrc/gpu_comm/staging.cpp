@@ -7,7 +7,7 @@
 
 namespace axon::gpu_comm {
 
-// Blocks start where the engine's arithmetic is fastest.
+// Buffers start at addresses where the engine's arithmetic is fastest.
 static constexpr size_t kAlignment = 64;
 
 static size_t aligned(size_t num_bytes) noexcept {

@@ -1,13 +1,16 @@
-// CUDA buffers on their way through the host engine: for pairs of ranks, types and operations that no kernel serves.
+// Stages CUDA buffers through pinned memory for the host engine, for pairs of ranks, types and operations that no
+// kernel serves.
 //
-//   AXON_TRY(staging.copy_in(stream));       // what is read, to pinned memory; then the start flag is set
-//   operation.start_flag = &staging.start_flag();  // the host engine starts when the stream has come that far …
-//   operation.done_flag = &staging.done();   // … on staging.inputs() and staging.outputs()
+//   AXON_TRY(staging.copy_in(stream));             // copies inputs to pinned memory, then sets the start flag
+//   operation.start_flag = &staging.start_flag();  // the host engine starts when the stream has set it …
+//   operation.done_flag = &staging.done();         // … on staging.inputs() and staging.outputs()
 //   communicator.start(operation);
-//   AXON_TRY(staging.copy_out(stream));      // the stream waits for the operation, then copies what was written
+//   AXON_TRY(staging.copy_out(stream));            // the stream waits for the operation, then copies the outputs
 //
-// No host thread waits for a stream, and no stream for anything but the engine, whose operations always end. A graph
-// would replay the copies but not the operation, so none of this can be captured.
+// No host thread waits for a stream. A stream waits for nothing but the engine, whose operations always end. A graph
+// would replay the copies but not the operation, so staging cannot be captured.
+//
+// Owns its pinned memory until destroyed. Not thread-safe.
 #pragma once
 
 #include <atomic>
@@ -22,13 +25,13 @@
 
 namespace axon::gpu_comm {
 
-// What an operation does with its outputs, beside what their name says.
+// How an operation uses its outputs.
 struct OutputAccess {
-  bool read = false;  // before it starts
+  bool read = false;  // before the operation starts
   bool written = true;
 };
 
-// The device buffers of an operation; borrowed until the Staging is gone.
+// The device buffers of an operation, borrowed as long as the Staging lives.
 struct DeviceBuffers {
   std::span<const ConstBuffer> inputs;
   std::span<const Buffer> outputs;
@@ -37,9 +40,9 @@ struct DeviceBuffers {
 
 class Staging {
  public:
-  // Takes pinned memory for copies of all buffers, which are on the current device.
+  // Takes pinned memory for copies of all buffers, which must be on the current device.
   static Result<Staging> open(const DeviceBuffers& buffers);
-  // Gives the memory back. By then the engine must have let go of it (Operation::on_released).
+  // Gives the memory back. The engine must have released it before (Operation::on_released).
   ~Staging();
   Staging(Staging&&) noexcept = default;
   Staging& operator=(Staging&&) = delete;
@@ -53,17 +56,17 @@ class Staging {
   Status copy_out(cuda::StreamView stream);
 
  private:
-  // At the front of the pinned memory.
+  // Flags at the front of the pinned memory.
   struct Words {
-    std::atomic<uint32_t> start_flag;  // by the stream, for the engine
-    std::atomic<uint32_t> done;        // by the engine, for the stream
+    std::atomic<uint32_t> start_flag;  // set by the stream for the engine
+    std::atomic<uint32_t> done;        // set by the engine for the stream
   };
 
   Staging(PinnedPool& pool, PinnedPool::Allocation allocation, const DeviceBuffers& buffers);
   Words& words() const noexcept { return *reinterpret_cast<Words*>(allocation_.memory.data()); }
 
   PinnedPool& pool_;
-  PinnedPool::Allocation allocation_;  // no memory after a move
+  PinnedPool::Allocation allocation_;  // empty after a move
   DeviceBuffers device_;
   std::vector<ConstBuffer> host_inputs_;
   std::vector<Buffer> host_outputs_;

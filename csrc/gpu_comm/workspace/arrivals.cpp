@@ -12,8 +12,8 @@
 
 namespace axon::gpu_comm {
 
-// Words that are left, to be given back when the device is idle. Never destroyed: that would call CUDA at the process's
-// end.
+// Flags of destroyed objects, to be given back when the device is idle. Never destroyed: that would call CUDA while the
+// process exits.
 struct Arrivals::Retired {
   std::mutex mutex;
   std::map<int, std::vector<Words>> words;  // by device

@@ -1,13 +1,15 @@
-// That tiles of data which ranks push to each other by copies have come: told from stream to stream without a kernel,
-// which might find no room beside others.
+// Signals between streams that tiles of data have arrived, which ranks push to each other by copies. No kernel is used,
+// since the multiprocessors may have no room for one.
 //
-//   AXON_TRY(group->enqueue_barrier(…));  // the words of the last round have been read
-//   copy_async(…); AXON_TRY(arrivals->tell(peer, tile, stream));    // to every peer
-//   AXON_TRY(arrivals->await(tile, stream));                        // behind it the tiles of all peers are here
+//   AXON_TRY(group->enqueue_barrier(…));               // the flags of the last round have been read
+//   copy_async(…);
+//   AXON_TRY(arrivals->tell(peer, tile, stream));      // for every peer
+//   AXON_TRY(arrivals->await(tile, stream));           // later work sees the tiles of all peers
 //
-// Between two meetings a rank tells every peer of each tile once, and awaits it once. The words are not counts but 0
-// or positive, so graphs replay. Each rank has a page of them in the host's memory, which its peers map: so they can be
-// set without CUDA, too. Only that ends a wait for a peer that does not tell: give_up(), once the group has failed.
+// Between two barriers a rank signals each tile once to every peer, and awaits it once. A flag holds no count but is 0
+// or positive, so graphs can be replayed. Each rank's flags are in a page of host memory, which its peers map. They can
+// therefore be set without CUDA, too. Only this ends a wait for a peer that never signals: give_up() sets the flags
+// after the group has failed.
 #pragma once
 
 #include <memory>
@@ -23,7 +25,7 @@
 
 namespace axon::gpu_comm {
 
-inline constexpr int kMaxTiles = 8;  // of what a stream pushes to a peer in one operation
+inline constexpr int kMaxTiles = 8;  // limit of tiles that a stream pushes to a peer in one operation
 
 class Arrivals {
  public:
@@ -33,25 +35,26 @@ class Arrivals {
     int num_ranks = 0;  // ≤ kMaxTeamRanks
   };
 
-  // With this rank's words; the peers' are to be mapped before anything is told.
+  // Allocates this rank's flags. Map the peers' flags before the first signal.
   static Result<std::unique_ptr<Arrivals>> create(const Team& team);
-  // No wait is ended any more. The memory is given back once nothing of ours may run on the device, perhaps with that
-  // of later ones.
+  // From here on no wait is ended. The memory is given back once none of our kernels may run on the device, perhaps
+  // together with that of later objects.
   ~Arrivals();
 
-  // Of this rank's words, for the peers.
+  // Descriptor of this rank's flags, for the peers.
   int descriptor() const noexcept { return words_[index_of(team_.rank)]->page.descriptor().get(); }
   Status map(int peer, const FileDescriptor& words);
 
-  // Behind all that the stream holds. `tile` < kMaxTiles.
+  // Signals after all work that the stream holds; `tile` < kMaxTiles.
   Status tell(int peer, int tile, cuda::StreamView stream) const;
   Status await(int tile, cuda::StreamView stream) const;
 
-  // Ends all waits, and those that come later, within 10 ms each. Never blocks. Idempotent.
+  // Ends all current and later waits within 10 ms each. Never blocks. Idempotent.
   void give_up() noexcept { ender_->begin(); }
 
  private:
-  // A rank's, by sender and tile: positive once the tile has been pushed to it, until its stream has seen that.
+  // A rank's flags, by sender and tile. A flag is positive from when the tile was pushed to the rank until the rank's
+  // stream has seen that.
   struct Words {
     SharedPage page;
     cuda::RegisteredMemory on_device;
@@ -66,7 +69,7 @@ class Arrivals {
 
   const Team team_;
   std::vector<std::optional<Words>> words_;  // by rank
-  std::optional<WaitEnder> ender_;           // of this rank's
+  std::optional<WaitEnder> ender_;           // for this rank's flags
 };
 
 }  // namespace axon::gpu_comm

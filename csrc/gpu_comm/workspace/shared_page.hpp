@@ -1,9 +1,9 @@
-// A page of the host's memory that processes share: made by one, whose descriptor the others fetch.
+// A page of host memory that processes share. One process creates it, and the others fetch its descriptor.
 //
-//   Result<SharedPage> mine = SharedPage::create();                     // zeros
-//   Result<SharedPage> theirs = SharedPage::map(fetched);            // of a peer
+//   Result<SharedPage> mine = SharedPage::create();         // zero-initialised
+//   Result<SharedPage> theirs = SharedPage::map(fetched);   // the page of a peer
 //
-// It stays as long as somebody has it mapped, whether or not its maker still runs.
+// The page exists as long as a process has it mapped, whether or not its creator still runs.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class SharedPage {
   static Result<SharedPage> map(const FileDescriptor& memory);
 
   std::byte* data() const noexcept { return data_.get(); }
-  // Its maker's.
+  // The creator's descriptor.
   const FileDescriptor& descriptor() const noexcept { return memory_; }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace axon::gpu_comm {
 
-// All of the process. The process's own cache thread would not do: it calls CUDA.
+// All wait enders of the process. They cannot use the IPC cache thread, since it calls CUDA.
 struct WaitEnder::Registry {
   ipc::CacheThread thread{"axon-waits"};
   std::mutex mutex;
@@ -15,7 +15,7 @@ struct WaitEnder::Registry {
   std::mutex starting;
   bool has_started = false;  // guarded by starting
 
-  // Never destroyed: streams may wait to the process's end.
+  // Never destroyed: streams may wait until the process exits.
   static Registry& instance() {
     static auto* const registry = new Registry;
     return *registry;

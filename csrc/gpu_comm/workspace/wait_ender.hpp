@@ -1,12 +1,12 @@
-// Ends the waits of streams for words in the host's memory, whatever else the process's threads are stuck in: a thread
-// of its own stores 1 into all of them again and again, since a stream takes the words of one wait and comes to the
-// next.
+// Ends waits of streams for flags in host memory, even if the process's other threads are blocked. Its own thread
+// stores 1 into all of these flags again and again, since a stream resets the flags of one wait and proceeds to the
+// next wait.
 //
 //   AXON_TRY(WaitEnder::prepare());
 //   WaitEnder ender(words);
-//   ender.begin();              // until it is destroyed
+//   ender.begin();              // continues until the ender is destroyed
 //
-// It never calls CUDA: a thread that launches into a full queue, behind such a wait, holds the driver's locks.
+// The thread never calls CUDA: a thread that launches into a queue filled up by such a wait holds the driver's locks.
 #pragma once
 
 #include <atomic>
@@ -19,21 +19,22 @@ namespace axon::gpu_comm {
 
 class WaitEnder {
  public:
-  // Starts the thread, before the first one is made. Fails with kResourceExhausted where the system starts no more.
+  // Starts the thread, before the first WaitEnder is constructed. Fails with kResourceExhausted where the system starts
+  // no more threads.
   static Status prepare();
   explicit WaitEnder(std::span<uint32_t> words);
   ~WaitEnder();
   WaitEnder(const WaitEnder&) = delete;
   WaitEnder& operator=(const WaitEnder&) = delete;
 
-  // Any thread; does not block. Idempotent.
+  // Thread-safe and idempotent; does not block.
   void begin() noexcept;
 
  private:
   struct Registry;
 
   const std::span<uint32_t> words_;
-  std::atomic<bool> has_begun_{false};  // relaxed: publishes nothing else
+  std::atomic<bool> has_begun_{false};  // relaxed: it publishes no other data
 };
 
 }  // namespace axon::gpu_comm

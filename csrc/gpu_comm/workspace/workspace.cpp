@@ -18,7 +18,7 @@ using Offer = Workspace::Offer;
 
 namespace {
 
-// All ranks' offers.
+// The offers of all ranks.
 class Offers final : public HeldOperation {
  public:
   ~Offers() override = default;
@@ -49,23 +49,24 @@ class Offers final : public HeldOperation {
   std::vector<Buffer> outputs_;
 };
 
-// Beyond the operation's own timeout, after which the engine ends it and names who is missing.
+// Added to the operation's own timeout, after which the engine ends it and names the missing rank.
 constexpr std::chrono::seconds kMargin{20};
 
-// A rank that leaves the sequence of operations in the middle ends the group: the others could only time out.
+// A rank that leaves the sequence of operations in the middle ends the group, since the other ranks could only time
+// out.
 template <typename Operation>
 Status complete(engine::Communicator& communicator, const std::shared_ptr<Operation>& operation) {
   operation->keep_alive(operation);
   communicator.start(*operation);
   if (!wait_attentively(communicator, *operation, sync::Clock::now() + operation->timeout + kMargin)) {
     if (!interrupts::are_pending()) return communicator.explain(*operation);
-    communicator.abort("a signal has interrupted a call that needed memory of all ranks");
+    communicator.abort("a signal has interrupted a call that needs memory of all ranks");
     return interrupts::interrupted();
   }
   return operation->status().clone();
 }
 
-// What has to stay until nothing uses it any more. Never destroyed: at the process's end that would call CUDA.
+// Workspaces that must live until nothing uses them. Never destroyed: that would call CUDA while the process exits.
 struct Lingering {
   std::vector<std::unique_ptr<Workspace>> workspaces;
   std::weak_ptr<void> graphs;
@@ -106,7 +107,7 @@ Offer Workspace::offer() const noexcept {
 
 Status Workspace::import(int rank, const Offer& offer, int device) {
   const std::string owner = "rank " + std::to_string(rank);
-  if (offer.memory < 0) return {ErrorCode::kResourceExhausted, owner + " has no memory for it"};
+  if (offer.memory < 0) return {ErrorCode::kResourceExhausted, owner + " has no memory for the workspace"};
   const Result<ipc::PeerProcess> process = ipc::PeerProcess::open(offer.pid);
   if (!process.ok()) return {ErrorCode::kInternal, "the process of " + owner + " cannot be opened"};
   Result<FileDescriptor> shared = process.value().fetch(offer.memory);
@@ -129,7 +130,7 @@ Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {
   return Status();
 }
 
-// After the vote all ranks have mapped what they need: the descriptor may go.
+// After the vote all ranks have mapped what they need, so the descriptor may be closed.
 Result<std::unique_ptr<Workspace>> Workspace::make(engine::Communicator& communicator, const Wish& wish) {
   const cuda::RelaxedCapture beside_captures;
   std::unique_ptr<Workspace> workspace(new Workspace(wish.num_bytes));
