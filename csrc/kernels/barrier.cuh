@@ -1,6 +1,6 @@
-// How the ranks of a collective meet, whether their data travels in packets or in lines: each tells every peer what it
-// is about to do, in the packet kept for that in the epoch's region, and compares what the peers tell. No rank enters
-// the next epoch before it has heard of all.
+// The barrier of a collective's ranks, for LL and LL128 kernels alike. Each rank sends every peer its descriptor, which
+// says what the rank is about to do, and compares the descriptors that it receives. The epoch's region has one LL
+// packet for each. No rank enters the next epoch before it has received the descriptors of all peers.
 #pragma once
 
 #include "kernels/ll/packet.cuh"
@@ -12,7 +12,7 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
   return static_cast<int>(peer) + (static_cast<int>(peer) >= own_rank ? 1 : 0);
 }
 
-// By one warp, a thread a peer; context.ours may differ from peer to peer.
+// Called by one warp, with one thread per peer. context.ours may differ between peers.
 __device__ __forceinline__ void announce(const ll::EpochContext& context) {
   const cuda::DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
@@ -26,7 +26,7 @@ __device__ __forceinline__ bool is_same(const cuda::DeviceDescriptor& ours, ll::
   return theirs.low == payload.low && theirs.high == payload.high;
 }
 
-// Whether the peer's word, if it has come, is context.ours; reports it if not.
+// Returns whether the peer's descriptor, if it has arrived, equals context.ours. Reports a fault otherwise.
 __device__ __forceinline__ bool agrees(const ll::EpochContext& context, int peer, cuda::FaultCode fault,
                                        ll::Payload theirs) {
   if (fault == cuda::FaultCode::kNone && !is_same(context.ours, theirs)) fault = cuda::FaultCode::kMismatch;
@@ -39,7 +39,7 @@ __device__ __forceinline__ bool agrees(const ll::EpochContext& context, int peer
   return false;
 }
 
-// By one warp, a thread a peer: waits for the peer's word, which is to be context.ours.
+// Called by one warp, with one thread per peer. Waits for the peer's descriptor, which must equal context.ours.
 __device__ __forceinline__ void verify(const ll::EpochContext& context) {
   const cuda::DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
@@ -49,9 +49,9 @@ __device__ __forceinline__ void verify(const ll::EpochContext& context) {
   (void)agrees(context, peer, fault, receipt.payloads[0]);
 }
 
-// Waits for a packet that tells that a peer does not write into our tensors any more, though this rank may have failed.
-// A peer whose process has ended does not either, nor, we have to suppose, one that does not come for so long: then
-// false.
+// Waits for a packet which says that a peer no longer writes into our tensors; this rank itself may have failed.
+// Returns whether the packet arrived. False means that the peer's process has ended, so it does not write either. False
+// is also returned after kLongestNs without the packet; we then have to assume the same.
 __device__ __noinline__ inline bool guard(const ll::EpochContext& context, const cuda::LlPacket* packet, int peer) {
   constexpr uint64_t kLongestNs = 10'000'000'000;
   constexpr uint32_t kPollsPerLook = 4096;
@@ -64,10 +64,10 @@ __device__ __noinline__ inline bool guard(const ll::EpochContext& context, const
   return true;
 }
 
-// A packet that nobody has written for 2³² epochs would match again. So once in kEpochsPerWipe, at two epochs running,
-// the region that is idle in this epoch is stamped with this epoch, whose parity never matches there. Peers enter the
-// next epoch, and write to that region, only after they have our descriptor: to be announced after the fence here and a
-// barrier of the threads that wipe.
+// A packet that has not been written for 2³² epochs would match again. Therefore, in two successive epochs of every
+// kEpochsPerWipe, the region that is idle in the epoch is stamped with that epoch, whose parity never matches there.
+// Peers enter the next epoch, and write to that region, only after they have our descriptor. So announce it after the
+// fence here and a barrier of the wiping threads.
 inline constexpr uint32_t kEpochsPerWipe = 1u << 20;
 
 __device__ __forceinline__ bool is_wipe_due(uint32_t epoch) {

@@ -1,8 +1,8 @@
-// PTX of bulk copies (cp.async.bulk, from Hopper on): one thread moves up to some KB between shared and global memory,
-// also that of a peer, in multiples of 16 bytes between addresses of that alignment, while its warp does other things.
+// PTX of bulk copies (cp.async.bulk, from Hopper on). One thread moves up to some KB between shared and global memory
+// while its warp does other things. Global memory may be a peer's. Sizes and addresses are multiples of 16 bytes.
 //
-// These go through the *async proxy*, another way to memory than ordinary accesses take. What ordinary accesses wrote
-// they see only behind a fence_proxy() of the writer, and the other way round.
+// These copies go through the *async proxy*, another path to memory than that of ordinary accesses. They see what
+// ordinary accesses wrote only after a fence_proxy() of the writer, and vice versa.
 #pragma once
 
 #include "kernels/ptx.cuh"
@@ -17,26 +17,26 @@ __device__ __forceinline__ void fence_proxy() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// … of shared memory alone.
+// The same for shared memory alone.
 __device__ __forceinline__ void fence_proxy_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Counts the bytes of loads that have come. Phases alternate in parity, the first has 0.
+// Counts the bytes of loads that have arrived. The parity of phases alternates, starting with 0.
 class LoadBarrier {
  public:
-  // By one thread; fence_proxy() and a barrier of the threads that use it follow.
+  // Called by one thread. fence_proxy() and a barrier of the threads that use the object must follow.
   __device__ __forceinline__ void initialize() {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&word_)) : "memory");
   }
 
-  // By one thread a phase: how many bytes it takes.
+  // Called by one thread in each phase, with the number of bytes that the phase loads.
   __device__ __forceinline__ void expect(uint32_t num_bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&word_)), "r"(num_bytes)
                  : "memory");
   }
 
-  // Until the phase is over. Not a wait for a peer: what has been begun comes.
+  // Waits for the end of the phase. This depends on no peer: a load that was started always completes.
   __device__ __forceinline__ void await(uint32_t parity) {
     uint32_t is_over = 0;
     while (is_over == 0) {
@@ -64,7 +64,7 @@ __device__ __forceinline__ void begin_load(void* shared, const std::byte* source
                : "memory");
 }
 
-// Stores are counted by the thread that begins them, in groups.
+// Stores are counted in groups by the thread that starts them.
 __device__ __forceinline__ void begin_store(std::byte* target, const void* shared, uint32_t num_bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target), "r"(shared_address(shared)),
                "r"(num_bytes)
@@ -75,17 +75,17 @@ __device__ __forceinline__ void close_store_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Until all of this thread's stores have left shared memory.
+// Waits until all of this thread's stores have been read from shared memory.
 __device__ __forceinline__ void await_store_reads() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// … and are in global memory.
+// Waits until they have been written to global memory.
 __device__ __forceinline__ void await_stores() {
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
 
-// Several in a row are under way together: the compiler leaves them in front of what uses them.
+// Several consecutive loads are in flight together: the compiler keeps them before the code that uses them.
 __device__ __forceinline__ Vector16 load_shared(const Vector16* vector) {
   Vector16 value;
   asm volatile("ld.shared.v2.u64 {%0, %1}, [%2];" : "=l"(value.low), "=l"(value.high) : "r"(shared_address(vector)));

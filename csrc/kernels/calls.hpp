@@ -1,5 +1,6 @@
-// What a collective operates on: the arguments of the LL128 and the zero-copy kernels. Both take the same call, since a
-// zero-copy kernel that falls back leaves the work to the LL128 kernel launched behind it.
+// The arguments of collectives, shared by LL128 and zero-copy kernels. Both take the same call, since a zero-copy
+// kernel that falls back leaves the work to the LL128 kernel launched after it. Plain values that do not own their
+// buffers.
 #pragma once
 
 #include <array>
@@ -9,20 +10,20 @@
 
 namespace axon::kernels {
 
-// For tuning; zeros: chosen by size. Channels are of a link (an all_reduce uses as many again for its totals) and must
-// be the same on all ranks.
+// For tuning; zeros mean a choice by size. Channels are counted per link and must be equal on all ranks. An all_reduce
+// uses as many again for its totals.
 struct Ll128Shape {
   int num_channels = 0;
   int warps_per_block = 0;
 };
 
-// An LL128 kernel behind a direct one (zero_copy/collectives.hpp) has something to do only where that has fallen back.
+// An LL128 kernel after a zero-copy one (zero_copy/collectives.hpp) has work only if that one fell back.
 enum class When : uint8_t { kAlways, kIfFallback };
 
 struct SendBuffer {
   const void* data = nullptr;
   size_t num_bytes = 0;
-  uint32_t tag = 0;  // of a point-to-point message: the receiver's must be the same
+  uint32_t tag = 0;  // of a point-to-point message; must equal the receiver's
 };
 
 struct ReceiveBuffer {
@@ -31,19 +32,19 @@ struct ReceiveBuffer {
   uint32_t tag = 0;
 };
 
-// A message to and from each rank. On the collective traffic class every rank launches it, and meets every other even
-// where a block is empty; on the other traffic class it meets the ranks in the masks alone.
+// One message to and one from each rank. On the collective traffic class every rank launches it and meets every other
+// rank, even if a message is empty. On the other traffic class it meets only the ranks in the masks.
 struct ExchangeCall {
   cuda::TrafficClass traffic = cuda::TrafficClass::kCollective;
-  cuda::DeviceOperation operation{};  // what all ranks must agree on, with dtype and root
+  cuda::DeviceOperation operation{};  // all ranks must agree on it, on dtype and on root
   DataType dtype = DataType::kByte;
   int root = cuda::kNoRoot;
-  std::array<SendBuffer, cuda::kMaxTeamRanks> sends{};  // [r] goes to rank r; the own one is copied
+  std::array<SendBuffer, cuda::kMaxTeamRanks> sends{};  // [r] goes to rank r; the rank's own message is copied
   std::array<ReceiveBuffer, cuda::kMaxTeamRanks>
-      receives{};              // [r] comes from rank r; the own one may be the block sent
-  uint32_t sends_to = 0;       // kPointToPoint: bit r: a message (maybe empty) goes to rank r
-  uint32_t receives_from = 0;  // kPointToPoint: bit r: a message comes from rank r
-  // Of a barrier around data that moves in another way: in place of bytes, 45 bits which all ranks must agree on.
+      receives{};              // [r] comes from rank r; the own one may be the own send buffer
+  uint32_t sends_to = 0;       // kPointToPoint: bit r is set if a message, maybe empty, goes to rank r
+  uint32_t receives_from = 0;  // kPointToPoint: bit r is set if a message comes from rank r
+  // For a barrier around data that moves by other means: 45 bits, in place of bytes, that all ranks must agree on.
   uint64_t barrier_bits = 0;
   Ll128Shape shape{};
   When when = When::kAlways;
@@ -51,20 +52,19 @@ struct ExchangeCall {
 
 struct ReduceCall {
   const void* input = nullptr;
-  void* output = nullptr;   // may be the input; on ranks other than the root not used
+  void* output = nullptr;   // may be the input; unused on ranks other than the root
   size_t num_elements = 0;  // of the input
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;  // of kPremulSum
-  int root = cuda::kNoRoot;  // the only rank that gets the result, or kNoRoot: all do
+  int root = cuda::kNoRoot;  // the only rank that gets the result; kNoRoot means all ranks
   Ll128Shape shape{};
   When when = When::kAlways;
 };
 
 struct ReduceScatterCall {
-  std::array<SendBuffer, cuda::kMaxTeamRanks>
-      inputs{};            // [r]: what rank r gets the sum of; sizes are the same on all ranks
-  void* output = nullptr;  // as long as the own input; may be it
+  std::array<SendBuffer, cuda::kMaxTeamRanks> inputs{};  // [r] is reduced for rank r; all ranks have equal sizes
+  void* output = nullptr;                                // as long as the own input, and may be that input
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;
@@ -73,7 +73,7 @@ struct ReduceScatterCall {
 };
 
 struct BroadcastCall {
-  void* data = nullptr;  // read on the root, written elsewhere
+  void* data = nullptr;  // read on the root, written on the other ranks
   size_t num_bytes = 0;
   int root = 0;
   Ll128Shape shape{};

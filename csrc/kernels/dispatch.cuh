@@ -1,4 +1,4 @@
-// From run-time values to template arguments, once a launch, on the host.
+// Translates run-time values into template arguments, once per launch, on the host.
 #pragma once
 
 #include "kernels/reduce.cuh"
@@ -8,7 +8,7 @@ namespace axon::kernels {
 template <int kValue>
 using Constant = std::integral_constant<int, kValue>;
 
-// visit(Constant<kGroup>) with the ranks to wait for at once.
+// Calls visit(Constant<kGroup>) with the number of ranks to wait for at once.
 template <typename Visitor>
 const void* with_group(int num_ranks, Visitor visit) {
   if (num_ranks <= 2) return visit(Constant<2>{});
@@ -28,7 +28,7 @@ constexpr bool is_order_or_product(Reduction reduction) {
   return reduction == Reduction::kProduct || reduction == Reduction::kMin || reduction == Reduction::kMax;
 }
 
-// What `reduction` is on elements that are 0 or 1; kNone: not defined.
+// Returns what `reduction` is on elements that are 0 or 1, or kNone if it is not defined.
 constexpr Reduction of_truth_values(Reduction reduction) {
   switch (reduction) {
     case Reduction::kSum:
@@ -46,7 +46,7 @@ constexpr Reduction of_truth_values(Reduction reduction) {
   }
 }
 
-// What a kernel is told to do.
+// Returns the reduction that the kernel receives.
 constexpr Reduction reduction_of_kernel(DataType dtype, Reduction reduction) {
   return dtype == DataType::kBool ? of_truth_values(reduction) : reduction;
 }
@@ -64,13 +64,13 @@ const void* with_float(Reduction reduction, Visitor visit) {
   return is_defined ? visit(AnyReduction<T>{}) : nullptr;
 }
 
-// The parts of complex numbers are added one by one.
+// Complex numbers are added as pairs of real numbers.
 template <typename T, typename Visitor>
 const void* with_complex(Reduction reduction, Visitor visit) {
   return is_order_or_product(reduction) ? nullptr : with_float<T>(reduction, visit);
 }
 
-// visit(Arithmetic), or null where the type has no such reduction.
+// Calls visit(Arithmetic); returns null if the type has no such reduction.
 template <typename Visitor>
 const void* with_arithmetic(DataType dtype, Reduction reduction, Visitor visit) {
   switch (dtype) {

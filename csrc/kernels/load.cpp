@@ -25,7 +25,7 @@ std::vector<ReductionType> all_reduction_types() {
 
 Status no_kernel(DataType dtype, Reduction reduction) {
   return Status(ErrorCode::kInvalidArgument,
-                std::string("no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
+                std::string("there is no kernel for ") + name_of(dtype) + " with " + name_of(reduction));
 }
 
 bool has_kernel(DataType dtype, Reduction reduction) noexcept {

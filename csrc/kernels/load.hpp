@@ -1,4 +1,4 @@
-// Which reductions the kernels support, and loading all kernels before the first launch.
+// Says which reductions the kernels support, and loads all kernels before the first launch. Stateless.
 #pragma once
 
 #include "base/data_type.hpp"

@@ -1,8 +1,9 @@
-// Reductions over bits as they travel: vectors of 8 or 16 bytes, accumulated in rank order 0 … n−1 and rounded once, so
-// that every rank, run, algorithm and protocol gives the same bits, and the same as collectives/arithmetic on the host.
+// Reductions over payload bits in vectors of 8 or 16 bytes. Elements are accumulated in rank order 0 … n−1 and rounded
+// once. So every rank, run, algorithm and protocol gives the same bits, which equal those of collectives/arithmetic on
+// the host.
 //
-// An *arithmetic* is what a kernel is compiled for: Sums for the types that training lives on, AnyReduction with the
-// reduction chosen at run time for all others, Bits where the element's width does not matter.
+// A kernel is compiled for an *arithmetic*: Sums for the types that dominate training, AnyReduction with the reduction
+// chosen at run time for all others, and Bits where the element's width does not matter.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,14 +15,14 @@
 
 namespace axon::kernels {
 
-// What to do with the elements, of any type.
+// Describes the reduction of elements of any type.
 struct ReducePlan {
   Reduction reduction;
   int32_t num_ranks;     // kAverage divides by it
   double premul_factor;  // of kPremulSum
 };
 
-// The elements of a vector, as they are reduced.
+// The elements of a vector in the form in which they are reduced.
 template <typename T, typename Vector>
 struct PlainElements {
   using Compute = T;
@@ -105,7 +106,7 @@ using Elements = std::conditional_t<kIsHalf<T>, HalfElements<T, Vector>, PlainEl
 template <typename T>
 using ComputeOf = std::conditional_t<kIsHalf<T>, float, T>;
 
-// Integers wrap around: their sums and products are taken in an unsigned type.
+// Integers wrap around: their sums and products are computed in an unsigned type.
 template <typename T>
 __device__ __forceinline__ T wrapping_sum(T a, T b) {
   if constexpr (std::is_integral_v<T>) return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
@@ -118,7 +119,7 @@ __device__ __forceinline__ T wrapping_product(T a, T b) {
   return a * b;
 }
 
-// Rounded before it is added to anything: never fused.
+// Rounded before it is added to another value: never fused.
 __device__ __forceinline__ float scaled(float value, double factor) {
   return __fmul_rn(value, static_cast<float>(factor));
 }
@@ -126,7 +127,7 @@ __device__ __forceinline__ double scaled(double value, double factor) {
   return __dmul_rn(value, factor);
 }
 
-// kSum and kAverage.
+// Computes kSum and kAverage.
 template <typename T>
 struct Sums {
   using Element = T;
@@ -172,7 +173,7 @@ struct AnyReduction {
   }
 };
 
-// Of whole words: kBitAnd, kBitOr, kBitXor. Of bytes 0 and 1 these are all the reductions of bool.
+// Operates on whole 8-byte words: kBitAnd, kBitOr, kBitXor. On bytes of 0 and 1 these are all the reductions of bool.
 struct Bits {
   using Element = uint64_t;
   using Compute = uint64_t;
@@ -191,7 +192,7 @@ struct Bits {
   __device__ __forceinline__ static uint64_t average(const ReducePlan&, uint64_t word) { return word; }
 };
 
-// What only one rank has, passed on as it is.
+// Passes on unchanged what only one rank has.
 struct Relay {
   using Element = uint64_t;
   using Compute = uint64_t;
@@ -201,7 +202,7 @@ struct Relay {
   __device__ __forceinline__ static uint64_t average(const ReducePlan&, uint64_t word) { return word; }
 };
 
-// The elements of one vector, reduced over the ranks in the order they are added.
+// Accumulates the elements of one vector over the ranks, in the order of the calls.
 template <typename Arithmetic, typename Vector>
 class Accumulator {
  public:
@@ -219,7 +220,8 @@ class Accumulator {
     }
   }
 
-  // The total, used up. One branch for all elements: a division each in line would be most of a kernel's code.
+  // Returns the total and consumes it. One branch serves all elements: a separate inline division for each would be
+  // most of a kernel's code.
   __device__ __forceinline__ Vector result(const ReducePlan& plan) {
     if (plan.reduction == Reduction::kAverage) {
 #pragma unroll

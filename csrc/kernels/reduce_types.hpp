@@ -1,4 +1,4 @@
-// Which reductions exist, for those who list or look for kernels.
+// The list of existing reductions, for code that lists or selects kernels. Plain values.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ struct ReductionType {
   Reduction reduction;
 };
 
-// All that has_kernel() knows.
+// Returns all combinations for which has_kernel() is true.
 std::vector<ReductionType> all_reduction_types();
 
 Status no_kernel(DataType dtype, Reduction reduction);

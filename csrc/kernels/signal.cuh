@@ -1,9 +1,9 @@
 // Epochs, and waits that always end.
 //
-// The epoch counts a team's collectives in device memory, so a replayed graph goes on counting. Each block that needs
-// it reads its own copy, and at the end of a launch, unless a zero-copy kernel has left the epoch to the LL128 kernel
-// behind it, all kMaxBlocks copies have been advanced, each by one block only: no atomics, and the next launch may have
-// another number of blocks. It wraps at 2³²; only equality and parity are ever looked at.
+// The epoch counts a team's collectives in device memory, so a replayed graph continues the count. Each block reads its
+// own copy. A launch advances all kMaxBlocks copies before its end, each by one block only. So no atomics are needed,
+// and the next launch may have another number of blocks. The exception is a zero-copy kernel that leaves the epoch to
+// the LL128 kernel after it. The epoch wraps at 2³²; only equality and parity are tested.
 #pragma once
 
 #include "kernels/ptx.cuh"
@@ -14,8 +14,8 @@ __device__ __forceinline__ uint32_t current_epoch(const cuda::DeviceTeam& team, 
   return load_relaxed(&team.state->epochs[reader]) + 1;
 }
 
-// By one warp of each of `num_readers`, after reader's last current_epoch(): this epoch is over. Pairs with the next
-// launch on the stream; the end of the kernel orders them.
+// Called by one warp of each of `num_readers`, after reader's last current_epoch(). Marks this epoch as finished. Pairs
+// with the next launch on the stream; the end of the kernel orders them.
 __device__ __forceinline__ void advance_epoch(const cuda::DeviceTeam& team, uint32_t epoch, unsigned reader,
                                               unsigned num_readers) {
   for (unsigned copy = reader + (threadIdx.x % 32) * num_readers; copy < cuda::kMaxBlocks; copy += 32 * num_readers) {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void advance_epoch(const cuda::DeviceTeam& team, uint
   }
 }
 
-// Ends every wait of this rank and tells the host, unless another thread has done so already.
+// Ends every wait of this rank and reports the fault to the host, unless another thread has reported one already.
 __device__ __noinline__ inline void report_fault(const cuda::DeviceTeam& team, const cuda::FaultReport& found) {
   const auto code = static_cast<uint32_t>(found.code);
   if (atomicCAS(&team.state->fault, uint32_t{0}, code) != 0) return;
@@ -37,13 +37,14 @@ __device__ __noinline__ inline void report_fault(const cuda::DeviceTeam& team, c
   store_release(reinterpret_cast<uint32_t*>(&report.code), code);  // pairs with the host's acquire load
 }
 
-// Decides how long a spinning thread goes on. Polls cost nothing extra but a counter: the rank's own fault word is
-// looked at every kPollsPerFaultCheck, the host's words (over PCIe, about 1 us) and the clock every kPollsPerHostCheck.
+// Decides how long a spinning thread continues. A poll costs only a counter. The rank's own fault flag is tested every
+// kPollsPerFaultCheck polls. The host's flags (over PCIe, about 1 us) and the clock are tested every kPollsPerHostCheck
+// polls.
 //
-// A rank whose process has ended has written all that it ever will: it is polled for once more, and then given up.
+// A rank whose process has ended writes nothing more: it is polled once more and then given up.
 //
-// The ranks of a collective meet, and whoever waits there knows who is missing; a wait for data may be for a rank that
-// itself waits. Hence a grace for data: the handshake is the first to give up.
+// The ranks of a collective meet, and a rank that waits in this handshake knows which rank is missing. A wait for data
+// may be for a rank that itself waits. Data waits therefore have a grace period, so that the handshake gives up first.
 class SpinWait {
  public:
   static constexpr uint64_t kGraceForData = 100'000'000;  // ns
@@ -51,8 +52,8 @@ class SpinWait {
   __device__ explicit SpinWait(const cuda::DeviceTeam& team, uint64_t grace_ns = kGraceForData)
       : team_(team), grace_ns_(grace_ns) {}
 
-  // To be called after each poll that found nothing; anything but kNone ends the wait. missing() is a rank that is
-  // waited for.
+  // Call this after each unsuccessful poll; any result but kNone ends the wait. missing() returns a rank that is
+  // awaited.
   template <typename Missing>
   __device__ __forceinline__ cuda::FaultCode after_poll(Missing missing) {
     if (++num_polls_ % kPollsPerFaultCheck != 0) return cuda::FaultCode::kNone;
@@ -79,7 +80,7 @@ class SpinWait {
   const cuda::DeviceTeam& team_;
   const uint64_t grace_ns_;
   uint32_t num_polls_ = 0;
-  uint32_t was_gone_ = 0;  // at the last look
+  uint32_t was_gone_ = 0;  // at the last check
   uint64_t first_look_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Spans: what a block of a zero-copy kernel moves of a message at a time, by ordinary loads and stores of 16 bytes. A
-// multiprocessor writes ~50 GB/s by these as by bulk copies, and they need no shared memory.
+// Spans: the unit of a message that a block of a zero-copy kernel moves at a time, by ordinary loads and stores of 16
+// bytes. A multiprocessor writes ~50 GB/s either by these or by bulk copies, and these need no shared memory.
 #pragma once
 
 #include "kernels/ll128/message.cuh"
@@ -7,8 +7,8 @@
 
 namespace axon::kernels {
 
-inline constexpr int kSpanThreads = 512;  // of a block
-inline constexpr int kSpanInFlight = 8;   // vectors a thread
+inline constexpr int kSpanThreads = 512;  // per block
+inline constexpr int kSpanInFlight = 8;   // vectors per thread
 inline constexpr uint64_t kSpanVectors = uint64_t{kSpanThreads} * kSpanInFlight;
 inline constexpr uint64_t kSpanBytes = kSpanVectors * zero_copy::kVectorBytes;
 
@@ -16,7 +16,8 @@ __host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
   return (num_bytes + kSpanBytes - 1) / kSpanBytes;
 }
 
-// Read once, and written wherever for_each_target(store) calls store(target); nothing behind the message's end.
+// Reads each byte once and writes it wherever for_each_target(store) calls store(target); writes nothing beyond the
+// message's end.
 template <typename ForEachTarget>
 __device__ __forceinline__ void copy_span_to_each(const std::byte* source, uint64_t num_bytes, uint64_t span,
                                                   ForEachTarget for_each_target) {

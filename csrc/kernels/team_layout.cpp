@@ -6,18 +6,19 @@
 namespace axon::kernels {
 namespace {
 
-// A sender keeps about a round trip's worth of chunks under way, 1 MiB over all channels at NVLink's rate: so many of a
-// channel, and these many channels; where there is little room, rather channels than longer ones. Senders and receivers
-// take up to 4 chunks at a time, and neither waits for the other as long as a ring holds two such batches.
+// A sender keeps about a round trip's worth of chunks in flight: 1 MiB over all channels at NVLink's rate. That
+// determines the chunks per channel and the number of channels. In a small slice, more channels take precedence over
+// longer ones. Senders and receivers process up to 4 chunks at a time. Neither waits for the other as long as a ring
+// holds two such batches.
 constexpr uint32_t kMostChannels = 512;              // of a traffic class, over all links into a rank
-constexpr uint32_t kMostPointToPointChannels = 256;  // of a link: one alone may carry everything
+constexpr uint32_t kMostPointToPointChannels = 256;  // of a link: a single link may carry everything
 constexpr uint32_t kRingChunks = 16;
 constexpr uint32_t kFewestRingChunks = 8;
 constexpr uint64_t kAlignment = 128;
 constexpr uint64_t kStateBytes = (sizeof(cuda::TeamState) + kAlignment - 1) / kAlignment * kAlignment;
-constexpr uint64_t kWordsShare = 64;  // one part of so many is more than state, rendezvous, credits and counters take
+constexpr uint64_t kWordsShare = 64;  // state, rendezvous, credits and counters take less than 1/64
 
-// Hands out a slice from its begin.
+// Allocates parts of a slice from its beginning.
 class Space {
  public:
   uint64_t take(uint64_t num_bytes) {
@@ -46,11 +47,11 @@ cuda::TrafficLayout place_traffic(Space& space, uint32_t num_peers, uint64_t rin
 
 Result<cuda::TeamLayout> lay_out(int num_ranks, size_t slice_bytes) {
   if (num_ranks < 2 || num_ranks > cuda::kMaxTeamRanks) {
-    return Status(ErrorCode::kInvalidArgument, "a team has 2 to " + std::to_string(cuda::kMaxTeamRanks) +
+    return Status(ErrorCode::kInvalidArgument, "a team must have 2 to " + std::to_string(cuda::kMaxTeamRanks) +
                                                    " ranks, not " + std::to_string(num_ranks));
   }
   if (slice_bytes < kMinSliceBytes || slice_bytes > kMaxSliceBytes) {
-    return Status(ErrorCode::kInvalidArgument, "a team's slice has " + std::to_string(kMinSliceBytes) + " to " +
+    return Status(ErrorCode::kInvalidArgument, "a team's slice must have " + std::to_string(kMinSliceBytes) + " to " +
                                                    std::to_string(kMaxSliceBytes) + " bytes, not " +
                                                    std::to_string(slice_bytes));
   }

@@ -1,7 +1,7 @@
-// All_gather by packets: every rank sends its input to every peer; the own shard is copied on the way.
+// All_gather by LL packets: every rank sends its input to every peer. The rank's own shard is copied meanwhile.
 //
-// Steps: 1. Bytes out a rank: (n−1)·S, twice that on the wire. Wins to some tens of KB a rank; above, plain stores and
-// one flag move half the bytes. Elements are only moved, so one kernel serves all types.
+// Steps: 1. Bytes sent by a rank: (n−1)·S, twice that on the wire. Wins up to some tens of KB per rank; above, plain
+// stores and one flag move half the bytes. Elements are only moved, so one kernel serves all types.
 #include "kernels/dispatch.cuh"
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"

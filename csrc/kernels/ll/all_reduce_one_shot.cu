@@ -1,7 +1,7 @@
-// One-shot all_reduce: every rank sends its whole input to every peer and reduces all n of them, in rank order.
+// One-shot all_reduce: every rank sends its whole input to every peer and reduces all n inputs in rank order.
 //
-// Steps: 1. Bytes out a rank: (n−1)·S, twice that on the wire. Wins for small S, where the second flight of two-shot
-// costs more than the bytes: to 128 KB at 4 ranks, always at 2. Source: NCCL's LL protocol, flattened.
+// Steps: 1. Bytes sent by a rank: (n−1)·S, twice that on the wire. Wins for small S, where the second step of two-shot
+// costs more than the bytes: up to 128 KB at 4 ranks, always at 2 ranks. Source: NCCL's LL protocol, flattened.
 #include "kernels/dispatch.cuh"
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"

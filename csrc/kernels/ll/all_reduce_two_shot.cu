@@ -1,7 +1,8 @@
-// Two-shot all_reduce: rank r reduces shard r of all inputs, in rank order, and sends the total to every peer.
+// Two-shot all_reduce: rank r reduces shard r of all inputs in rank order, and sends the total to every peer.
 //
-// Steps: 2. Bytes out a rank: 2(n−1)/n·S, twice that on the wire. No barrier between the shots: each packet goes on as
-// soon as its n parts are there. Source: reduce_scatter + all_gather (Rabenseifner, 2004) over direct links.
+// Steps: 2. Bytes sent by a rank: 2(n−1)/n·S, twice that on the wire. There is no barrier between the shots: each
+// packet goes on as soon as its n parts have arrived. Source: reduce_scatter + all_gather (Rabenseifner, 2004) over
+// direct links.
 #include "kernels/dispatch.cuh"
 #include "kernels/ll/exchange.cuh"
 #include "kernels/ll/launch.hpp"
@@ -31,7 +32,7 @@ class TwoShot {
 
   __device__ __forceinline__ void receive(const EpochContext& context) const {
     const cuda::DeviceTeam& team = context.team;
-    const uint32_t totals = team.num_ranks * call_.num_packets;  // behind the slots of the first shot
+    const uint32_t totals = team.num_ranks * call_.num_packets;  // following the slots of the first shot
     const OutputSpan output = shards_.of(team.rank, call_.output);
     const InputSpan own = shard(team.rank);
     reduce_run<Arithmetic, kGroup>(context, workers_, {own.count(), call_.num_packets, call_.plan}, {own, own_},
@@ -45,7 +46,7 @@ class TwoShot {
  private:
   __device__ __forceinline__ InputSpan shard(int rank) const { return shards_.of(rank, call_.input); }
 
-  // Packet `index` of kGroup ranks' shards, all loads in flight together.
+  // Loads packet `index` of kGroup ranks' shards, with all loads in flight together.
   __device__ __forceinline__ void load_parts(const cuda::DeviceTeam& team, uint32_t index, int first_rank) {
 #pragma unroll
     for (int k = 0; k < kGroup; ++k) {

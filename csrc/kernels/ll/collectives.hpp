@@ -1,11 +1,13 @@
-// Collectives over packets: for small messages, where latency is all. One kernel on the caller's stream each, eager or
-// in a CUDA graph; every rank of the team launches the same one. Tensors of any alignment, in place or not.
+// Collectives over the LL protocol, for small messages, where latency dominates. Each is one kernel on the caller's
+// stream, eager or in a CUDA graph. Every rank of the team launches the same one. Tensors may have any alignment and be
+// in place.
 //
-//   AXON_TRY(load_kernels(num_ranks));                                  // once a device, before any launch
+//   AXON_TRY(load_kernels(num_ranks));   // once per device, before any launch
 //   AXON_TRY(all_reduce_one_shot(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
-// They fail without launching when an argument is unsupported or needs more packets than the team has (the *_packets
-// functions tell). What goes wrong on the device stands in the team's control; the output is then undefined.
+// The calls fail without a launch if an argument is unsupported or needs more packets than the team has; the *_packets
+// functions return how many it needs. A failure on the device is reported in the team's control, and the output is then
+// undefined.
 #pragma once
 
 #include "base/data_type.hpp"
@@ -17,29 +19,30 @@ namespace axon::kernels::ll {
 
 struct LlCollective {
   const void* input = nullptr;
-  void* output = nullptr;   // all_gather: num_ranks times the input, in rank order
+  void* output = nullptr;   // all_gather: num_ranks times the input size, in rank order
   size_t num_elements = 0;  // of the input
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;   // of kPremulSum
-  cuda::LaunchShape shape{};  // of the grid, control warps not counted; zeros: chosen by size
+  cuda::LaunchShape shape{};  // grid without the control warps; zeros mean a choice by size
 };
 
-// Every rank sends its whole input to every other and reduces all of them itself: one flight, (n−1)·S bytes out.
+// Every rank sends its whole input to every other rank and reduces all inputs itself. One step; each rank sends (n−1)·S
+// bytes.
 Status all_reduce_one_shot(const cuda::DeviceTeam& team, const LlCollective& call, cuda::StreamView stream);
 
-// Every rank reduces one shard and sends it to all: two flights, 2(n−1)/n·S bytes out. Ahead at 4 ranks from 256 KB.
+// Every rank reduces one shard and sends the total to all ranks. Two steps; each rank sends 2(n−1)/n·S bytes. Faster
+// than one-shot at 4 ranks from 256 KB.
 Status all_reduce_two_shot(const cuda::DeviceTeam& team, const LlCollective& call, cuda::StreamView stream);
 
-// Every rank sends its input to every other: one flight, (n−1)·S bytes out.
+// Every rank sends its input to every other rank. One step; each rank sends (n−1)·S bytes.
 Status all_gather(const cuda::DeviceTeam& team, const LlCollective& call, cuda::StreamView stream);
 
-// Packets of a region that an operation on `num_bytes` of input takes.
+// Returns the number of packets of a region that an operation with `num_bytes` of input needs.
 size_t one_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 size_t two_shot_region_packets(int num_ranks, size_t num_bytes) noexcept;
 
-// Puts all LL kernels for a team of that size on the current device; load_kernels (kernels/load.hpp) does it,
-// too.
+// Loads all LL kernels for a team of that size onto the current device. load_kernels (kernels/load.hpp) calls it.
 Status load_kernels(int num_ranks);
 
 }  // namespace axon::kernels::ll

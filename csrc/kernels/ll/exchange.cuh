@@ -1,8 +1,9 @@
-// What the LL algorithms are made of: send a run to all peers, reduce a run over all ranks, gather all shards.
+// Building blocks of the LL algorithms: send a run to all peers, reduce a run over all ranks, gather all shards.
 //
-// Mostly a worker has one packet, its own payload is in a register before the epoch is known, and what counts is the
-// instructions between arrival and result. With more packets than workers, a worker keeps kInFlight accesses under way:
-// one after the other would cost a round trip each. Hence kBatch packets of kGroup ranks at once, and kBatch = 1 first.
+// Mostly a worker has one packet, and its own payload is in a register before the epoch is known. Then only the
+// instructions between arrival and result matter. With more packets than workers, a worker keeps kInFlight accesses in
+// flight, since each would cost a round trip on its own. Therefore kBatch packets of kGroup ranks are processed at
+// once, and kBatch = 1 is tried first.
 #pragma once
 
 #include "kernels/ll/kernel.cuh"
@@ -13,7 +14,7 @@ namespace axon::kernels::ll {
 inline constexpr int kMaxGroup = 8;  // ranks waited for at once
 inline constexpr int kInFlight = 8;
 
-// A tensor cut in one shard a rank, `stride` bytes apart; the last ones may be short or empty.
+// A tensor divided into one shard per rank, `stride` bytes apart. The last shards may be short or empty.
 struct StridedShards {
   size_t stride;
   size_t total;
@@ -25,20 +26,21 @@ struct StridedShards {
   }
 };
 
-// Packets that every rank sends here: rank r's at slots r * slot_stride, …; this rank's own come from its input.
+// A run is the packets that every rank sends here: those of rank r start at slot r * slot_stride. This rank's own
+// packets come from its input.
 struct Run {
   uint32_t count;
   uint32_t slot_stride;
   const ReducePlan& plan;
 };
 
-// This rank's part of a run, and the payload of this worker's first packet, loaded ahead.
+// This rank's part of a run, and the preloaded payload of this worker's first packet.
 struct OwnRun {
   InputSpan input;
   Payload first;
 };
 
-// To slot_begin, … of every peer.
+// Sends to the slots from slot_begin of every peer.
 __device__ __forceinline__ void send_run(const EpochContext& context, const Workers& workers, const OwnRun& own,
                                          uint32_t slot_begin) {
   const InputSpan& input = own.input;
@@ -59,7 +61,8 @@ __device__ __forceinline__ void send_run(const EpochContext& context, const Work
   }
 }
 
-// Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. True: all came.
+// Packet k of a receipt is number start + k / kGroup * workers.count of rank first_rank + k % kGroup. Returns whether
+// all arrived.
 template <int kGroup, int kCount>
 __device__ __forceinline__ bool await_group(const EpochContext& context, Receipt<kCount>& receipt, int first_rank) {
   const auto rank_of = [first_rank](int k) { return first_rank + k % kGroup; };
@@ -70,7 +73,7 @@ __device__ __forceinline__ bool await_group(const EpochContext& context, Receipt
   return false;
 }
 
-// own(index) gives this rank's payload, sink(index, payload) takes the reduced ones.
+// own(index) returns this rank's payload; sink(index, payload) receives the reduced ones.
 template <typename Arithmetic, int kGroup, int kBatch, typename Own, typename Sink>
 __device__ __forceinline__ void reduce_batches(const EpochContext& context, const Workers& workers, const Run& run,
                                                Own own, Sink sink) {
@@ -115,7 +118,7 @@ __device__ __forceinline__ void reduce_batches(const EpochContext& context, cons
   }
 }
 
-// sink(index, payload) takes the reduced packets.
+// sink(index, payload) receives the reduced packets.
 template <typename Arithmetic, int kGroup, typename Sink>
 __device__ __forceinline__ void reduce_run(const EpochContext& context, const Workers& workers, const Run& run,
                                            const OwnRun& own, Sink sink) {
@@ -155,7 +158,8 @@ __device__ __forceinline__ void gather_batches(const EpochContext& context, cons
   }
 }
 
-// Receives every peer's shard of `output`: rank r's packets at inbox[r * c], …, with c packets in the first shard.
+// Receives every peer's shard of `output`. The packets of rank r start at inbox[r * c], with c packets in the first
+// shard.
 template <int kGroup>
 __device__ __forceinline__ void gather_shards(const EpochContext& context, const Workers& workers,
                                               const StridedShards& shards, const cuda::LlPacket* inbox,

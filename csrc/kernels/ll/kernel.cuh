@@ -1,10 +1,11 @@
 // The structure of every LL kernel: read the epoch, send, advance the epoch, receive.
 //
-// Each block ends in one control warp, which does what is not data: advances the epoch and, in block 0, exchanges the
-// descriptors. The other threads, the workers, run the algorithm, a class with
-//   Algorithm(const DeviceTeam&, Workers, const LlArguments&)   loads what it can while the epoch is on its way
-//   void send(const EpochContext&)                                          everything that needs no peer
-//   void receive(const EpochContext&)                                       the rest
+// The last warp of each block is a control warp. It advances the epoch and, in block 0, exchanges the descriptors. The
+// other threads are workers and run the algorithm, a class with these members:
+//
+//   Algorithm(const DeviceTeam&, Workers, const LlArguments&);   // loads what it can before the epoch is known
+//   void send(const EpochContext&);                              // does everything that needs no peer
+//   void receive(const EpochContext&);                           // does the rest
 #pragma once
 
 #include "kernels/barrier.cuh"
@@ -13,18 +14,18 @@
 namespace axon::kernels::ll {
 
 inline constexpr int kControlThreads = 32;
-inline constexpr int kMaxWorkers = 512;  // in a block
+inline constexpr int kMaxWorkers = 512;  // per block
 
 struct LlArguments {
   cuda::DeviceDescriptor descriptor;
   ReducePlan plan;
-  uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm deals in
+  uint32_t num_packets;  // of the run, or of a rank's shard, that the algorithm processes
   const std::byte* input;
   std::byte* output;
   size_t num_bytes;  // of the input
 };
 
-// The workers of all blocks, numbered; worker `first` takes packets first, first + count, …
+// The numbered workers of all blocks. Worker `first` processes packets first, first + count, …
 struct Workers {
   uint32_t first;
   uint32_t count;

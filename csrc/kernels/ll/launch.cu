@@ -10,8 +10,9 @@
 namespace axon::kernels::ll {
 namespace {
 
-// A packet a worker as long as that is possible. Few workers a block first, since one multiprocessor pushes only ~44
-// GB/s; then larger blocks; more than 32 blocks only when those are full (benchmarks/results/kernels_ll_4xh200.jsonl).
+// One packet per worker as long as possible. At first there are few workers per block, since one multiprocessor stores
+// only ~44 GB/s. Then blocks become larger. More than 32 blocks are used only when those are full
+// (benchmarks/results/kernels_ll_4xh200.jsonl).
 cuda::LaunchShape choose_shape(size_t num_packets) {
   constexpr size_t kFewWorkers = 128, kFewBlocks = 32;
   const auto divide_up = [](size_t a, size_t b) { return (a + b - 1) / b; };
@@ -30,16 +31,16 @@ Status check(const cuda::DeviceTeam& team, const LlCollective& call, const LlPla
                                                    std::to_string(static_cast<int>(call.reduction)));
   }
   if (plan.region_packets > team.layout.region_packets) {
-    return Status(ErrorCode::kInvalidArgument, std::to_string(call.num_elements) + " elements take " +
-                                                   std::to_string(plan.region_packets) + " packets; the team has " +
-                                                   std::to_string(team.layout.region_packets));
+    return Status(ErrorCode::kInvalidArgument,
+                  std::to_string(call.num_elements) + " elements take " + std::to_string(plan.region_packets) +
+                      " packets, but the team has only " + std::to_string(team.layout.region_packets));
   }
   const cuda::LaunchShape& shape = call.shape;
   const bool is_default = shape.num_blocks == 0 && shape.num_threads == 0;
   const bool fits = shape.num_blocks > 0 && shape.num_blocks <= cuda::kMaxBlocks && shape.num_threads > 0 &&
                     shape.num_threads <= kMaxWorkers && shape.num_threads % 32 == 0;
   if (!is_default && !fits) {
-    return Status(ErrorCode::kInvalidArgument, "a grid has 1 to " + std::to_string(cuda::kMaxBlocks) +
+    return Status(ErrorCode::kInvalidArgument, "a grid must have 1 to " + std::to_string(cuda::kMaxBlocks) +
                                                    " blocks of up to " + std::to_string(kMaxWorkers) +
                                                    " threads, in whole warps");
   }

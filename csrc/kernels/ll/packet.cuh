@@ -1,4 +1,4 @@
-// Moving 8 bytes at a time between a tensor of any alignment and packets, and waiting for packets.
+// Moves 8 bytes at a time between a tensor of any alignment and LL packets, and waits for packets.
 #pragma once
 
 #include "kernels/signal.cuh"
@@ -16,7 +16,7 @@ __device__ __forceinline__ bool is_aligned(const std::byte* address, size_t alig
   return reinterpret_cast<uintptr_t>(address) % alignment == 0;
 }
 
-// The first or last bytes of a tensor, and all of one that is not 8-byte aligned: in the largest elements that fit.
+// Loads the first or last bytes of a tensor, or all bytes of an unaligned one, in the largest elements that fit.
 template <typename Element>
 __device__ __forceinline__ Payload load_elements(const std::byte* address, size_t num_valid) {
   union {
@@ -54,8 +54,8 @@ __device__ __noinline__ inline void store_unaligned(std::byte* address, Payload 
   store_elements<uint8_t>(address, payload, num_valid);
 }
 
-// A run of bytes, cut in payloads; what a last, short one lacks reads as 0 and is not written. Whether all are whole
-// and aligned is decided once, not a packet.
+// A run of bytes divided into payloads. Missing bytes of a short last payload read as 0 and are not written. Whether
+// all payloads are whole and aligned is decided once, rather than for each packet.
 template <typename Byte>
 class PayloadSpan {
  public:
@@ -99,17 +99,17 @@ __device__ __forceinline__ cuda::LlPacket packet_of(Payload payload, uint32_t ep
   return {payload.low, epoch, payload.high, epoch};
 }
 
-// Whether both halves are there.
+// Returns whether both halves have arrived.
 __device__ __forceinline__ bool is_of(const cuda::LlPacket& packet, uint32_t epoch) {
   return packet.low_epoch == epoch && packet.high_epoch == epoch;
 }
 
-// One epoch of a team, as a thread sees it.
+// One epoch of a team, as seen by a thread.
 struct EpochContext {
   const cuda::DeviceTeam& team;
   const cuda::DeviceDescriptor& ours;
   uint32_t epoch;
-  uint64_t region_begin;  // in a block
+  uint64_t region_begin;  // in a slice
 
   __device__ __forceinline__ EpochContext(const cuda::DeviceTeam& team, const cuda::DeviceDescriptor& ours,
                                           uint32_t epoch)
@@ -118,14 +118,14 @@ struct EpochContext {
         epoch(epoch),
         region_begin(team.layout.packets + (epoch & 1) * (team.layout.region_packets * sizeof(cuda::LlPacket))) {}
 
-  // The region that `owner` polls in this epoch.
+  // Returns the region that `owner` polls in this epoch. It begins with the descriptors.
   __device__ __forceinline__ cuda::LlPacket* descriptors(int owner) const {
     return reinterpret_cast<cuda::LlPacket*>(team.slices[owner] + region_begin);
   }
-  // … behind its descriptors.
+  // Returns the packets following the descriptors.
   __device__ __forceinline__ cuda::LlPacket* slots(int owner) const { return descriptors(owner) + team.num_ranks; }
 
-  // To slot `index` of every peer, starting with the next rank so that no peer is everybody's first.
+  // Stores to slot `index` of every peer, starting with the next rank, so that not all ranks start with the same peer.
   __device__ __forceinline__ void send_to_peers(uint32_t index, Payload payload) const {
     const cuda::LlPacket packet = packet_of(payload, epoch);
     int peer = team.rank;
@@ -136,14 +136,14 @@ struct EpochContext {
   }
 };
 
-// kCount packets to wait for at once, all their loads in flight together; a null source is ready as it stands.
+// Waits for kCount packets at once, with all their loads in flight together. A null source counts as arrived.
 template <int kCount>
 struct Receipt {
   const cuda::LlPacket* sources[kCount];
   Payload payloads[kCount];
-  uint32_t arrived = 0;  // a bit a packet, as last polled
+  uint32_t arrived = 0;  // one bit per packet, as of the last poll
 
-  // rank_of(k) is who sends packet k.
+  // rank_of(k) returns the rank that sends packet k.
   template <typename RankOf>
   __device__ __forceinline__ cuda::FaultCode await_all(const EpochContext& context, RankOf rank_of,
                                                        uint64_t grace_ns = SpinWait::kGraceForData) {
@@ -157,13 +157,13 @@ struct Receipt {
     }
   }
 
-  // All from one rank.
+  // Waits for packets that all come from one rank.
   __device__ __forceinline__ cuda::FaultCode await(const EpochContext& context, int rank,
                                                    uint64_t grace_ns = SpinWait::kGraceForData) {
     return await_all(context, [rank](int) { return rank; }, grace_ns);
   }
 
-  // After a fault: the first that had not come.
+  // After a fault, returns the first packet that had not arrived.
   __device__ __forceinline__ int missing() const { return __ffs(static_cast<int>(~arrived)) - 1; }
 
  private:

@@ -1,40 +1,40 @@
-// Channels: rings of chunks with flow control. Whole warps call all of this.
+// LL128 channels: rings of chunks with flow control. All functions are called by whole warps.
 //
-// A chunk's flag is its number on the channel, from 1, in 64 bits: it never repeats, so the ring needs no cleaning. The
-// receiver writes how many chunks it has taken into the sender's credit word: only after their payload is in registers,
-// so the sender may overwrite them. Both ends count in device memory, so launches and replays of graphs go on from
-// there. The one warp that has a channel in a launch advances its counters; the number of channels may change from
-// launch to launch, as long as both ends use the same for a message.
+// A chunk's flag is its 64-bit number on the channel, from 1. It never repeats, so the ring needs no cleaning. The
+// receiver writes the number of chunks that it has taken into the sender's credit flag. It does so only after their
+// payload is in registers, so the sender may overwrite them. Both ends keep their counters in device memory, so later
+// launches and graph replays continue from there. In each launch one warp owns a channel and advances its counters. The
+// number of channels may change between launches, as long as both ends use the same number for a message.
 //
-// A warp has channel `number` of the links to or from a set of ranks; thread r keeps what belongs to rank r.
+// A warp has channel `number` of the links to or from a set of ranks. Thread r holds the state for rank r.
 #pragma once
 
 #include "kernels/ll128/warp_chunk.cuh"
 
 namespace axon::kernels::ll128 {
 
-// Chunks that a warp moves at a time, and how many such batches it has under way: enough to cover the latency of
-// memory, few enough for the registers of 16 warps. A ring has room for two batches, so that neither end can wait for a
-// batch that the other has no room for.
+// Chunks that a warp moves at a time, and the number of such batches in flight: enough to cover the memory latency, and
+// few enough for the registers of 16 warps. A ring has room for two batches, so neither end waits for a batch that the
+// other end has no room for.
 inline constexpr uint32_t kBatchChunks = 2;
 inline constexpr uint32_t kBatches = 2;
-inline constexpr uint32_t kCreditChunks = 4;  // credit is given for so many, and for the rest at the end
+inline constexpr uint32_t kCreditChunks = 4;  // credit is sent once per this number of chunks, and at the end
 
-// What the waits of a kernel need to know.
+// State that the waits of a kernel need.
 struct WaitContext {
   const cuda::DeviceTeam& team;
   const cuda::TrafficLayout& traffic;
   const cuda::DeviceDescriptor& ours;
-  uint32_t fault;  // as this launch began: read early, looked at once all first loads are under way
+  uint32_t fault;  // at the start of this launch: read early, tested when all first loads are in flight
 
   __device__ __forceinline__ bool is_sound() const { return fault == 0; }
 
-  // Of a channel between `owner`'s slice and `peer`, in all tables of the traffic class.
+  // Index of a channel between `owner`'s slice and `peer`, in all tables of the traffic class.
   __device__ __forceinline__ uint32_t channel_index(int owner, int peer, uint32_t number) const {
     return static_cast<uint32_t>(peer < owner ? peer : peer - 1) * traffic.num_channels + number;
   }
 
-  // The ring into `receiver` from `sender`.
+  // Returns the ring into `receiver` from `sender`.
   __device__ __forceinline__ std::byte* ring(int receiver, int sender, uint32_t number) const {
     return team.slices[receiver] + traffic.rings +
            uint64_t{channel_index(receiver, sender, number)} * traffic.ring_chunks * cuda::kWarpChunkBytes;
@@ -55,7 +55,7 @@ struct WaitContext {
     return (chunk & (traffic.ring_chunks - 1)) * static_cast<uint32_t>(cuda::kWarpChunkBytes);
   }
 
-  // True while there is no reason to give up; the same for the whole warp.
+  // Returns whether to continue waiting; the same for the whole warp.
   __device__ __forceinline__ bool may_wait(SpinWait& spin_wait, int peer, uint64_t chunk) const {
     const auto fault = __shfl_sync(kWholeWarp, static_cast<uint32_t>(spin_wait.after_poll([peer] { return peer; })), 0);
     if (fault == 0) return true;
@@ -68,7 +68,7 @@ struct WaitContext {
 
 class SendChannels {
  public:
-  // To the ranks in the mask, which are peers.
+  // Opens channels to the ranks in the mask, all of which are peers.
   __device__ __forceinline__ SendChannels(const WaitContext& wait_context, uint32_t ranks, uint32_t number)
       : wait_context_(wait_context), number_(number) {
     if ((ranks >> thread_of_warp() & 1) == 0) return;
@@ -79,8 +79,9 @@ class SendChannels {
     taken_ = load_relaxed(credit_);
   }
 
-  // Until every ring has room for so many more; pairs with the credit that ReceiveChannels gives. Looks at what it read
-  // the last time, and reads again for the next: mostly nobody waits. False: gave up.
+  // Waits until every ring has room for this many more chunks. Pairs with the credit that ReceiveChannels sends. Each
+  // round tests the value of the last load and starts the next load, since usually there is no wait. Returns whether
+  // there is room; false after a fault.
   __device__ __forceinline__ bool await_room(uint32_t num_chunks) {
     SpinWait spin_wait(wait_context_.team);
     for (;;) {
@@ -96,7 +97,7 @@ class SendChannels {
     }
   }
 
-  // To one of the ranks: the first `num_chunks` of the shares. There must be room.
+  // Sends the first `num_chunks` of the shares to one of the ranks. The ring must have room.
   template <uint32_t kChunks>
   __device__ __forceinline__ void send(int rank, uint32_t num_chunks, const Share (&shares)[kChunks]) {
     const uint64_t first = __shfl_sync(kWholeWarp, sent_, rank);
@@ -111,7 +112,7 @@ class SendChannels {
     if (thread_of_warp() == static_cast<uint32_t>(rank)) sent_ += num_chunks;
   }
 
-  // For the next launch.
+  // Saves the counters for the next launch.
   __device__ __forceinline__ void finish() {
     if (is_used())
       store_relaxed(&wait_context_.counters(static_cast<int>(thread_of_warp()), number_)->chunks_sent, sent_);
@@ -128,7 +129,7 @@ class SendChannels {
   uint64_t taken_ = 0;
 };
 
-// Each batch is polled for before it is waited for, in the same order.
+// Each batch is polled before it is awaited, in the same order.
 class ReceiveChannels {
  public:
   __device__ __forceinline__ ReceiveChannels(const WaitContext& wait_context, uint32_t ranks, uint32_t number)
@@ -141,15 +142,15 @@ class ReceiveChannels {
     polled_ = static_cast<uint32_t>(received_);
   }
 
-  // Asks for the next chunks from one of the ranks, without waiting for the answer.
+  // Starts loading the next chunks from one of the ranks, without waiting for the result.
   template <uint32_t kChunks>
   __device__ __forceinline__ void poll(int rank, uint32_t num_chunks, Share (&shares)[kChunks]) {
-    if (num_chunks == 0) return;  // a warp does not end before its last load
+    if (num_chunks == 0) return;  // a warp ends only after its last load
     load_chunks(ring_of(rank), __shfl_sync(kWholeWarp, polled_, rank), shares);
     if (thread_of_warp() == static_cast<uint32_t>(rank)) polled_ += num_chunks;
   }
 
-  // Until the chunks that were polled for first are in the shares. False: gave up.
+  // Waits until the chunks that were polled first are in the shares. Returns whether they arrived; false after a fault.
   template <uint32_t kChunks>
   __device__ __forceinline__ bool await(int rank, uint32_t num_chunks, Share (&shares)[kChunks]) {
     const uint64_t first = __shfl_sync(kWholeWarp, received_, rank);
@@ -178,7 +179,7 @@ class ReceiveChannels {
     return reinterpret_cast<const std::byte*>(__shfl_sync(kWholeWarp, reinterpret_cast<uint64_t>(ring_), rank));
   }
 
-  // Always as many: loads without conditions stay under way together, and what is too many is not looked at.
+  // Always loads kChunks chunks and ignores superfluous ones: unconditional loads stay in flight together.
   template <uint32_t kChunks>
   __device__ __forceinline__ void load_chunks(const std::byte* ring, uint32_t first, Share (&shares)[kChunks]) const {
     __syncwarp();
@@ -191,7 +192,7 @@ class ReceiveChannels {
   const std::byte* ring_ = nullptr;
   uint64_t* credit_ = nullptr;
   uint64_t received_ = 0;
-  uint32_t polled_ = 0;  // wraps
+  uint32_t polled_ = 0;  // wraps around
 };
 
 }  // namespace axon::kernels::ll128

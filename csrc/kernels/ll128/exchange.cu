@@ -1,8 +1,8 @@
-// Messages over direct links: each is cut in chunks, dealt out over the channels of its link.
+// Messages over direct links. Each is divided into chunks, which are distributed over the channels of its link.
 //
-// Steps: 1. Bytes out a rank: what it sends, 16/15 on the wire. Sending and receiving warps share nothing, so both
-// directions run at once and no order of calls can deadlock. The own message is copied by warps of its own meanwhile.
-// A large point-to-point message is written into the receiver's tensor instead, where that can be reached.
+// Steps: 1. Bytes sent by a rank: those of its messages, 16/15 of that on the wire. Sending and receiving warps share
+// nothing, so both directions run at once and no order of calls can deadlock. Meanwhile other warps copy the rank's
+// message to itself. A large point-to-point message is written into the receiver's tensor instead, if that is mapped.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@ namespace axon::kernels::ll128 {
 namespace {
 
 struct ExchangeArguments {
-  cuda::DeviceDescriptor descriptor;  // those of the message are added to its num_bytes, link by link
+  cuda::DeviceDescriptor descriptor;  // num_bytes is filled in for each link's message
   cuda::TrafficClass traffic;
   When when;
   JobTable jobs;
@@ -24,7 +24,7 @@ struct ExchangeArguments {
   PeerMessages messages[cuda::kMaxTeamRanks];
 };
 
-// Of each message.
+// Returns the header channels of each message.
 __host__ __device__ constexpr uint32_t num_header_channels(cuda::TrafficClass traffic) {
   return traffic == cuda::TrafficClass::kPointToPoint ? 1 : 0;
 }
@@ -46,7 +46,7 @@ __device__ __forceinline__ void copy_own(const PeerMessages& messages, const Job
   }
 }
 
-// The ranks of an all_to_all do not know alike how large it is: peers may have launched a zero-copy kernel.
+// The ranks of an all_to_all do not know of each other how large it is, so peers may have launched a zero-copy kernel.
 __device__ __forceinline__ void control(const cuda::DeviceTeam& team, const ExchangeArguments& call, uint32_t fault) {
   const PeerMessages& messages = call.messages[min(thread_of_warp(), static_cast<uint32_t>(team.num_ranks) - 1)];
   const cuda::DeviceDescriptor to_peer = descriptor_of(call, messages.send_bytes);
@@ -56,7 +56,7 @@ __device__ __forceinline__ void control(const cuda::DeviceTeam& team, const Exch
     zero_copy::vote_to_fall_back(zero_copy::ZeroCopyContext(team, to_peer, epoch));
 }
 
-// Of a message that goes directly if it can. True: this warp has to move its part over LL128.
+// For a message that is zero-copy if possible. Returns whether this warp must move its part over LL128.
 __device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, const ExchangeArguments& call, int peer,
                                               const Job& job) {
   const PeerMessages& messages = call.messages[peer];
@@ -70,7 +70,7 @@ __device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, c
   return false;
 }
 
-// kMayBeZeroCopy: some of its messages, which are point-to-point, go directly if they can.
+// kMayBeZeroCopy: some of its point-to-point messages are zero-copy if possible.
 template <bool kMayBeZeroCopy>
 __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
     ll128_exchange_kernel(const __grid_constant__ cuda::DeviceTeam team,
@@ -168,11 +168,11 @@ Status exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call,
   using namespace ll128;
   const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
   if (may_be_zero_copy && (call.traffic != cuda::TrafficClass::kPointToPoint || call.when != When::kAlways)) {
-    return Status(ErrorCode::kInvalidArgument, "messages that may go directly are point-to-point traffic");
+    return Status(ErrorCode::kInvalidArgument, "messages that may be zero-copy must be point-to-point traffic");
   }
   if (call.sends[team.rank].num_bytes != call.receives[team.rank].num_bytes) {
     return Status(ErrorCode::kInvalidArgument,
-                  "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
+                  "this rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
                       std::to_string(call.receives[team.rank].num_bytes));
   }
   const uint32_t available =

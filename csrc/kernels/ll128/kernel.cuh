@@ -1,7 +1,7 @@
-// What LL128 kernels have in common: a warp finds its job (ll128/launch.hpp), and does it.
+// Code shared by LL128 kernels: a warp finds its job (ll128/launch.hpp) and runs it.
 //
-// Warps wait for warps of other ranks, never for one of their own, and all are resident at once: all make progress, in
-// whatever order they run.
+// Warps wait for warps of other ranks, never for one of their own rank, and all warps are resident at once. So all make
+// progress, in whatever order they run.
 #pragma once
 
 #include "kernels/barrier.cuh"
@@ -13,16 +13,16 @@ namespace axon::kernels::ll128 {
 
 struct Job {
   uint32_t group;
-  uint32_t channel;       // in the group, …
-  uint32_t num_channels;  // … which has so many
+  uint32_t channel;       // in the group
+  uint32_t num_channels;  // of the group
 };
 
-// False: this warp has none. Consecutive jobs go to different blocks, so that each multiprocessor gets some of every
-// group.
+// Returns whether this warp has a job. Consecutive jobs go to different blocks, so that each multiprocessor gets some
+// of every group.
 __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
   const uint32_t number = threadIdx.x / 32 * gridDim.x + blockIdx.x;
   if (number >= jobs.begins[kNumGroups]) return false;
-  uint32_t group = 0;  // the last that begins there or before
+  uint32_t group = 0;  // the last group that begins there or earlier
 #pragma unroll
   for (uint32_t step = kNumGroups / 2; step > 0; step /= 2) {
     if (jobs.begins[group + step] <= number) group += step;
@@ -31,15 +31,15 @@ __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
   return true;
 }
 
-// By all threads of a launch. The zero-copy kernel before it on the stream has written the word; nobody does during
-// this.
+// Called by all threads of a launch. The preceding zero-copy kernel on the stream has written the flag; nothing writes
+// it during this launch.
 __device__ __forceinline__ bool has_work(const cuda::DeviceTeam& team, When when) {
   return when == When::kAlways || load_relaxed(&team.state->must_fall_back) != 0;
 }
 
-// By the control warp of a collective: meets all peers, and counts the epoch, which it returns. `to_peer` and
-// `from_peer` are this thread's peer's; `fault` is the rank's as this launch began. Behind a zero-copy kernel that has
-// fallen back, in the same epoch, all have met.
+// Called by the control warp of a collective. It meets all peers, counts the epoch, and returns it. `to_peer` and
+// `from_peer` belong to this thread's peer. `fault` is the rank's at the start of this launch. After a zero-copy kernel
+// that fell back, in the same epoch, all ranks have met already.
 __device__ __forceinline__ uint32_t meet(const cuda::DeviceTeam& team, uint32_t fault, When when,
                                          const cuda::DeviceDescriptor& to_peer,
                                          const cuda::DeviceDescriptor& from_peer) {
@@ -61,8 +61,8 @@ __device__ __forceinline__ uint32_t meet(const cuda::DeviceTeam& team, uint32_t 
   return epoch;
 }
 
-// One warp's part in sending a message on its link. Each batch's registers take the loads of the batch kBatches further
-// on as soon as it is sent.
+// One warp's part in sending a message on its link. As soon as a batch is sent, its registers receive the loads of the
+// batch kBatches further on.
 class Sender {
  public:
   __device__ __forceinline__ Sender(SendChannels& out, const InputMessage& message, const Job& job)
@@ -92,7 +92,7 @@ class Sender {
   Share shares_[kBatches][kBatchChunks];
 };
 
-// … in receiving one, likewise.
+// One warp's part in receiving a message, with the same use of registers.
 class Receiver {
  public:
   __device__ __forceinline__ Receiver(ReceiveChannels& in, const OutputMessage& message, int peer, const Job& job)

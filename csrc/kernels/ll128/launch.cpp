@@ -11,8 +11,9 @@ constexpr uint32_t kFewestWarpsPerBlock = 4;
 // Over all links (benchmarks/results/kernels_ll128_2xh200.jsonl;
 // docs/adr/0012-send-larger-gpu-messages-as-ll128-lines.md).
 constexpr ChannelLimits kPreferredChannels{.of_short = 192, .of_long = 160};
-// Of a point-to-point message: long ones are written directly, by fewer warps on more multiprocessors. 1 GiB each way
-// between two H100: 338 GB/s by 160 warps, 11 a block; 357 to 358, 5 a block; 364 to 365 by 128, 4 a block.
+// For a point-to-point message. Long ones are zero-copy, by fewer warps on more multiprocessors. For 1 GiB each way
+// between two H100: 338 GB/s by 160 warps, 11 per block; 357 to 358 at 5 per block; 364 to 365 by 128 warps, 4 per
+// block.
 constexpr ChannelLimits kMessageChannels{.of_short = 192, .of_long = 128};
 constexpr size_t kLongBytes = size_t{4} << 20;
 
@@ -44,9 +45,9 @@ Result<cuda::LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_
       wished != 0 ? wished : std::clamp(divide_up(num_jobs, preferred_blocks), kFewestWarpsPerBlock, most);
   const uint32_t num_blocks = divide_up(num_jobs, num_warps);
   if (num_warps > most || num_blocks > kMostBlocks) {
-    return Status(ErrorCode::kInvalidArgument, std::to_string(num_jobs) + " warps, " + std::to_string(num_warps) +
-                                                   " a block: more than " + std::to_string(kMostBlocks) +
-                                                   " blocks or " + std::to_string(most_warps) + " a block");
+    return Status(ErrorCode::kInvalidArgument, std::to_string(num_jobs) + " warps with " + std::to_string(num_warps) +
+                                                   " per block need more than " + std::to_string(kMostBlocks) +
+                                                   " blocks, or exceed " + std::to_string(most_warps) + " per block");
   }
   return cuda::LaunchShape{.num_blocks = static_cast<int>(num_blocks), .num_threads = static_cast<int>(32 * num_warps)};
 }
@@ -54,8 +55,9 @@ Result<cuda::LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_
 static Result<ChannelLimits> choose_channels(uint32_t available, ChannelLimits preferred, Ll128Shape wish) {
   const auto wished = static_cast<uint32_t>(wish.num_channels);
   if (wished > available) {
-    return Status(ErrorCode::kInvalidArgument,
-                  std::to_string(wished) + " channels a link; the team has " + std::to_string(available));
+    return Status(
+        ErrorCode::kInvalidArgument,
+        std::to_string(wished) + " channels per link were requested; the team has " + std::to_string(available));
   }
   if (wished != 0) return ChannelLimits{wished, wished};
   return ChannelLimits{.of_short = std::clamp(preferred.of_short, 1u, available),

@@ -1,4 +1,4 @@
-// A message in user memory, of any alignment and size, as a run of chunks' payloads.
+// A message in user memory, of any alignment and size, as a run of chunk payloads.
 #pragma once
 
 #include "kernels/ll128/warp_chunk.cuh"
@@ -13,7 +13,7 @@ __device__ __forceinline__ void store_bytes(std::byte* address, uint64_t value, 
   }
 }
 
-// Less than a vector; the rest reads as 0.
+// Loads less than a vector; the rest reads as 0.
 __device__ __forceinline__ Vector16 load_partial_vector(const std::byte* address, size_t num_valid) {
   ll::Payload halves[2]{ll::load_unaligned(address, min(num_valid, size_t{8})), {}};
   if (num_valid > 8) halves[1] = ll::load_unaligned(address + 8, num_valid - 8);
@@ -27,15 +27,15 @@ __device__ __forceinline__ void store_partial_vector(std::byte* data, size_t num
   if (offset + 8 < num_bytes) store_bytes(data + offset + 8, vector.high, min(num_bytes - offset - 8, size_t{8}));
 }
 
-// The 16 bytes that begin `shift` bytes into `a`.
+// Returns the 16 bytes that begin `shift` bytes into `a`.
 __device__ __forceinline__ Vector16 shifted(Vector16 a, Vector16 b, uint32_t shift) {
   if (shift >= 8) a = {a.high, b.low}, b.low = b.high;
   const uint32_t bits = shift % 8 * 8;
-  const uint32_t rest = 63 - bits;  // of a shift by one first, since one by 64 is none
+  const uint32_t rest = 63 - bits;  // shift by 1 first, since a shift by 64 is undefined
   return {a.low >> bits | a.high << 1 << rest, a.high >> bits | b.low << 1 << rest};
 }
 
-// Of a chunk that is not whole, or not aligned.
+// Stores to a chunk that is partial or unaligned.
 __device__ __noinline__ inline void store_partial_share(std::byte* data, size_t num_bytes, uint32_t chunk,
                                                         Share share) {
   const uint32_t begin = chunk * kChunkVectors;
@@ -51,9 +51,9 @@ __device__ __forceinline__ uint32_t count_chunks(size_t num_bytes) {
   return static_cast<uint32_t>((num_bytes + cuda::kWarpChunkPayloadBytes - 1) / cuda::kWarpChunkPayloadBytes);
 }
 
-// To be sent. Read in aligned vectors that hold at least a byte of it; their other bytes are dropped, or travel behind
-// the end of the message and are dropped there. What lies behind the last vector reads as that: loads without
-// conditions stay under way together.
+// A message to be sent. It is read in aligned vectors that contain at least one byte of it. Their other bytes are
+// dropped, either here or by the receiver, which ignores bytes beyond the end. Reads beyond the last vector return the
+// last vector: unconditional loads stay in flight together.
 class InputMessage {
  public:
   __device__ __forceinline__ InputMessage(const std::byte* data, size_t num_bytes)
@@ -79,13 +79,13 @@ class InputMessage {
  private:
   __device__ __forceinline__ Vector16 vector(uint32_t index) const { return vectors_[min(index, last_)]; }
 
-  uint32_t shift_;  // of the data behind the first vector's begin
+  uint32_t shift_;  // offset of the data in the first vector
   uint32_t num_chunks_;
   uint32_t last_;
   const Vector16* vectors_;
 };
 
-// To be received. Nothing behind its end is written.
+// A message to be received. Nothing is written beyond its end.
 class OutputMessage {
  public:
   __device__ __forceinline__ OutputMessage(std::byte* data, size_t num_bytes)
@@ -96,7 +96,7 @@ class OutputMessage {
                               : 0) {}
 
   __device__ __forceinline__ uint32_t num_chunks() const { return count_chunks(num_bytes_); }
-  // Whole and aligned.
+  // Returns whether the chunk is whole and aligned.
   __device__ __forceinline__ bool is_whole(uint32_t chunk) const { return chunk < num_whole_chunks_; }
 
   __device__ __forceinline__ void store(uint32_t chunk, const Share& share) const {
@@ -112,8 +112,8 @@ class OutputMessage {
   uint32_t num_whole_chunks_;
 };
 
-// The chunks of a message that one of `num_channels` warps moves: channel, channel + num_channels, …; kChunks at a
-// time.
+// The chunks of a message that one of `num_channels` warps moves: channel, channel + num_channels, …, in batches of
+// kChunks.
 template <uint32_t kChunks>
 class Stride {
  public:
@@ -123,11 +123,11 @@ class Stride {
         num_left_(channel < num_chunks ? (num_chunks - channel + num_channels - 1) / num_channels : 0) {}
 
   __device__ __forceinline__ bool has_more() const { return num_left_ != 0; }
-  // Of this batch: how many, and which is the k-th.
+  // The size of this batch, and the number of its k-th chunk.
   __device__ __forceinline__ uint32_t batch_size() const { return min(kChunks, num_left_); }
   __device__ __forceinline__ uint32_t chunk(uint32_t k) const { return next_ + k * num_channels_; }
   __device__ __forceinline__ void advance() { *this = batches_on(1); }
-  // As it will be then.
+  // Returns the stride as it will be after that many batches.
   __device__ __forceinline__ Stride batches_on(uint32_t num_batches) const {
     Stride later(*this);
     later.next_ += num_batches * kChunks * num_channels_;
@@ -141,7 +141,7 @@ class Stride {
   uint32_t num_left_;
 };
 
-// One batch between a message and registers.
+// Moves one batch between a message and registers.
 template <uint32_t kChunks>
 __device__ __forceinline__ void load(const InputMessage& message, const Stride<kChunks>& stride,
                                      Share (&shares)[kChunks]) {

@@ -1,4 +1,4 @@
-// The two ends of a message over LL128: its header, and its chunks, dealt out over the channels of the link.
+// The two ends of a message over LL128: its header, and its chunks, distributed over the channels of the link.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"
@@ -14,8 +14,8 @@ struct PeerMessages {
   uint32_t receive_tag;
 };
 
-// Before a point-to-point message, on a channel and by a warp of its own: what it is, in thread 0's first vector.
-// False: gave up.
+// Sends the header of a point-to-point message, on a channel and by a warp of its own. Thread 0's first vector holds
+// it. Returns whether it was sent; false after a fault.
 __device__ __forceinline__ bool send_header(const WaitContext& wait_context, int peer, uint32_t tag) {
   SendChannels out(wait_context, 1u << peer, 0);
   Share header[1]{};
@@ -26,7 +26,7 @@ __device__ __forceinline__ bool send_header(const WaitContext& wait_context, int
   return true;
 }
 
-// False: gave up or, for thread 0, it is not what this rank expects.
+// Returns false after a fault or, for thread 0, if the header is not what this rank expects.
 __device__ __forceinline__ bool receive_header(const WaitContext& wait_context, int peer, uint32_t tag) {
   ReceiveChannels in(wait_context, 1u << peer, 0);
   Share header[1];
@@ -46,7 +46,7 @@ __device__ __forceinline__ bool receive_header(const WaitContext& wait_context, 
   return false;
 }
 
-// `part` of the message, on channel `channel`.
+// Sends `part` of the message on channel `channel`.
 __device__ __forceinline__ void send_part(const WaitContext& wait_context, const PeerMessages& messages, int peer,
                                           uint32_t channel, const Job& part) {
   SendChannels out(wait_context, 1u << peer, channel);

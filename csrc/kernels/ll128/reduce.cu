@@ -49,9 +49,9 @@ ReduceArguments arguments_of(cuda::DeviceOperation operation, DataType dtype, Re
           .shard_bytes = {}};
 }
 
-// Each rank for itself: the others may take the other kernel.
+// Each rank decides for itself: the other ranks may use the other kernel.
 bool is_long(const ReduceArguments& call, uint32_t num_channels, Ll128Shape shape) {
-  constexpr uint64_t kChunksOfShort = 2;  // of a channel
+  constexpr uint64_t kChunksOfShort = 2;  // per channel
   const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
   return largest > kChunksOfShort * num_channels * cuda::kWarpChunkPayloadBytes &&
          shape.warps_per_block <= kMostWarpsPerLongReduceBlock;

@@ -1,10 +1,13 @@
-// Reductions over direct links, in one pipeline: every contributor sends shard r of its input to rank r; rank r reduces
-// the parts of each chunk as soon as all are there, in rank order, keeps the total and sends it to every receiver.
+// Reductions over direct links in one pipeline. Every contributor sends shard r of its input to rank r. Rank r reduces
+// the parts of each chunk in rank order, as soon as all have arrived. It keeps the total and sends it to every
+// receiver.
 //
-// Steps: 2 (reduce_scatter: 1). Bytes out a rank: all_reduce 2(n−1)/n·S, 16/15 on the wire. Sources: reduce_scatter +
-// all_gather (Rabenseifner, 2004) over direct links. Totals have channels of their own, behind those of the
-// contributions: senders wait for reducing warps, reducing warps for senders and for the receivers of totals, and these
-// for nobody, so nothing can wait in a circle.
+// Steps: 2 (reduce_scatter: 1). Bytes sent by a rank: all_reduce 2(n−1)/n·S, 16/15 of that on the wire. Source:
+// reduce_scatter + all_gather (Rabenseifner, 2004) over direct links.
+//
+// Totals have channels of their own, numbered after those of the contributions. Senders wait for reducing warps, and
+// reducing warps wait for senders and for the receivers of totals. The receivers wait for no other warp, so there is no
+// circular wait.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"
@@ -15,18 +18,18 @@ namespace axon::kernels::ll128 {
 struct ReduceArguments {
   cuda::DeviceDescriptor descriptor;
   ReducePlan plan;
-  uint32_t contributors;  // a bit a rank: has an input
-  uint32_t receivers;     // gets the totals of all shards
+  uint32_t contributors;  // one bit per rank that has an input
+  uint32_t receivers;     // ranks that get the totals of all shards
   uint32_t first_total_channel;
   When when;
   JobTable jobs;
   const std::byte* inputs[cuda::kMaxTeamRanks];  // shard r of this rank's input
-  std::byte* outputs[cuda::kMaxTeamRanks];       // where the total of shard r goes here; null: nowhere
+  std::byte* outputs[cuda::kMaxTeamRanks];       // destination of the total of shard r; null if not kept here
   uint64_t shard_bytes[cuda::kMaxTeamRanks];
 };
 
-// Kernels for short messages reduce a chunk at a time: less code to fetch before the first is done. Those for long ones
-// take more at once, and the registers for it.
+// Kernels for short messages reduce one chunk at a time, with less code to fetch before the first is done. Kernels for
+// long messages process more at once, and use the registers for it.
 struct ShortReduce {
   static constexpr uint32_t kChunks = 1;
   static constexpr int kWarps = kMostWarpsPerBlock;
@@ -36,7 +39,7 @@ struct LongReduce {
   static constexpr int kWarps = kMostWarpsPerLongReduceBlock;
 };
 
-// The parts of a batch of chunks, reduced.
+// The reduction of the parts of a batch of chunks.
 template <typename Arithmetic, uint32_t kChunks>
 class BatchTotals {
  public:
@@ -68,8 +71,8 @@ class BatchTotals {
   Accumulator<Arithmetic, Vector16> totals_[kChunks][2];
 };
 
-// One warp's part in reducing the own shard. Two loads are under way: of this rank's part of the next batch, and of the
-// peer's part whose turn is next.
+// One warp's part in reducing the rank's own shard. Two loads are in flight: this rank's part of the next batch, and
+// the part of the next peer.
 template <typename Arithmetic, uint32_t kChunks>
 class Reducer {
  public:
@@ -103,7 +106,7 @@ class Reducer {
     if ((contributors_ >> rank_ & 1) != 0) load(input_, stride, own_);
   }
 
-  // All parts of one batch. False: gave up.
+  // Takes all parts of one batch. Returns false after a fault.
   __device__ __forceinline__ bool take_parts() {
     const Stride<kChunks> next = stride_.batches_on(1);
     for (uint32_t left = contributors_; left != 0; left &= left - 1) {
@@ -122,7 +125,7 @@ class Reducer {
     return true;
   }
 
-  // False: gave up.
+  // Returns false after a fault.
   __device__ __forceinline__ bool pass_on() {
     Share totals[kChunks];
     totals_.result(totals);

@@ -1,11 +1,13 @@
-// A broadcast that is handed on: the root cuts the tensor in a shard for each peer and writes each peer's into that
-// peer's tensor; the peer writes it into all others' as it comes.
+// A relayed broadcast. The root divides the tensor into one shard per peer and writes each into that peer's tensor. The
+// peer writes the shard into all other peers' tensors as it arrives.
 //
-// Steps: 2, one pipeline. Bytes out of the root: S; out of a peer: (n−2)/(n−1)·S; into one: S. Source: scatter and
-// all_gather (Barnett et al., 1994), both one-sided. The root's blocks write *stretches* of some spans, to each peer in
-// turns, and count to it how many they have written by now: a fence for a stretch, since it waits for all that its
-// multiprocessor has under way (8 KiB a warp behind a fence each: 3450 µs for 1 GiB between 4 H200). A peer's block
-// waits for the root's that writes its next stretch, and for nobody else, so nobody waits in a circle.
+// Steps: 2, in one pipeline. Bytes sent by the root: S; sent by a peer: (n−2)/(n−1)·S; received by a peer: S. Source:
+// scatter and all_gather (Barnett et al., 1994), both one-sided.
+//
+// The root's blocks write *stretches* of several spans to each peer in turn, and send it the count written so far.
+// There is only one fence per stretch, since a fence waits for everything that its multiprocessor has in flight. (A
+// fence after each 8 KiB of a warp: 3450 µs for 1 GiB between 4 H200.) A peer's block waits only for the root's block
+// that writes its next stretch, so there is no circular wait.
 #include <utility>
 
 #include "kernels/spans.cuh"
@@ -18,11 +20,11 @@ struct ZeroCopyBroadcastArguments {
   ZeroCopyHandshake handshake;
   std::byte* data;
   uint64_t num_bytes;
-  uint64_t shard_bytes;    // but for the last ones
+  uint64_t shard_bytes;    // except for the last shards
   uint32_t stretch_spans;  // the same on all ranks
 };
 
-// Shards are numbered as the root's peers are.
+// Shards are numbered like the root's peers.
 struct Shard {
   uint64_t begin;
   uint64_t num_bytes;
@@ -37,7 +39,7 @@ __device__ __forceinline__ uint64_t count_stretches(const ZeroCopyBroadcastArgum
   return (count_spans(num_bytes) + call.stretch_spans - 1) / call.stretch_spans;
 }
 
-// Stretch s of shard p is the turn s·(n−1) + p; the blocks take turns one after the other.
+// Stretch s of shard p is turn s·(n−1) + p. The blocks take turns in order.
 __device__ __forceinline__ void write_shards(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
                                              const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const auto num_shards = static_cast<uint32_t>(context.team.num_ranks - 1);
@@ -58,7 +60,7 @@ __device__ __forceinline__ void write_shards(const ZeroCopyContext& context, con
   }
 }
 
-// False, for all threads: the root does not come so far.
+// Returns false, for all threads, if the root does not get that far.
 __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const ZeroCopyBroadcastArguments& call,
                                         int root, const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const cuda::DeviceTeam& team = context.team;
@@ -102,7 +104,7 @@ __global__ void __launch_bounds__(kSpanThreads)
   finish(context, call.handshake, action, remotes);
 }
 
-// Every rank but the root tells all the others where its tensor is.
+// Every rank but the root tells all others where its tensor is.
 ZeroCopyBroadcastArguments arguments_of(const cuda::DeviceTeam& team, const BroadcastCall& call,
                                         const BroadcastLocations& locations) {
   constexpr uint32_t kStretchSpans = 2;

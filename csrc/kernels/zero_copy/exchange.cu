@@ -1,9 +1,9 @@
 // Messages written into the receivers' tensors.
 //
-// Steps: 1. Bytes out a rank: what it sends. Each block takes spans of all messages in turns, beginning with the next
-// rank's, so that every rank is written to by all others at once, evenly: peer after peer, they drift until two write
-// to one and nobody to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). The own message
-// is copied by some of the blocks meanwhile.
+// Steps: 1. Bytes sent by a rank: those of its messages. Each block takes spans of all messages in turn, beginning with
+// the next rank's. So all ranks write to each rank evenly at once. Peer after peer, ranks would drift until two write
+// to one rank and none to another (all_gather of 1 GiB by 16 blocks on 4 H200: 2868 µs instead of 2683). Meanwhile some
+// of the blocks copy the rank's message to itself.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,8 +16,8 @@ namespace {
 
 struct ZeroCopyExchangeArguments {
   ZeroCopyHandshake handshake;
-  uint32_t num_own_blocks;  // blocks that copy the own message
-  uint64_t num_spans;       // of the largest one to a peer
+  uint32_t num_own_blocks;  // blocks that copy the rank's message to itself
+  uint64_t num_spans;       // of the largest message to a peer
   std::byte* own_target;
   const std::byte* sources[cuda::kMaxTeamRanks];
 };
@@ -90,11 +90,11 @@ ZeroCopyExchangeArguments arguments_of(const cuda::DeviceTeam& team, const Excha
     arguments.num_spans = std::max(arguments.num_spans, count_spans(send.num_bytes));
   }
   if (call.sends[team.rank].num_bytes != 0 && !is_aligned_16(arguments.own_target)) handshake.is_aligned_16 = 0;
-  handshake.descriptor.num_bytes = largest;  // for reports; what is agreed on is a link's
+  handshake.descriptor.num_bytes = largest;  // for reports; ranks agree per link
   return arguments;
 }
 
-// In proportion to what there is to write, at least one on either side of two or more.
+// In proportion to the bytes written, with at least one block on either side of two or more.
 uint32_t count_own_blocks(const cuda::DeviceTeam& team, const ExchangeCall& call, int num_blocks) {
   const SendBuffer& own = call.sends[team.rank];
   if (own.num_bytes == 0 || own.data == call.receives[team.rank].data) return 0;
@@ -107,11 +107,12 @@ uint32_t count_own_blocks(const cuda::DeviceTeam& team, const ExchangeCall& call
 
 Status check(const cuda::DeviceTeam& team, const ExchangeCall& call) {
   if (call.traffic != cuda::TrafficClass::kCollective) {
-    return Status(ErrorCode::kInvalidArgument, "point-to-point messages go over LL128");
+    return Status(ErrorCode::kInvalidArgument,
+                  "zero-copy exchange does not serve point-to-point messages: use exchange_messages");
   }
   if (call.sends[team.rank].num_bytes == call.receives[team.rank].num_bytes) return Status();
-  return Status(ErrorCode::kInvalidArgument, "a rank sends itself " + std::to_string(call.sends[team.rank].num_bytes) +
-                                                 " bytes but takes " +
+  return Status(ErrorCode::kInvalidArgument, "this rank sends itself " +
+                                                 std::to_string(call.sends[team.rank].num_bytes) + " bytes but takes " +
                                                  std::to_string(call.receives[team.rank].num_bytes));
 }
 
@@ -126,7 +127,7 @@ Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, const Ex
   AXON_TRY(check(team, call));
   Result<int> num_blocks = count_blocks(locations.num_blocks, call.operation, team.num_ranks);
   if (!num_blocks.ok()) return std::move(num_blocks.status());
-  const int grid = std::max(num_blocks.value(), 2);  // one may be for the own message
+  const int grid = std::max(num_blocks.value(), 2);  // one may be for the rank's message to itself
   ZeroCopyExchangeArguments arguments = arguments_of(team, call, locations);
   arguments.num_own_blocks = count_own_blocks(team, call, grid);
   void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};

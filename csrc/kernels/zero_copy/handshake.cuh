@@ -1,28 +1,29 @@
-// How the ranks of a zero-copy kernel meet, agree and part. In packets of the epoch's region, a rank tells each peer
+// How the ranks of a zero-copy kernel meet, vote and finish. In packets of the epoch's region, a rank sends each peer:
 //
-//   what it is about to do        the descriptor, as in every collective
-//   where its tensors are         two IpcLocations: of what the peer reads, of what it writes
-//   whether it agrees             its *vote*: it has heard of all, all agree, and it reaches all that it needs
-//   that it has ended             its *done flags*, one from each block: whether it has done its part
+//   its descriptor                what it is about to do, as in every collective
+//   two IpcLocations              the tensors that the peer reads and writes
+//   its *vote*                    whether all ranks were heard, all agree, and it can access all that it needs
+//   its *done flags*              one from each block: whether the block has done its part
 //
-// Each rank has a grid of its own, as large as vote and done flags tell; the blocks of a rank share out the peer's done
-// flags.
+// Each rank chooses its own grid size and sends it in its vote and done flags. The blocks of a rank divide the peer's
+// done flags among themselves.
 //
-// Block 0 does the first three; every block learns all votes. If all say yes, the ranks move data, each by itself:
-// what it needs has been there since before the launch. If one says no, all fall back, and leave the epoch to the line
-// kernel that comes next. So a rank may launch that one alone where the ranks do not know alike how large an operation
-// is: it says no.
+// Block 0 sends the first three; every block receives all votes. If all vote yes, each rank moves data on its own,
+// since its inputs are complete since before the launch. If one votes no, all fall back and leave the epoch to the
+// LL128 kernel that follows. So a rank may launch only the LL128 kernel, which votes no. This happens if the ranks do
+// not all know how large an operation is.
 //
-// What earlier kernels left in a rank's tensors is in its GPU's memory when this one begins, for all to see: so words
-// need no fence in front of them (nor do the barriers at the start of PyTorch's kernels over symmetric memory).
+// What earlier kernels wrote into a rank's tensors is visible in its GPU's memory when this kernel begins. The
+// locations therefore need no fence before them. (The barriers at the start of PyTorch's kernels over symmetric memory
+// have none either.)
 //
-// A rank that has said yes does not end before the peers' done flags have come, even when it has failed meanwhile:
-// until then they may write into its tensors, which belong to somebody else afterwards. So a rank that has announced
-// itself sends its done flags whatever happens.
+// A rank that voted yes does not end before the peers' done flags have arrived, even if it has failed meanwhile. Until
+// then peers may write into its tensors, whose memory may have another use afterwards. So a rank that has announced
+// itself always sends its done flags.
 //
-// Who has heard all words may read before it has heard the votes, and throws away what it has read if they are not
-// all yes. It may so read what a rank that has failed has given up: that stays mapped for a while
-// (ipc/registrations/imports.hpp), and no address is kept over a wait.
+// A rank that has received all locations may read before it has the votes; it discards what it read if they are not all
+// yes. It may thus read memory that a failed rank has freed. That memory stays mapped for a while
+// (ipc/registrations/imports.hpp), and no address is kept across a wait.
 #pragma once
 
 #include "kernels/barrier.cuh"
@@ -31,24 +32,25 @@
 
 namespace axon::kernels::zero_copy {
 
-// What a block is to do.
+// What a block must do.
 enum class Action : uint32_t {
   kEnd,         // nothing
   kSignalDone,  // send done flags
-  kFallBack,    // … after all ranks have agreed to do nothing
+  kFallBack,    // … after all ranks have agreed to fall back
   kGuard,       // … and wait for those of the peers, which may be moving data
-  kMove,        // … after having moved data
+  kMove,        // … after moving data
 };
 
-// Where this GPU has a peer's tensors mapped.
+// The mappings of a peer's tensors on this GPU.
 struct RemoteTensors {
   std::byte* readable;
   std::byte* writable;
-  uint32_t num_blocks;  // of the peer's kernel; 0: not heard of
+  uint32_t num_blocks;  // of the peer's kernel; 0: not received
 };
 
-// A region's packets in a zero-copy kernel: descriptors, the own one's place keeping the own vote; then two words a
-// rank, a vote a rank, a done flag a block and rank, and likewise how much that block has told of.
+// The packets of a region in a zero-copy kernel. First are the descriptors; the rank's own slot there holds its own
+// vote. Then follow two location packets and one vote per rank, one done flag per block and rank, and the progress per
+// block and rank.
 class ZeroCopyContext : public ll::EpochContext {
  public:
   using EpochContext::EpochContext;
@@ -70,7 +72,7 @@ __device__ __forceinline__ cuda::DeviceDescriptor with_bytes(cuda::DeviceDescrip
   return descriptor;
 }
 
-// What this GPU's table of a peer's segments has where `place` would be.
+// Returns the entry of this GPU's table of a peer's registrations in which `location` would be.
 __device__ __forceinline__ Vector16 load_entry(const cuda::DeviceTeam& team, int peer, cuda::IpcLocation location) {
   const cuda::RegistrationEntry* table = team.registrations[peer];
   static_assert(sizeof(Vector16) == sizeof(cuda::RegistrationEntry));
@@ -78,7 +80,7 @@ __device__ __forceinline__ Vector16 load_entry(const cuda::DeviceTeam& team, int
   return load_vector(reinterpret_cast<const std::byte*>(&table[location.registration % cuda::kRegistrationSlots]));
 }
 
-// Null: not mapped, or off the vectors.
+// Returns null if the location is not mapped, or not aligned to vectors.
 __device__ __forceinline__ std::byte* address_of(cuda::IpcLocation location, Vector16 entry) {
   if (location.registration == 0 || entry.low != location.registration) return nullptr;
   std::byte* address = reinterpret_cast<std::byte*>(entry.high) + location.offset;
@@ -92,13 +94,14 @@ __device__ __forceinline__ bool writes(const ZeroCopyHandshake& handshake, int r
   return (handshake.writes >> rank & 1) != 0;
 }
 
-// Whether all that is needed of a rank is mapped.
+// Returns whether everything needed of a rank is mapped.
 __device__ __forceinline__ bool is_mapped(const ZeroCopyHandshake& handshake, int rank, const RemoteTensors& remote) {
   return (!reads(handshake, rank) || remote.readable != nullptr) &&
          (!writes(handshake, rank) || remote.writable != nullptr);
 }
 
-// By the peer's words; what its tensors hold was there before those. False: not reached.
+// Uses the peer's location packets; its tensors' content is older than these. Returns whether all that is needed is
+// mapped.
 __device__ __forceinline__ bool find_locations(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
                                                int peer, const ll::Payload (&words)[2], RemoteTensors& remote) {
   const auto readable = *reinterpret_cast<const cuda::IpcLocation*>(&words[0]);
@@ -110,11 +113,11 @@ __device__ __forceinline__ bool find_locations(const cuda::DeviceTeam& team, con
   return is_mapped(handshake, peer, remote);
 }
 
-// What a peer has told of itself by now; its words only where it agrees with context.ours, since others do not send
-// any.
+// What a peer has sent about itself so far. Its locations are valid only if its descriptor equals context.ours, since
+// other ranks do not send any.
 struct PeerAnnouncement {
-  bool has_come;  // the descriptor
-  bool is_all;    // … and the words
+  bool has_come;  // the descriptor has arrived
+  bool is_all;    // the locations have arrived, too
   ll::Payload descriptor;
   ll::Payload words[2];
 };
@@ -130,7 +133,7 @@ __device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& conte
           .words = {{first.low, first.high}, {second.low, second.high}}};
 }
 
-// Waits for a peer; false, reported: it has not come, or is at odds.
+// Waits for a peer. Returns false, and reports a fault, if the peer does not arrive or disagrees.
 __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, PeerAnnouncement& told) {
   SpinWait spin_wait(context.team, 0);
   cuda::FaultCode fault = cuda::FaultCode::kNone;
@@ -142,8 +145,8 @@ __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, P
   return agrees(context, peer, fault, told.descriptor);
 }
 
-// By the first warp of block 0, a thread a peer. `reach` of this thread's. What is found is used at once: so nothing is
-// looked up before all have come.
+// Called by the first warp of block 0, with one thread per peer. `remote` belongs to this thread. Addresses are used
+// right after the lookup, so nothing is looked up before all peers have arrived.
 __device__ __forceinline__ Vote decide_vote(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
                                             uint32_t epoch, RemoteTensors& remote) {
   const int peer = static_cast<int>(ll128::thread_of_warp());
@@ -166,8 +169,8 @@ __device__ __forceinline__ Vote decide_vote(const cuda::DeviceTeam& team, const 
   return __all_sync(ll128::kWholeWarp, is_found) && handshake.is_aligned_16 != 0 ? Vote::kYes : Vote::kNo;
 }
 
-// By the first warp of the other blocks, likewise, while block 0 comes to its vote. False: that was there before, or
-// is no yes.
+// The same for the first warp of the other blocks, while block 0 decides its vote. Returns false if that vote was there
+// first or is not yes.
 __device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                                int peer, RemoteTensors& remote) {
   const cuda::DeviceTeam& team = context.team;
@@ -187,7 +190,7 @@ __device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, c
          __all_sync(ll128::kWholeWarp, !needs || find_locations(team, handshake, peer, told.words, remote));
 }
 
-// By the same warp. To the rank's own blocks in any case; to peers only what they may count on.
+// Called by the same warp. The vote always goes to the rank's own blocks, but to peers only if they may rely on it.
 __device__ __forceinline__ void cast_vote(const ZeroCopyContext& context, Vote vote) {
   const cuda::DeviceTeam& team = context.team;
   const int rank = static_cast<int>(ll128::thread_of_warp());
@@ -202,7 +205,7 @@ struct PeerVote {
   uint32_t num_blocks;
 };
 
-// By a thread a rank. Block 0 always gives the own vote; those of the peers may fail to come.
+// Called by one thread per rank. Block 0 always gives the rank's own vote; those of the peers may never arrive.
 __device__ __forceinline__ PeerVote await_vote(const ZeroCopyContext& context, int rank) {
   const cuda::DeviceTeam& team = context.team;
   ll::Receipt<1> receipt{{context.vote(team.rank, rank)}, {}};
@@ -217,7 +220,7 @@ __device__ __forceinline__ PeerVote await_vote(const ZeroCopyContext& context, i
   return {Vote::kUnheard, 0};
 }
 
-// By the first warp of a block, a vote a thread; kYes where there is no rank.
+// Called by the first warp of a block, with one vote per thread; kYes for threads without a rank.
 __device__ __forceinline__ Action choose_action(const ZeroCopyContext& context, Vote vote) {
   const bool all_agree = __all_sync(ll128::kWholeWarp, vote == Vote::kYes);
   const bool one_votes_no = __any_sync(ll128::kWholeWarp, vote == Vote::kNo);
@@ -228,7 +231,7 @@ __device__ __forceinline__ Action choose_action(const ZeroCopyContext& context, 
   return own == Vote::kYes ? Action::kGuard : Action::kSignalDone;
 }
 
-// By one warp of an LL128 kernel that is launched alone, to peers that may have launched a direct one.
+// Called by one warp of an LL128 kernel that is launched alone, for peers that may have launched a zero-copy one.
 __device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context) {
   const cuda::DeviceTeam& team = context.team;
   const int peer = static_cast<int>(ll128::thread_of_warp());
@@ -240,13 +243,14 @@ __device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context
                ll::packet_of({static_cast<uint32_t>(Vote::kNo), kVoteTag}, context.epoch));
 }
 
-// By all threads of a block, first of all: block 0 tells the peers what this rank is about to do, all blocks look for
-// the peers' tensors. True: all are found, and may be read at once, though nothing is certain before agree().
+// Called first, by all threads of a block. Block 0 tells the peers what this rank is about to do, and all blocks look
+// up the peers' tensors. Returns whether all are found. They may then be read at once, though nothing is certain before
+// agree().
 __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                                     RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   __shared__ bool is_all_found;
   const cuda::DeviceTeam& team = context.team;
-  const uint32_t fault = load_relaxed(&team.state->fault);  // beside the epoch
+  const uint32_t fault = load_relaxed(&team.state->fault);  // loaded in parallel with the epoch
   if (blockIdx.x == 0 && is_wipe_due(context.epoch)) {
     wipe_idle_region(context, threadIdx.x, blockDim.x);
     __syncthreads();
@@ -270,8 +274,8 @@ __device__ __forceinline__ bool find_remote_tensors(const ZeroCopyContext& conte
   return is_all_found;
 }
 
-// By the first warp of a block, where not all is well; out of the way of the code that is, since that is fetched as it
-// runs.
+// Called by the first warp of a block if something is wrong. It is kept apart from the normal path, whose code is
+// fetched as it runs.
 __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                                    Vote vote, RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const cuda::DeviceTeam& team = context.team;
@@ -280,12 +284,12 @@ __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& contex
   if (action != Action::kMove) return action;
   bool is_lost = rank < team.num_ranks && !is_mapped(handshake, rank, remotes[rank]);
   if (is_lost) {
-    fence_device();  // what block 0 has found is there by now
+    fence_device();  // what block 0 has found is visible by now
     is_lost = !find_locations(team, handshake, rank, look_at(context, rank).words, remotes[rank]);
   }
   const unsigned lost = __ballot_sync(ll128::kWholeWarp, is_lost);
   if (lost == 0) return action;
-  if (rank == 0)  // a process has ended since
+  if (rank == 0)  // a process has ended meanwhile
     report_fault(team, {.code = cuda::FaultCode::kAborted,
                         .peer = __ffs(static_cast<int>(lost)) - 1,
                         .sequence = context.epoch,
@@ -293,7 +297,7 @@ __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& contex
   return Action::kGuard;
 }
 
-// By all threads of a block. What to do, and where the peers' tensors are in case of kMove.
+// Called by all threads of a block. Returns what to do; for kMove, `remotes` says where the peers' tensors are.
 __device__ __forceinline__ Action agree(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                         RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   __shared__ Action action;
@@ -314,14 +318,15 @@ __device__ __forceinline__ Action agree(const ZeroCopyContext& context, const Ze
   return action;
 }
 
-// By one thread, behind a barrier of its block: what that has written in the peer's memory is there before the peer
-// hears that the block has written so much.
+// Called by one thread after a barrier of its block. What the block wrote in the peer's memory is visible before the
+// peer receives the count.
 __device__ __forceinline__ void tell_progress(const ZeroCopyContext& context, int peer, uint32_t count) {
   fence_system();
   store_packet(context.progress(peer, context.team.rank, blockIdx.x), ll::packet_of({count, 0}, context.epoch));
 }
 
-// By one thread, for all of its block behind a barrier. False, reported: the peer's block does not come so far.
+// Called by one thread for its whole block, after a barrier. Returns false, and reports a fault, if the peer's block
+// does not get that far.
 __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, int peer, uint32_t block,
                                                uint32_t count) {
   const cuda::DeviceTeam& team = context.team;
@@ -337,7 +342,7 @@ __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, i
   return false;
 }
 
-// As if for data of a peer that never comes.
+// Waits like for data of a peer that never arrives.
 __device__ __forceinline__ cuda::FaultCode await_fault(const cuda::DeviceTeam& team, int peer) {
   SpinWait spin_wait(team);
   for (;;) {
@@ -346,7 +351,7 @@ __device__ __forceinline__ cuda::FaultCode await_fault(const cuda::DeviceTeam& t
   }
 }
 
-// Waits for a done flag, though this rank may have failed. False: it does not come.
+// Waits for a done flag; this rank may have failed. Returns whether it arrived.
 __device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, const cuda::LlPacket* done_flag,
                                                 int peer) {
   const cuda::DeviceTeam& team = context.team;
@@ -359,7 +364,8 @@ __device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, 
   return has_come || guard(context, done_flag, peer);
 }
 
-// This block's share of the peer's done flags. A rank that has failed may not know how many there are: the first tells.
+// Waits for this block's share of the peer's done flags. A rank that has failed may not know their number; the first
+// flag says it.
 __device__ __noinline__ inline void await_done_flags(const ZeroCopyContext& context, int peer, uint32_t num_blocks) {
   if (num_blocks == 0) {
     const cuda::LlPacket* first = context.done_flag(context.team.rank, peer, 0);
@@ -371,14 +377,14 @@ __device__ __noinline__ inline void await_done_flags(const ZeroCopyContext& cont
   }
 }
 
-// By block 0: what the LL128 kernel behind this one looks at.
+// Called by block 0. Writes what the LL128 kernel after this one tests.
 __device__ __forceinline__ void record(cuda::TeamState& state, Action action) {
   if (action != Action::kMove && action != Action::kFallBack) return;
   store_relaxed(&state.must_fall_back, action == Action::kFallBack ? 1u : 0u);
   if (action == Action::kMove) store_relaxed(&state.num_zero_copy, load_relaxed(&state.num_zero_copy) + 1);
 }
 
-// By all threads of a block, last of all; whatever they have stored in peers' tensors is complete there.
+// Called last, by all threads of a block. Everything that they have stored in peers' tensors is complete there.
 __device__ __forceinline__ void finish(const ZeroCopyContext& context, const ZeroCopyHandshake& handshake,
                                        Action action, const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
   const cuda::DeviceTeam& team = context.team;
@@ -387,7 +393,7 @@ __device__ __forceinline__ void finish(const ZeroCopyContext& context, const Zer
   if (action == Action::kEnd || threadIdx.x >= 32) return;
   const int peer = static_cast<int>(threadIdx.x);
   if (peer < team.num_ranks && peer != team.rank) {
-    if (handshake.writes != 0) fence_system();  // all that this block has written comes before
+    if (handshake.writes != 0) fence_system();  // follows all writes of this block
     const uint32_t is_done = action == Action::kMove ? kShareDone : 0;
     store_packet(context.done_flag(peer, team.rank, blockIdx.x), ll::packet_of({is_done, gridDim.x}, context.epoch));
     if (action == Action::kMove || action == Action::kGuard) await_done_flags(context, peer, remotes[peer].num_blocks);

@@ -21,8 +21,8 @@ ZeroCopyHandshake handshake_of(cuda::DeviceOperation operation, DataType dtype, 
 
 Result<int> count_blocks(int num_blocks, cuda::DeviceOperation operation, int num_ranks) {
   if (num_blocks < 0 || num_blocks > cuda::kMaxBlocks) {
-    return Status(ErrorCode::kInvalidArgument,
-                  std::to_string(num_blocks) + " blocks; there are up to " + std::to_string(cuda::kMaxBlocks));
+    return Status(ErrorCode::kInvalidArgument, std::to_string(num_blocks) + " blocks were requested, the limit is " +
+                                                   std::to_string(cuda::kMaxBlocks));
   }
   return num_blocks != 0 ? num_blocks : preferred_blocks(operation, Beside::kNothing, num_ranks);
 }
@@ -35,11 +35,11 @@ Status load_kernels() {
   return cuda::load(broadcast_kernel_address());
 }
 
-// All_reduce, whose ranks send as much as they fetch, gains by more than fill the links, up to 3 %; the other
-// reductions do not (benchmarks/results/kernels_zero_copy_2xh200.jsonl). Of exchanges between two, half of 16 blocks write as fast
-// as the links take it, half copy the own message; in a broadcast there is none. To several peers twice as many do
-// (kernels_zero_copy_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks, 2683 by 16), of a broadcast 48 and of reduce_scatter
-// 24 (kernels_zero_copy_4xh100.jsonl).
+// The ranks of all_reduce send as much as they read. It gains up to 3 % from more blocks than fill the links; the other
+// reductions do not (benchmarks/results/kernels_zero_copy_2xh200.jsonl). In an exchange between two ranks, half of 16
+// blocks write as fast as the links allow, and half copy the rank's own message. A broadcast has no own message. To
+// several peers, twice as many blocks write (kernels_zero_copy_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks,
+// 2683 by 16). A broadcast uses 48 and reduce_scatter 24 (kernels_zero_copy_4xh100.jsonl).
 int preferred_blocks(cuda::DeviceOperation operation, Beside beside, int num_ranks) noexcept {
   const bool is_alone = beside == Beside::kNothing;
   const bool are_two = num_ranks == 2;

@@ -1,16 +1,16 @@
-// The two ends of a point-to-point message that is written straight into the receiver's tensor, if that can be.
+// The two ends of a point-to-point message that is written directly into the receiver's tensor, if possible.
 //
-// The receiver *offers* its tensor to the sender: where it is, and which message it expects. One warp of the sender
-// leads: it sends the header, as before every message, compares the offer with what it has, looks the place up,
-// *claims* the offer, and tells its rank's other warps where to write. The last of them that is through tells the
-// receiver. Where the place is not mapped, or an address is off the vectors, the leading warp says so instead, and the
-// other warps of both ranks move the message over LL128. A receiver waits for header and outcome both, so whatever the
-// sender has launched instead of this is seen.
+// The receiver *offers* its tensor to the sender: the tensor's location, and which message it expects. One warp of the
+// sender leads. It sends the header, as before every message, compares the offer with its own message, and looks up the
+// location. It then *claims* the offer and tells its rank's other warps where to write. The last warp to finish tells
+// the receiver. If the location is not mapped, or an address is not aligned to vectors, the leading warp sends
+// kFallBack instead. Then the other warps of both ranks move the message over LL128. A receiver waits for both header
+// and outcome, so a mismatch with whatever the sender has launched is always seen.
 //
-// Whether an offer holds is decided in one word of the sender's slice, which either side exchanges once, the sender to
-// claim, a receiver to withdraw when it gives up: whoever comes second finds what the first has left. A sender that
-// comes second writes nothing; a receiver that does waits for the outcome, though it has failed, since until then its
-// tensor is written to. A sender that has claimed an offer writes all and tells so, whatever happens meanwhile.
+// One flag in the sender's slice decides whether an offer is valid. Each side exchanges it once: the sender to claim
+// the offer, a receiver to withdraw it when it gives up. The second side finds what the first has left. A sender that
+// comes second writes nothing. A receiver that comes second waits for the outcome even though it has failed, since its
+// tensor is written to until then. A sender that has claimed an offer always writes everything and sends the outcome.
 #pragma once
 
 #include "kernels/ll128/point_to_point.cuh"
@@ -19,11 +19,11 @@
 
 namespace axon::kernels::zero_copy {
 
-// What the leading warp tells the others of its rank; else an address, which is even.
+// What the leading warp tells the other warps of its rank. Other values are an address, which is even.
 inline constexpr uint64_t kByLl128 = 0;
-inline constexpr uint64_t kNowhere = 1;  // it has given up
+inline constexpr uint64_t kNowhere = 1;  // the leading warp has given up
 
-// In the block of `owner`, with `peer`.
+// In the slice of `owner`, with `peer`.
 __device__ __forceinline__ cuda::Rendezvous& rendezvous(const cuda::DeviceTeam& team, int owner, int peer) {
   return reinterpret_cast<cuda::Rendezvous*>(team.slices[owner] + team.layout.rendezvous)[peer];
 }
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint32_t next_message(const cuda::MessageCount& count
   return load_relaxed(&count.number) + 1;
 }
 
-// By one thread of each of the `num_warps` that have called next_message(). True: the last.
+// Called by one thread of each of the `num_warps` that have called next_message(). Returns whether it is the last.
 __device__ __forceinline__ bool leave_message(cuda::MessageCount& count, uint32_t number, uint32_t num_warps) {
   if (atomicAdd(&count.num_left, 1u) + 1 != num_warps) return false;
   store_relaxed(&count.num_left, 0u);
@@ -45,8 +45,8 @@ __device__ __forceinline__ void tell_outcome(const ll::EpochContext& context, in
                ll::packet_of({static_cast<uint32_t>(outcome), 0}, context.epoch));
 }
 
-// Whether the other side had decided before, as it does. Relaxed: what the exchanges decide is whether stores follow at
-// all. A receiver's is on the sender's GPU, over NVLink, which lines need anyway.
+// Returns whether the other side had decided before. Relaxed: the exchanges only decide whether stores follow at all. A
+// receiver's exchange goes to the sender's GPU over NVLink, which LL128 lines need anyway.
 __device__ __forceinline__ bool decide(cuda::Rendezvous& of_sender, uint32_t number, Claim ours, Claim theirs) {
   const auto word = [number](Claim claim) {
     return static_cast<unsigned long long>(number) << 32 | static_cast<uint32_t>(claim);
@@ -54,7 +54,7 @@ __device__ __forceinline__ bool decide(cuda::Rendezvous& of_sender, uint32_t num
   return atomicExch_system(reinterpret_cast<unsigned long long*>(&of_sender.claim), word(ours)) == word(theirs);
 }
 
-// By thread 0 of the sender's leading warp.
+// Called by thread 0 of the sender's leading warp.
 __device__ __noinline__ inline uint64_t choose_target(const ll::EpochContext& context,
                                                       const ll128::PeerMessages& messages, int peer) {
   const cuda::DeviceTeam& team = context.team;
@@ -65,8 +65,8 @@ __device__ __noinline__ inline uint64_t choose_target(const ll::EpochContext& co
   const bool fits = is_same(context.ours, theirs) && tag.low == messages.send_tag;
   if (fault == cuda::FaultCode::kNone && !fits) fault = cuda::FaultCode::kMismatch;
   if (fault == cuda::FaultCode::kNone) {
-    (void)load_acquire(&own.offer[0]);  // what the receiver's kernels did to its tensor comes first
-    fence_device();                     // … for this rank's other warps, too
+    (void)load_acquire(&own.offer[0]);  // orders it after what the receiver's kernels did to its tensor
+    fence_device();                     // … also for this rank's other warps
     const auto to = *reinterpret_cast<const cuda::IpcLocation*>(&location);
     std::byte* target =
         ll::is_aligned(messages.send, kVectorBytes) ? address_of(to, load_entry(team, peer, to)) : nullptr;
@@ -85,17 +85,17 @@ __device__ __noinline__ inline uint64_t choose_target(const ll::EpochContext& co
   return kNowhere;
 }
 
-// By each warp of the sender, last of all but for lines.
+// Called by each warp of the sender, at its end unless it sends over LL128.
 __device__ __forceinline__ void finish_sending(const ll::EpochContext& context, int peer, uint64_t target,
                                                uint32_t num_warps) {
   const cuda::DeviceTeam& team = context.team;
   const bool is_written = target != kByLl128 && target != kNowhere;
-  if (is_written) fence_system();  // what this thread has written comes before
+  if (is_written) fence_system();  // follows what this thread has written
   __syncwarp();
   if (ll128::thread_of_warp() != 0) return;
   const bool is_last = leave_message(rendezvous(team, team.rank, peer).sent, context.epoch, num_warps);
   if (!is_last || !is_written) return;
-  fence_system();  // … and what the other warps have
+  fence_system();  // … and what the other warps have written
   tell_outcome(context, peer, Outcome::kWritten);
   atomicAdd(&team.state->num_zero_copy_messages, 1u);
 }
@@ -114,10 +114,10 @@ __device__ __forceinline__ void lead_sending(const ll128::WaitContext& wait_cont
   finish_sending(context, peer, __shfl_sync(ll128::kWholeWarp, target, 0), num_warps);
 }
 
-// One warp's part of a message that begins at a vector. Chunks go around the warps.
+// One warp's part of a message that begins at a vector boundary. Chunks are distributed over the warps in turn.
 __device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, std::byte* target,
                                            const ll128::Job& part) {
-  constexpr uint32_t kInFlight = 16;  // vectors a thread
+  constexpr uint32_t kInFlight = 16;  // vectors per thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
   const uint64_t num_vectors = messages.send_bytes / kVectorBytes;
   const auto* from = reinterpret_cast<const uint4*>(messages.send);
@@ -140,7 +140,8 @@ __device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, 
                               ll128::load_partial_vector(messages.send + num_whole, num_rest));
 }
 
-// By the sender's other warps, of which channel 1 has the first part. True: it is to go over LL128, nothing of it has.
+// Called by the sender's other warps, of which channel 1 has the first part. Returns whether the message must go over
+// LL128; then none of it has been written.
 __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_context,
                                                const ll128::PeerMessages& messages, int peer, const ll128::Job& job) {
   cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);
@@ -149,9 +150,9 @@ __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_co
   if (ll128::thread_of_warp() == 0) {
     ll::Receipt<1> told{{&own.target}, {}};
     while (told.await(context, wait_context.team.rank) != cuda::FaultCode::kNone)
-      continue;  // the leading warp tells in any case
+      continue;  // the leading warp always sets the target
     target = *reinterpret_cast<const uint64_t*>(&told.payloads[0]);
-    (void)load_acquire(&own.target);  // as for the leading warp
+    (void)load_acquire(&own.target);  // for the same reason as in the leading warp
   }
   target = __shfl_sync(ll128::kWholeWarp, target, 0);
   __syncwarp();
@@ -162,7 +163,7 @@ __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_co
   return target == kByLl128;
 }
 
-// By one thread: what the sender's leading warp waits for.
+// Called by one thread. Writes what the sender's leading warp waits for.
 __device__ __forceinline__ void offer(const ll::EpochContext& context, int sender, cuda::IpcLocation location,
                                       uint32_t tag) {
   cuda::LlPacket* packets = rendezvous(context.team, sender, context.team.rank).offer;
@@ -171,7 +172,7 @@ __device__ __forceinline__ void offer(const ll::EpochContext& context, int sende
   store_packet(packets + 2, ll::packet_of({tag, 0}, context.epoch));
 }
 
-// By one thread. Nothing, if it has not come; this rank has a fault then.
+// Called by one thread. Returns Outcome{} if the outcome did not arrive; this rank then has a fault.
 __device__ __noinline__ inline Outcome await_outcome(const ll::EpochContext& context, int sender, uint32_t tag) {
   const cuda::DeviceTeam& team = context.team;
   ll::Receipt<1> outcome{{&rendezvous(team, team.rank, sender).outcome}, {}};
@@ -198,12 +199,12 @@ __device__ __forceinline__ void lead_receiving(const ll128::WaitContext& wait_co
         decide(rendezvous(team, peer, team.rank), context.epoch, Claim::kWithdrawn, Claim::kClaimed)) {
       (void)guard(context, &rendezvous(context.team, context.team.rank, peer).outcome, peer);
     }
-    (void)load_acquire(&own.outcome);  // what the sender has written is there
+    (void)load_acquire(&own.outcome);  // what the sender has written is visible
   }
   if (ll128::thread_of_warp() == 0) (void)leave_message(own.received, context.epoch, num_warps);
 }
 
-// By the receiver's other warps. True: it comes over LL128.
+// Called by the receiver's other warps. Returns whether the message comes over LL128.
 __device__ __forceinline__ bool receives_by_ll128(const ll128::WaitContext& wait_context,
                                                   const ll128::PeerMessages& messages, int peer, uint32_t num_warps) {
   cuda::Rendezvous& own = rendezvous(wait_context.team, wait_context.team.rank, peer);

@@ -9,10 +9,11 @@
 namespace axon::kernels::zero_copy {
 namespace {
 
-constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  // of a block
+constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  // per block
 
-// Several vectors a thread, since a chunk costs as much as some hundred instructions; as long as those of all ranks
-// fit together. Where totals stay, half as much is faster up to 32 MiB (benchmarks/results/kernels_zero_copy_2xh200.jsonl).
+// Several vectors per thread, since a chunk costs as much as some hundred instructions, provided that the chunks of all
+// ranks fit together. Where totals stay, half as much is faster up to 32 MiB
+// (benchmarks/results/kernels_zero_copy_2xh200.jsonl).
 uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
   constexpr uint32_t kMostStageBytes = kMostZeroCopySharedBytes / kNumStages;
   constexpr uint32_t kShortest = 256, kStep = 512;
@@ -99,7 +100,8 @@ Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& cal
   ZeroCopyHandshake handshake =
       handshake_of(cuda::DeviceOperation::kReduceScatter, call.dtype, call.reduction, cuda::kNoRoot);
   const SendBuffer& own = call.inputs[team.rank];
-  const auto ranks = static_cast<uint64_t>(team.num_ranks);  // times a shard is the input, unless shards are uneven
+  const auto ranks =
+      static_cast<uint64_t>(team.num_ranks);  // times a shard equals the input, unless shards are unequal
   for (int rank = 0; rank < team.num_ranks; ++rank) {
     handshake.links[rank] = {.readable = locations.inputs[rank],
                              .writable = {},

@@ -1,10 +1,10 @@
-// Reductions that read the peers' inputs and write the peers' outputs: rank r takes shard r of all inputs, reduces it
+// Reductions that read the peers' inputs and write the peers' outputs. Rank r reads shard r of all inputs, reduces it
 // in rank order and stores the total wherever it belongs.
 //
-// Steps: 1. Bytes in a rank: (n−1)/n·S; out, for all_reduce, as many. Sources: reduce_scatter + all_gather
-// (Rabenseifner, 2004), both one-sided. A warp has a ring of stages in shared memory; bulk copies fill them with a
-// chunk of each input, the warp reduces these in place, bulk copies take the totals away. So few multiprocessors keep
-// the links busy.
+// Steps: 1. Bytes received by a rank: (n−1)/n·S; for all_reduce it sends as many. Source: reduce_scatter + all_gather
+// (Rabenseifner, 2004), both one-sided. Each warp has a ring of stages in shared memory. Bulk copies fill a stage with
+// a chunk of each input, the warp reduces these in place, and bulk copies store the totals. So few multiprocessors can
+// saturate the links.
 #pragma once
 
 #include "kernels/bulk_copy.cuh"
@@ -20,14 +20,14 @@ inline constexpr uint32_t kZeroCopyReduceStages = 3;
 struct ZeroCopyReduceArguments {
   ZeroCopyHandshake handshake;
   ReducePlan plan;
-  const std::byte* input;  // the own shard of the own input
-  std::byte* output;       // … of the own output; null: the total does not stay here
+  const std::byte* input;  // the rank's own shard of its own input
+  std::byte* output;       // … of its own output; null if the total is not kept here
   uint64_t shard_bytes;
-  uint32_t chunk_bytes;  // of each input, a stage
+  uint32_t chunk_bytes;  // of each input, per stage
 };
 
-// One warp's part: chunks first, first + step, … What belongs to rank r is in thread r. Loads may begin before it is
-// certain that all ranks agree, since nobody notices them.
+// One warp's part: chunks first, first + step, … Thread r holds the state for rank r. Loads may begin before it is
+// certain that all ranks agree, since loads have no side effects.
 template <typename Arithmetic>
 class ZeroCopyReducer {
  public:
@@ -47,10 +47,10 @@ class ZeroCopyReducer {
     }
   }
 
-  // Loads all stages but one.
+  // Starts loading all stages but one.
   __device__ __forceinline__ void begin(const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
     if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : remotes[thread_].readable;
-    fence_proxy();  // the barriers and the tensors
+    fence_proxy();  // for the barriers and the tensors
     __syncwarp();
     for (uint32_t stage = 0; stage < kBegun; ++stage) load(first_ + stage * step_, stage);
   }
@@ -59,7 +59,7 @@ class ZeroCopyReducer {
     if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : remotes[thread_].writable;
     uint32_t number = 0;
     for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
-      await_store_reads();  // from the stage before, which is to be loaded again
+      await_store_reads();  // from the previous stage, which is loaded again next
       __syncwarp();
       load(chunk + kBegun * step_, (number + kBegun) % kZeroCopyReduceStages);
       const uint32_t stage = number % kZeroCopyReduceStages;
@@ -70,7 +70,7 @@ class ZeroCopyReducer {
     fence_proxy();
   }
 
-  // Instead: loads that have begun end, for nothing.
+  // Called instead of run(): waits for loads that have begun, and discards them.
   __device__ __forceinline__ void abandon() {
     for (uint32_t stage = 0; stage < kBegun; ++stage) {
       if (first_ + stage * step_ < num_chunks_) barriers_[stage].await(0);
@@ -80,7 +80,7 @@ class ZeroCopyReducer {
  private:
   static constexpr uint32_t kBegun = kZeroCopyReduceStages - 1;
 
-  // Rank's chunk in a stage; that of rank 0 becomes the total.
+  // Returns the chunk of `rank` in a stage. That of rank 0 becomes the total.
   __device__ __forceinline__ std::byte* part_of(uint32_t stage, uint32_t rank) const {
     return stages_ + (stage * num_ranks_ + rank) * call_.chunk_bytes;
   }
@@ -90,7 +90,7 @@ class ZeroCopyReducer {
     return static_cast<uint32_t>(min(uint64_t{call_.chunk_bytes}, call_.shard_bytes - offset_of(chunk)));
   }
 
-  // All but the vector that the shard's end cuts.
+  // Loads all but the partial vector at the shard's end.
   __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) const {
     if (chunk >= num_chunks_) return;
     const uint32_t num_whole = bytes_of(chunk) / kVectorBytes * kVectorBytes;
@@ -100,7 +100,7 @@ class ZeroCopyReducer {
     begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_whole, barriers_[stage]);
   }
 
-  // Reduces a chunk that has come, and passes the total on.
+  // Reduces a chunk that has arrived, and stores the total.
   __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
     const uint32_t num_bytes = bytes_of(chunk);
     const uint32_t num_rest = num_bytes % kVectorBytes, num_whole = num_bytes - num_rest;
@@ -123,8 +123,8 @@ class ZeroCopyReducer {
     close_store_group();
   }
 
-  // kWide vectors a thread at a time, so that their loads do not wait for each other's sums. Behind the end the first
-  // one is taken again.
+  // Processes kWide vectors per thread at a time, so that their loads do not wait for each other's sums. Beyond the
+  // end, the first vector is processed again.
   __device__ __forceinline__ void reduce(Vector16* parts, uint32_t num_vectors) const {
     constexpr uint32_t kWide = 4;
     const uint32_t stride = call_.chunk_bytes / kVectorBytes;
