@@ -14,7 +14,8 @@ namespace axon::cuda {
 Result<Allocation> allocation_at(uint64_t address) {
   Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
-  // The driver writes as many bytes as an attribute's type has: zeros, or the default, where there is no allocation.
+  // The driver writes as many bytes as an attribute's type has. They are zeros or the default if there is no
+  // allocation.
   uint64_t id = 0, handle_types = 0;
   uint64_t is_legacy = 0;
   int device = -1;
@@ -24,7 +25,7 @@ Result<Allocation> allocation_at(uint64_t address) {
   void* values[] = {&id, &handle_types, &is_legacy, &device};
   AXON_DRIVER_TRY(driver.value(), pointer_get_attributes(std::size(values), attributes, values, address));
   if (id == 0) return Allocation{};
-  // Of one mapping; the attributes RANGE_START_ADDR and RANGE_SIZE tell of all that are mapped side by side.
+  // The range of one mapping. The attributes RANGE_START_ADDR and RANGE_SIZE describe all contiguous mappings together.
   CUdeviceptr base = 0;
   size_t num_bytes = 0;
   AXON_DRIVER_TRY(driver.value(), mem_get_address_range(&base, &num_bytes, address));

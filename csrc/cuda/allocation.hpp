@@ -1,8 +1,10 @@
-// What the driver knows about device memory that others have allocated, and how it is given to other processes.
+// What the driver knows about device memory that other code has allocated, and how to share it with other processes.
 //
-//   Result<Allocation> found = allocation_at(address);   // of torch's allocator, say
-//   Result<FileDescriptor> shared = share(found.value());         // SharedRun maps it elsewhere
-//   Result<LegacyHandle> handle = legacy_handle_of(found.value());   // LegacyMemory does
+//   Result<Allocation> found = allocation_at(address);               // memory of torch's allocator, for example
+//   Result<FileDescriptor> shared = share(found.value());            // another process maps it by SharedRun
+//   Result<LegacyHandle> handle = legacy_handle_of(found.value());   // another process maps it by LegacyMemory
+//
+// Thread-safe. An Allocation owns nothing; a LegacyMemory owns its mapping.
 #pragma once
 
 #include <array>
@@ -14,32 +16,32 @@
 
 namespace axon::cuda {
 
-// One cudaMalloc, or one mapping of memory that cuMemCreate made.
+// One cudaMalloc, or one mapping of memory created by cuMemCreate.
 struct Allocation {
-  uint64_t id = 0;    // of no other one of this process, before or after; 0: nothing is allocated there
+  uint64_t id = 0;    // never used again in this process; 0: no allocation at this address
   uint64_t base = 0;  // its first address
   uint64_t num_bytes = 0;
   int device = -1;
-  bool has_descriptors = false;    // made to be shared by file descriptors
-  bool has_legacy_handle = false;  // says the driver; of expandable segments wrongly
+  bool has_descriptors = false;    // created for sharing by file descriptors
+  bool has_legacy_handle = false;  // as the driver says; wrong for expandable segments
 };
 
 Result<Allocation> allocation_at(uint64_t address);
 
-// Keeps the memory, whatever becomes of the allocation.
+// The descriptor keeps the memory, even after the allocation is freed.
 Result<FileDescriptor> share(const Allocation& allocation);
 
 using LegacyHandle = std::array<std::byte, 64>;
 Result<LegacyHandle> legacy_handle_of(const Allocation& allocation);
 
-// What another process allocated by cudaMalloc.
+// Memory that another process allocated by cudaMalloc.
 class LegacyMemory {
  public:
-  // For kernels of `device`. Fails while an allocation that was freed since is still mapped where this one lies.
+  // Maps it for kernels of `device`. Fails while a freed allocation is still mapped at the same address.
   static Result<LegacyMemory> open(int device, const LegacyHandle& handle);
   LegacyMemory(LegacyMemory&& other) noexcept;
   LegacyMemory& operator=(LegacyMemory&& other) noexcept;
-  // Waits for all kernels of the device, whosever they are; meanwhile nobody launches there (measured:
+  // Waits for all kernels of the device, of whatever code. Meanwhile all launches on the device block (measured:
   // cudaIpcCloseMemHandle beside a spinning kernel).
   ~LegacyMemory();
 
@@ -49,7 +51,7 @@ class LegacyMemory {
   LegacyMemory(int device, std::byte* data) noexcept : device_(device), data_(data) {}
 
   int device_;
-  std::byte* data_;  // null: moved away
+  std::byte* data_;  // null after a move
 };
 
 }  // namespace axon::cuda

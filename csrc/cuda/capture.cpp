@@ -11,7 +11,7 @@ namespace axon::cuda {
 
 Result<uint64_t> capture_of(StreamView stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long id = 0;  // CUDA's type
+  unsigned long long id = 0;  // the type that CUDA requires
   AXON_CUDA_TRY(cudaStreamGetCaptureInfo(stream.get(), &status, &id));
   return uint64_t{status == cudaStreamCaptureStatusActive ? id : 0};
 }
@@ -31,15 +31,15 @@ Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
   cudaUserObject_t object = nullptr;
   AXON_CUDA_TRY(cudaUserObjectCreate(
       &object, owned.get(), [](void* data) { delete static_cast<Kept*>(data); }, 1, cudaUserObjectNoDestructorSync));
-  (void)owned.release();  // to the object
+  (void)owned.release();  // now owned by the CUDA user object
   const cudaError_t error = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
   if (error == cudaSuccess) return Status();
   (void)cudaUserObjectRelease(object, 1);
   return cuda_failure(error, "cudaGraphRetainUserObject");
 }
 
-// The driver's own call: the runtime's first makes a context on the thread's device, which is GPU 0 for a thread that
-// has chosen none yet.
+// Uses the driver's call, since the runtime's call first creates a context on the thread's device. That is GPU 0 for a
+// thread that has not chosen a device yet.
 static bool exchange_mode(CUstreamCaptureMode& mode) noexcept {
   const Result<const CudaDriver*> driver = load_driver();
   return driver.ok() && driver.value()->thread_exchange_stream_capture_mode(&mode) == CUDA_SUCCESS;

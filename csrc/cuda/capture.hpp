@@ -1,4 +1,4 @@
-// Capture into CUDA graphs: who captures, and how to call CUDA beside it.
+// Capture into CUDA graphs: which capture a stream is part of, and how to call CUDA during one.
 #pragma once
 
 #include <cuda.h>
@@ -11,18 +11,18 @@
 
 namespace axon::cuda {
 
-// Which capture the stream takes part in, a number unique in the process; 0: none. Fails for the legacy default stream
-// while a blocking stream captures.
+// Returns the number of the capture that the stream is part of, unique in the process, or 0. Fails for the legacy
+// default stream while a blocking stream is under capture.
 Result<uint64_t> capture_of(StreamView stream);
 
 Result<bool> is_capturing(StreamView stream);
 
-// The graph that the stream is being captured into, and whatever is instantiated from it, keep this until they are gone
-// and no launch of them runs. It is let go on a thread of CUDA's, so its destruction must not call CUDA.
+// The graph that the stream is captured into, and every instance of it, keep this object. They release it when they are
+// destroyed and no launch of them runs. A CUDA thread releases it, so its destructor must not call CUDA.
 Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept);
 
-// In its scope this thread may allocate, map and synchronise although somebody captures in global mode, as torch does:
-// such calls would fail and spoil the capture. Makes no context.
+// In its scope this thread may allocate, map and synchronise during captures in global mode, which torch uses. Without
+// it, such calls fail and invalidate the capture. Creates no context.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept;
@@ -31,7 +31,7 @@ class RelaxedCapture {
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's other one, while this lives
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's former mode while this object lives
   const bool is_relaxed_;
 };
 

@@ -57,12 +57,12 @@ Result<std::string> pci_bus_id_of(int device) {
   return std::string(text);
 }
 
-// A failure here shows at the next call on the device, which the caller checks.
+// A failure here appears at the next call on the device, which the caller checks.
 DeviceGuard::DeviceGuard(int device) noexcept : former_(current_device()), changed_(former_ != device) {
   (void)cudaSetDevice(device);  // a thread that has not called CUDA yet has a device, but no context
 }
 
-// Making a device current makes a context on it: hundreds of MB on GPU 0 for every process of the host.
+// Making a device current creates a context on it: hundreds of MB on GPU 0 for every process of the host.
 static bool has_context(int device) noexcept {
   const Result<const CudaDriver*> driver = load_driver();
   unsigned flags = 0;

@@ -1,7 +1,7 @@
-// Devices of this process: how many, which is current, who can reach whom.
+// Devices of this process: their number, the current one, and peer access.
 //
-// The runtime is linked statically and opens the driver when first called, so all this links and loads on a machine
-// without CUDA, where num_devices() is 0.
+// The runtime is linked statically and opens the driver at its first call. So this code links and loads on a machine
+// without CUDA, where num_devices() is 0. Stateless; the current device belongs to the calling thread.
 #pragma once
 
 #include <array>
@@ -13,22 +13,22 @@
 namespace axon::cuda {
 
 int num_devices() noexcept;
-// Of this thread; 0 where there is none.
+// The current device of this thread, or 0 if there is none.
 int current_device() noexcept;
 
-// Whether kernels and copies on `device` can use memory of `peer`, another one.
+// Returns whether kernels and copies on `device` can use memory of `peer`, a different device.
 bool can_access(int device, int peer) noexcept;
-// Lets kernels on `device` use memory of `peer`; fine to repeat, and for a device and itself.
+// Enables kernels on `device` to use memory of `peer`. May be repeated, and may be called with one device twice.
 Status enable_peer_access(int device, int peer);
 
-// The same in all processes and containers, whatever CUDA_VISIBLE_DEVICES says.
+// The same in all processes and containers, whatever CUDA_VISIBLE_DEVICES is.
 using DeviceUuid = std::array<uint8_t, 16>;
 Result<DeviceUuid> uuid_of(int device);
 // "0000:1b:00.0"
 Result<std::string> pci_bus_id_of(int device);
 
-// Makes `device` and its context current for this thread, and the former device again at the end of the scope: unless
-// the process has no context there, since that would make one.
+// Makes `device` and its context current for this thread, and restores the former device at the end of the scope. It
+// does not restore a device on which the process has no context, since that would create one.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) noexcept;

@@ -1,25 +1,27 @@
-// What host and kernels share: plain structs, no CUDA header, so that code built without CUDA can include it.
+// Types shared by host and kernels: plain structs without CUDA headers, so that code built without CUDA can include
+// them.
 //
 // Each rank of a team owns a *slice* of device memory that all ranks map. Its layout is a pure function of the number
-// of ranks and the size, the same everywhere, so a peer's ring or packet is at `slices[peer]` + offset. A slice is all
-// zeros before its first use. Two protocols, both with the readiness in the data, without fences:
+// of ranks and the size, the same on all ranks. So a peer's ring or packet is at `slices[peer]` + offset. A slice is
+// zero-initialised before its first use. There are two protocols, both with readiness flags in the data and without
+// fences:
 //
-// *Packets*, for small messages: 16 bytes that carry 8 bytes of data and the epoch twice, once in each half, because 8
-// bytes is what the hardware stores as one. There are two regions of `region_packets`, used in turn by the parity of
-// the epoch. A rank enters epoch e + 1 only after every peer has entered e, so nobody still reads what e + 1
-// overwrites. Packets 0 … num_ranks−1 of a region hold the peers' descriptors, for collectives over LL128 too; the rest
-// is laid out by each operation.
+// The *LL protocol* is for small messages. An LL packet has 16 bytes: 8 bytes of data and the epoch twice, once in each
+// half, because the hardware stores 8 bytes atomically. There are two regions of `region_packets`, selected by the
+// parity of the epoch. A rank enters epoch e + 1 only after every peer has entered e, so no rank still reads what e + 1
+// overwrites. Packets 0 … num_ranks−1 of a region hold the peers' descriptors, also for collectives over LL128. Each
+// operation defines the layout of the rest.
 //
-// *Lines*, for the others: 128 bytes, 120 of data and the sequence number, stored as one by 8 threads of a warp. A warp
-// stores 8 lines, a *warp chunk*, at a time. A directed link has *channels*; a channel is a ring of chunks in the
-// receiver's slice and a credit word in the sender's, which tells how many chunks the receiver has taken since the team
-// began.
+// The *LL128 protocol* is for other messages. An LL128 line has 128 bytes: 120 of data and the sequence number, stored
+// atomically by 8 threads of a warp. A warp stores 8 lines at a time, a *warp chunk*. A directed link has *LL128
+// channels*. A channel is a ring of chunks in the receiver's slice and a credit flag in the sender's. The flag holds
+// the number of chunks that the receiver has taken since the team was formed.
 //
-// *Zero-copy* kernels, for large collectives, read and write the peers' tensors themselves. A tensor lies in a
-// *segment*, what its process allocated as one, which the peers map in the background. The ranks tell each other in
-// packets where their tensors are, vote whether all of them can reach all that they need, and do nothing if not: an
-// LL128 kernel that is launched behind then does the work. A large point-to-point message is agreed on by its two ranks
-// alone, in the kernel that moves it one way or the other.
+// *Zero-copy* kernels, for large collectives, read and write the peers' tensors directly. A tensor lies in a
+// *registration*, memory that its process allocated as one and that the peers map in the background. The ranks send
+// each other their tensors' locations in packets and vote whether all of them can access all that they need. If not,
+// the kernel does nothing, and the LL128 kernel launched after it does the work. The two ranks of a large
+// point-to-point message agree on it alone, in the kernel that moves it by either way.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +33,7 @@
 namespace axon::cuda {
 
 inline constexpr int kMaxTeamRanks = 16;
-inline constexpr int kMaxBlocks = 64;  // of a packet or direct launch; each reads its own copy of the epoch
+inline constexpr int kMaxBlocks = 64;  // of an LL or zero-copy launch; each reads its own copy of the epoch
 inline constexpr int kNumTrafficClasses = 2;
 inline constexpr int kNoRoot = 31;
 inline constexpr size_t kWarpChunkBytes = 1024;        // in a ring
@@ -48,7 +50,7 @@ enum class DeviceOperation : uint8_t {
   kNone = 0,
   kAllReduceOneShot = 1,
   kAllReduceTwoShot = 2,
-  kAllReduce = 3,  // over LL128 or directly; the others in any way
+  kAllReduce = 3,  // over LL128 or zero-copy; the operations below use any protocol
   kAllGather = 4,
   kReduceScatter = 5,
   kReduce = 6,
@@ -62,8 +64,8 @@ enum class DeviceOperation : uint8_t {
   kMatmulReduceScatter = 14,
 };
 
-// What the two ends of a link must agree on. It travels in one packet, or at the head of a point-to-point message, so
-// a mismatch is seen at no extra exchange.
+// What the two ends of a link must agree on. It is sent in one packet, or at the head of a point-to-point message, so a
+// mismatch is detected without an extra exchange.
 struct DeviceDescriptor {
   uint64_t operation : 6;  // DeviceOperation
   uint64_t dtype : 4;
@@ -73,15 +75,15 @@ struct DeviceDescriptor {
                             // before copy engines move data, what all ranks announce (gpu_comm/barrier_descriptor.hpp)
 };
 
-// Where a tensor is, as its process tells the others: a segment's number and how many bytes into it.
+// The location of a tensor, as its process sends it to the other ranks: a registration's number and the offset in it.
 struct IpcLocation {
   uint64_t offset : 40;
-  uint64_t registration : 24;  // from 1, of the process that allocated it; 0: none that peers can map
+  uint64_t registration : 24;  // from 1, of the process that allocated it; 0: peers cannot map it
 };
 
-// Where a peer's segment is mapped here: at kRegistrationSlots entries a peer, in that of its number modulo
-// kRegistrationSlots. Written while kernels run: `base` first, and taken out only when no operation is in the segment
-// any more, or its process has ended.
+// The mapping of a peer's registration. There are kRegistrationSlots entries per peer; a registration uses the one with
+// its number modulo kRegistrationSlots. Entries are written while kernels run, `base` first. An entry is removed only
+// when no operation uses the registration any more, or when its process has ended.
 struct RegistrationEntry {
   uint64_t registration;  // 0: none
   std::byte* base;
@@ -91,47 +93,49 @@ inline constexpr uint32_t kRegistrationSlots = 1024;
 
 enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3, kGone = 4 };
 
-// The first fault of a team; `code` is written last, with release order.
+// The first fault of a team. `code` is written last, with release order.
 struct FaultReport {
   FaultCode code;
-  int32_t peer;             // the rank that was missing, disagreed or has ended
-  uint64_t sequence;        // collectives: the epoch; point to point: how many chunks the channel had moved
+  int32_t peer;             // the rank that is missing, disagrees or has ended
+  uint64_t sequence;        // collectives: the epoch; point to point: chunks that the channel had moved
   DeviceDescriptor ours;    // what this rank was doing
   DeviceDescriptor theirs;  // for a mismatch
   uint32_t our_tag;         // of a point-to-point message
   uint32_t their_tag;
 };
 
-// Pinned host memory, one a team: the host's word to the kernels, and theirs to the host.
+// Pinned host memory, one per team, for flags from the host to the kernels and fault reports from the kernels to the
+// host.
 struct TeamControl {
   uint32_t abort;  // host → device: nonzero ends every wait
-  uint32_t gone;   // host → device: bit r: rank r's process has ended, it writes no more
+  uint32_t gone;   // host → device: bit r: rank r's process has ended and writes nothing more
   FaultReport report;
 };
 
-// At the begin of the rank's own slice. Between launches all epochs are equal.
+// At the beginning of the rank's own slice. Between launches all epochs are equal.
 struct TeamState {
-  uint32_t fault;           // a FaultCode; first writer wins; ends every wait of this rank, now and in later launches
-  uint32_t must_fall_back;  // by a zero-copy kernel: whether the LL128 kernel behind it has something to do
-  uint32_t num_zero_copy;   // operations that zero-copy kernels have done: a statistic
-  uint32_t num_zero_copy_messages;  // point to point, sent or received: a rank's own statistic
-  uint32_t epochs[kMaxBlocks];      // the last one that is over
+  uint32_t fault;  // a FaultCode; the first writer wins; ends all waits of this rank, now and in later launches
+  uint32_t must_fall_back;          // set by a zero-copy kernel: whether the LL128 kernel after it has work
+  uint32_t num_zero_copy;           // statistic: operations that zero-copy kernels have done
+  uint32_t num_zero_copy_messages;  // statistic of this rank: point to point, sent or received
+  uint32_t epochs[kMaxBlocks];      // the last finished one
 };
 
-// Collectives and point-to-point messages have channels of their own, so their kernels may run side by side.
+// Collectives and point-to-point messages have separate channels, so their kernels may run at the same time.
 enum class TrafficClass : uint8_t { kCollective = 0, kPointToPoint = 1 };
 
-// The channels of one traffic class in a rank's slice: of every link from and to each of its num_ranks − 1 peers.
-// Offsets in bytes.
+// The channels of one traffic class in a rank's slice: those of all links from and to its num_ranks − 1 peers. Offsets
+// are in bytes.
 struct TrafficLayout {
-  uint32_t num_channels;  // of a directed link
-  uint32_t ring_chunks;   // of a channel; a power of two
+  uint32_t num_channels;  // per directed link
+  uint32_t ring_chunks;   // per channel; a power of two
   uint64_t rings;         // [peer][channel]: chunks from that peer
   uint64_t credits;       // [peer][channel] ChannelCredit: written by the peer
-  uint64_t counters;      // [peer][channel] ChannelCounters: read and written by us alone
+  uint64_t counters;      // [peer][channel] ChannelCounters: used only by the slice's rank
 };
 
-// How many of our chunks a peer has taken since the team began. A sector of its own, since another GPU writes it.
+// Number of our chunks that a peer has taken since the team was formed. It has its own sector, since another GPU writes
+// it.
 struct alignas(32) ChannelCredit {
   uint64_t chunks_taken;
 };
@@ -141,34 +145,34 @@ struct ChannelCounters {
   uint64_t chunks_received;
 };
 
-// Large point-to-point messages of a directed link are counted, from 1.
+// Counts the large point-to-point messages of a directed link, from 1.
 struct MessageCount {
-  uint32_t number;    // of the last that is over
-  uint32_t num_left;  // warps that have done all they have to of the next
+  uint32_t number;    // of the last finished message
+  uint32_t num_left;  // warps that have finished their work on the next message
 };
 
-// What a rank and one of its peers tell each other of these, in the rank's slice: packets that carry the message's
-// number as epoch. What the peer writes is in sectors apart from what only this rank does.
+// What a rank and one of its peers send each other about these messages, in the rank's slice. The packets carry the
+// message's number as epoch. What the peer writes is in other sectors than what only this rank writes.
 struct alignas(128) Rendezvous {
-  // Of a message to the peer:
-  LlPacket offer[3];            // by the peer: where its tensor is, the descriptor and the tag that it expects
-  alignas(32) uint64_t claim;   // by whoever decides first whether the offer holds: the number, and how
-  alignas(32) LlPacket target;  // by this rank's leading warp to its others: where to write
-  // Of a message from the peer:
-  alignas(32) LlPacket outcome;  // by the peer, once it has written all, or has found that it cannot
+  // For a message to the peer:
+  LlPacket offer[3];            // by the peer: its tensor's location, the descriptor and the tag that it expects
+  alignas(32) uint64_t claim;   // by the side that first decides if the offer is valid: number and decision
+  alignas(32) LlPacket target;  // by this rank's leading warp for its other warps: where to write
+  // For a message from the peer:
+  alignas(32) LlPacket outcome;  // by the peer, once it has written everything or has fallen back
   alignas(32) MessageCount sent;
   MessageCount received;
 };
 
 struct TeamLayout {
   uint64_t slice_bytes;
-  uint64_t rendezvous;  // [rank] Rendezvous, the own one unused
+  uint64_t rendezvous;  // [rank] Rendezvous; the own one is unused
   uint64_t packets;     // two regions
   uint32_t region_packets;
   TrafficLayout traffic[kNumTrafficClasses];
 };
 
-// A rank's view of its team, passed to every kernel. Nothing in it changes while the team lives, so graphs may bake it.
+// A rank's view of its team, passed to every kernel. It never changes during the team's life, so graphs may capture it.
 struct DeviceTeam {
   int32_t rank;
   int32_t num_ranks;
@@ -176,7 +180,7 @@ struct DeviceTeam {
   uint64_t timeout_ns;               // longest wait of one kernel for its peers
   TeamState* state;                  // slices[rank]
   TeamControl* control;              // as this GPU sees it
-  std::byte* slices[kMaxTeamRanks];  // every rank's slice, as mapped on this GPU; the own one included
+  std::byte* slices[kMaxTeamRanks];  // every rank's slice as mapped on this GPU, including the own one
   const RegistrationEntry* registrations[kMaxTeamRanks];  // of every other rank's process, on this GPU
 };
 

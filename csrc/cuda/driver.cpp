@@ -8,7 +8,7 @@
 
 namespace axon::cuda {
 
-// A name stands for the version of the function that this CUDA had: all of ours, and their structures, exist
+// A name refers to the function's version of this CUDA release. All functions that we use, and their structures, exist
 // since 12.0.
 static constexpr unsigned kVersion = 12000;
 
@@ -20,7 +20,7 @@ static Status find(const char* name, Function& function) {
   if (error != cudaSuccess) return cuda_failure(error, "loading the CUDA driver");
   if (found != cudaDriverEntryPointSuccess || address == nullptr) {
     return {ErrorCode::kInternal,
-            std::string("the CUDA driver has no ") + name + ": install CUDA 12.0's or a later one"};
+            std::string("the CUDA driver has no ") + name + ": install a driver for CUDA 12.0 or later"};
   }
   function = reinterpret_cast<Function>(address);
   return Status();

@@ -1,10 +1,11 @@
-// What only the driver offers: memory that other processes can map, and words that streams write and wait for.
+// Functions that only the driver offers: memory that other processes can map, and flags that streams write and wait
+// for.
 //
 //   Result<const CudaDriver*> driver = load_driver();
-//   AXON_DRIVER_TRY(driver.value(), mem_release(handle));     // in a function that returns Status or Result<T>
+//   AXON_DRIVER_TRY(driver.value(), mem_release(handle));   // in a function that returns Status or Result<T>
 //
-// The functions are asked of the runtime, which opens the driver: nothing links libcuda, and without a driver
-// load_driver() fails.
+// The runtime, which opens the driver, looks the functions up. So nothing links libcuda, and load_driver() fails
+// without a driver. Thread-safe.
 #pragma once
 
 #include <cuda.h>
@@ -36,7 +37,7 @@ struct CudaDriver {
   PFN_cuStreamBatchMemOp_v11070 stream_batch_mem_op;
 };
 
-// Loaded once; valid for the life of the process.
+// Loaded once, and valid for the life of the process.
 Result<const CudaDriver*> load_driver();
 
 Status driver_failure(const CudaDriver& driver, CUresult error, const char* call);

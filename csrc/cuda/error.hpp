@@ -9,7 +9,7 @@
 
 namespace axon::cuda {
 
-// `call` is the text of the failed call. Clears the thread's last error, so that nobody else trips over it.
+// `call` is the text of the failed call. Clears the thread's last error, so that no later call reports it as its own.
 Status cuda_failure(cudaError_t error, const char* call);
 
 }  // namespace axon::cuda

@@ -1,4 +1,4 @@
-// Launching a kernel that was chosen at run time.
+// Launches a kernel that was selected at run time. Stateless.
 #pragma once
 
 #include "base/status.hpp"
@@ -8,19 +8,19 @@ namespace axon::cuda {
 
 struct LaunchShape {
   int num_blocks = 0;
-  int num_threads = 0;          // in a block
-  size_t num_shared_bytes = 0;  // of dynamic shared memory, a block
+  int num_threads = 0;          // per block
+  size_t num_shared_bytes = 0;  // of dynamic shared memory per block
 };
 
-// The kernel begins with await_stream(), and may be put in place while what is ahead of it on the stream ends
-// (programmatic dependent launch), which spares part of a launch's latency, in graphs too.
+// The kernel must begin with await_stream(). Its blocks may become resident while earlier work on the stream ends
+// (programmatic dependent launch). That saves part of a launch's latency, in graphs, too.
 //
-// `arguments` points to one pointer a kernel parameter, as cudaLaunchKernel wants them.
+// `arguments` has one pointer per kernel parameter, as for cudaLaunchKernel.
 Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamView stream);
 
-// Puts the kernel's code on the current device now. CUDA otherwise loads at the first launch and waits for the device
-// to do so, for ever if a kernel there spins on a peer that comes later. From then on its blocks may have so much
-// dynamic shared memory.
+// Loads the kernel's code onto the current device now. Otherwise CUDA loads it at the first launch and waits for the
+// device to do so. That wait never ends if a running kernel spins for a peer that comes later. Also sets the limit of
+// dynamic shared memory per block.
 Status load(const void* kernel, size_t num_shared_bytes = 0);
 
 }  // namespace axon::cuda

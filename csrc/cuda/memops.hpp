@@ -1,6 +1,6 @@
-// Words that streams write and wait for, some 4 µs a pair (BASELINES: memops): in pinned host memory, how a stream and
-// the host engine meet without a CUDA call on the engine's side; in memory that processes share, how streams meet
-// without a kernel.
+// Flags that streams write and wait for; a pair takes about 4 µs (BASELINES: memops). In pinned host memory they
+// synchronise a stream with the host engine, without a CUDA call by the engine. In memory shared by processes they
+// synchronise streams without a kernel. Thread-safe; the caller owns the flags.
 #pragma once
 
 #include <atomic>
@@ -12,19 +12,19 @@
 
 namespace axon::cuda {
 
-// Once the stream's earlier work is done and its results are visible, it stores `value`; pairs with an acquire load.
+// Stores `value` after the stream's earlier work is done and its results are visible. Pairs with an acquire load.
 Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value);
 
-// The stream's later work begins once the word is `value` or later: int32(word − value) ≥ 0, so counts may wrap. A
-// release store by the host is what it pairs with. Nothing else ends the wait: whoever enqueues it sees to the store.
+// Starts the stream's later work when the flag is `value` or later: int32(word − value) ≥ 0, so counts may wrap around.
+// Pairs with a release store by the host. Nothing else ends the wait, so the caller must ensure that store.
 Status wait_for_word(StreamView stream, const std::atomic<uint32_t>* word, uint32_t value);
 
-// Between streams, of several processes too: words that are 0 or positive, at their addresses on the device. They may
-// be captured, and a replayed graph finds them as the capture would have.
+// Flags between streams, also of several processes. They are 0 or positive, and given by their device addresses. The
+// calls may be captured; a replayed graph finds the flags as the capture would have.
 //
-// Once the stream's earlier work is done and its results are visible, the word is 1.
+// Sets the flag to 1 after the stream's earlier work is done and its results are visible.
 Status set_word(StreamView stream, uint32_t* word);
-// The stream's later work begins once all of them are positive; then they are 0 again.
+// Starts the stream's later work when all flags are positive, and resets them to 0.
 Status take_words(StreamView stream, std::span<uint32_t* const> words);
 
 }  // namespace axon::cuda

@@ -23,7 +23,7 @@ Result<DeviceMemory> DeviceMemory::allocate(size_t num_bytes) {
   AXON_CUDA_TRY(cudaMalloc(&data, num_bytes));
   DeviceMemory memory(static_cast<std::byte*>(data));
   AXON_CUDA_TRY(cudaMemset(data, 0, num_bytes));
-  // The fill runs on the legacy stream; a user on a non-blocking stream would not wait for it.
+  // The memset runs on the legacy stream, for which work on a non-blocking stream would not wait.
   AXON_CUDA_TRY(cudaStreamSynchronize(nullptr));
   return memory;
 }

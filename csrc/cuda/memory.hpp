@@ -1,6 +1,7 @@
-// Memory that kernels use: on the current device, or pinned on the host and mapped into every device.
+// Memory used by kernels: on the current device, or pinned on the host and mapped into every device.
 //
-// Owners free, or unregister, by calls that wait for the device: release them only when no kernel can still spin.
+// Owners free or unregister the memory by calls that wait for the device. So destroy them only when no kernel can still
+// spin.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ struct Unregisterer {
 
 class DeviceMemory {
  public:
-  // On the current device, all bytes 0.
+  // Allocates zero-initialised memory on the current device.
   static Result<DeviceMemory> allocate(size_t num_bytes);
   std::byte* data() const noexcept { return data_.get(); }
 
@@ -43,7 +44,7 @@ class PinnedMemory {
   std::unique_ptr<std::byte, PinnedMemoryDeleter> data_;
 };
 
-// Memory of the host that somebody else has mapped, as the device that was current sees it. Goes before the mapping.
+// Host memory that other code has mapped, as seen by the device that was current. Destroy it before the mapping.
 class RegisteredMemory {
  public:
   static Result<RegisteredMemory> open(std::byte* memory, size_t num_bytes);
@@ -55,7 +56,7 @@ class RegisteredMemory {
   std::byte* data_ = nullptr;
 };
 
-// Scratch for one operation: taken and given back in the order of the stream, in a capture too.
+// Scratch memory for one operation, allocated and freed in stream order, also in a capture.
 class StreamMemory {
  public:
   static Result<StreamMemory> allocate(size_t num_bytes, StreamView stream);
@@ -70,7 +71,7 @@ class StreamMemory {
   std::unique_ptr<std::byte, Deleter> data_;
 };
 
-// Between any two of host and devices, in the order of the stream. Of host memory only pinned one does not block.
+// Copies between any two of host and devices in stream order. Does not block if all host memory is pinned.
 Status copy_async(void* target, const void* source, size_t num_bytes, StreamView stream);
 
 }  // namespace axon::cuda

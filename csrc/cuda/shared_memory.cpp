@@ -110,10 +110,11 @@ Result<SharedRun> SharedRun::reserve(size_t num_bytes) {
   return SharedRun(address, num_bytes);
 }
 
-// The mapping keeps the memory, so the handle goes at once.
+// The mapping keeps the memory alive, so the handle is released at once.
 Status SharedRun::append(const FileDescriptor& shared, size_t num_bytes) {
   const CudaDriver* driver = load_driver().value();
-  if (num_bytes > num_bytes_ - num_mapped_) return {ErrorCode::kInvalidArgument, "a run is longer than it was said"};
+  if (num_bytes > num_bytes_ - num_mapped_)
+    return {ErrorCode::kInvalidArgument, "the extents of a run exceed its reserved size"};
   Result<CUmemGenericAllocationHandle> handle = import_handle(driver, shared);
   if (!handle.ok()) return std::move(handle.status());
   const CUresult error = driver->mem_map(address_ + num_mapped_, num_bytes, 0, handle.value(), 0);

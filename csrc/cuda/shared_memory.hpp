@@ -1,10 +1,13 @@
-// Device memory that several processes map: made by one, which exports a file descriptor, imported by the others.
+// Device memory that several processes map. One process allocates it and exports a file descriptor; the others import
+// it.
 //
-//   Result<SharedMemory> mine = SharedMemory::allocate(device, num_bytes);   Result<FileDescriptor> fd = mine->share();
+//   Result<SharedMemory> mine = SharedMemory::allocate(device, num_bytes);
+//   Result<FileDescriptor> fd = mine.value().share();
 //   Result<SharedMemory> theirs = SharedMemory::import(device, fd_of_the_peer, num_bytes);
 //
-// The physical memory lives until the last owner and descriptor are gone, so an import survives its maker's end.
-// Unmapping does not wait for the device: destroy an owner only when no kernel uses its addresses any more.
+// The physical memory lives until the last owner and descriptor are gone, so an import outlives the process that
+// allocated it. Unmapping does not wait for the device: destroy an owner only when no kernel uses its addresses any
+// more.
 #pragma once
 
 #include <cuda.h>
@@ -19,9 +22,10 @@ namespace axon::cuda {
 
 class SharedMemory {
  public:
-  // On `device`, for kernels of that device; rounded up to what the driver maps at least. The content is undefined.
+  // Allocates on `device`, for kernels of that device. Rounds up to the driver's granularity. The content is undefined.
   static Result<SharedMemory> allocate(int device, size_t num_bytes);
-  // `num_bytes` as the maker's num_bytes(); for kernels of `device`, which needs peer access to where the memory is.
+  // `num_bytes` must equal num_bytes() of the allocating process. For kernels of `device`, which needs peer access to
+  // the memory.
   static Result<SharedMemory> import(int device, const FileDescriptor& shared, size_t num_bytes);
 
   SharedMemory(SharedMemory&& other) noexcept;
@@ -32,7 +36,7 @@ class SharedMemory {
   size_t num_bytes() const noexcept { return num_bytes_; }
 
   Result<FileDescriptor> share() const;
-  // Kernels of this device may use it, too. Fine to repeat.
+  // Enables kernels of this device to use the memory, too. May be repeated.
   Status grant(int device) const;
 
  private:
@@ -45,10 +49,10 @@ class SharedMemory {
   size_t num_bytes_ = 0;
 };
 
-// Several imported pieces, side by side as their owner has them.
+// Several imported extents, contiguous as in their owner's process.
 //
 //   Result<SharedRun> run = SharedRun::reserve(num_bytes);
-//   AXON_TRY(run.value().append(fd, num_bytes_of_piece)); …       // from its begin to its end
+//   AXON_TRY(run.value().append(fd, num_bytes_of_extent));   // repeated for each extent, in address order
 //   AXON_TRY(run.value().grant(device));
 class SharedRun {
  public:
@@ -57,9 +61,9 @@ class SharedRun {
   SharedRun& operator=(SharedRun&& other) noexcept;
   ~SharedRun();
 
-  // Whole: of the size that its owner has mapped.
+  // Appends a whole extent, with the size that its owner has mapped.
   Status append(const FileDescriptor& shared, size_t num_bytes);
-  // For kernels of this device, once all is appended.
+  // Enables kernels of this device to use the memory, once all extents are appended.
   Status grant(int device) const;
 
   std::byte* data() const noexcept { return reinterpret_cast<std::byte*>(address_); }
@@ -67,7 +71,7 @@ class SharedRun {
  private:
   SharedRun(CUdeviceptr address, size_t num_bytes) noexcept : address_(address), num_bytes_(num_bytes) {}
 
-  CUdeviceptr address_;  // 0: moved away
+  CUdeviceptr address_;  // 0 after a move
   size_t num_bytes_;
   size_t num_mapped_ = 0;
   std::vector<size_t> pieces_;  // bytes

@@ -13,7 +13,7 @@ Status EventView::synchronize() const {
 
 bool EventView::has_passed() const noexcept {
   const cudaError_t answer = cudaEventQuery(event_);
-  if (answer == cudaErrorNotReady) (void)cudaGetLastError();  // which others would take for an error of theirs
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();  // later calls would report it as their own error
   return answer == cudaSuccess;
 }
 

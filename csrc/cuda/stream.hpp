@@ -1,7 +1,8 @@
-// Streams and events, as owner and view.
+// Streams and events, as owners and views.
 //
-// A view borrows a handle that somebody else (torch, or one of the owners here) keeps alive. Owners are move-only,
-// belong to the device that was current when they were made, and destroy without waiting: CUDA lets queued work finish.
+// A view does not own its handle, which other code (torch, or one of the owners here) keeps alive. Owners are move-only
+// and belong to the device that was current when they were created. Their destruction does not wait: CUDA lets queued
+// work finish.
 #pragma once
 
 #include <driver_types.h>
@@ -18,9 +19,9 @@ class EventView {
   explicit EventView(cudaEvent_t event) noexcept : event_(event) {}
   cudaEvent_t get() const noexcept { return event_; }
 
-  // Blocks the host until what was recorded is done.
+  // Blocks the host until the recorded work is done.
   Status synchronize() const;
-  // Whether all that was recorded is done; true where nothing was.
+  // Returns whether all recorded work is done; true if nothing was recorded.
   bool has_passed() const noexcept;
   Result<float> microseconds_since(EventView earlier) const;
 
@@ -34,11 +35,11 @@ class StreamView {
   cudaStream_t get() const noexcept { return stream_; }
 
   Status record(EventView event) const;
-  // Later work of this stream waits for what the event has recorded.
+  // Later work of this stream waits for the work recorded by the event.
   Status wait(EventView event) const;
   // Blocks the host until all queued work is done.
   Status synchronize() const;
-  // Whether it is.
+  // Returns whether all queued work is done.
   bool is_idle() const noexcept;
 
  private:
@@ -66,9 +67,9 @@ class Stream {
 
 class Event {
  public:
-  // With a time stamp, for measurements.
+  // Creates an event with time stamps, for measurements.
   static Result<Event> create();
-  // Cheaper: for order alone.
+  // Creates an event for ordering only, which is cheaper.
   static Result<Event> create_untimed();
   EventView view() const noexcept { return EventView(event_.get()); }
   operator EventView() const noexcept { return view(); }
