@@ -9,7 +9,7 @@ namespace axon::matmul {
 
 namespace {
 
-// Of the versions whose interface this is, first the one that is loaded already.
+// Opens a version with this interface, preferably the one that is already loaded.
 void* open_library() noexcept {
   static constexpr const char* kNames[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
   for (const int mode : {RTLD_NOW | RTLD_NOLOAD, RTLD_NOW}) {
@@ -23,7 +23,7 @@ void* open_library() noexcept {
 template <typename Function>
 Status find(void* library, const char* name, Function& function) {
   void* const address = dlsym(library, name);
-  if (address == nullptr) return {ErrorCode::kInternal, std::string("cuBLASLt has no ") + name};
+  if (address == nullptr) return {ErrorCode::kInternal, std::string("the loaded cuBLASLt does not define ") + name};
   function = reinterpret_cast<Function>(address);
   return Status();
 }
@@ -31,7 +31,7 @@ Status find(void* library, const char* name, Function& function) {
 Result<BlasLt> find_all() {
   void* const library = open_library();
   if (library == nullptr) {
-    return Status(ErrorCode::kInternal, "neither libcublasLt.so.13 nor libcublasLt.so.12 is loaded or found");
+    return Status(ErrorCode::kInternal, "neither libcublasLt.so.13 nor libcublasLt.so.12 is loaded or can be found");
   }
   BlasLt blas{};
   AXON_TRY(find(library, "cublasLtCreate", blas.create));
@@ -58,7 +58,7 @@ Result<const BlasLt*> load_blas_lt() {
   return &std::as_const(loaded).value();
 }
 
-// What was made by the library is destroyed by it, so it is loaded.
+// The library created this object, so the library is loaded.
 void BlasLt::Deleter::operator()(Description description) const noexcept {
   (void)load_blas_lt().value()->destroy_description(description);
 }

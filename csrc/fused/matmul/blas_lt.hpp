@@ -1,10 +1,10 @@
-// cuBLASLt, as far as we call it. Nothing links it: the process has loaded it with torch, or the loader finds it.
+// The part of cuBLASLt that we call. It is not linked: torch has loaded it into the process, or the loader finds it.
 //
 //   Result<const BlasLt*> blas = load_blas_lt();
-//   AXON_BLAS_TRY(blas.value(), create(&handle));      // in a function that returns Status or Result<T>
+//   AXON_BLAS_TRY(blas.value(), create(&handle));   // in a function that returns Status or Result<T>
 //
-// Declared here and not included, since its header comes with half a gigabyte of kernels. All of it is the same in
-// versions 12 and 13: https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api.
+// It is declared here rather than included, since its header comes with half a gigabyte of kernels. All declarations
+// are the same in versions 12 and 13: https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api. Thread-safe.
 #pragma once
 
 #include <driver_types.h>
@@ -18,7 +18,7 @@
 namespace axon::matmul {
 
 struct BlasLt {
-  // Made and destroyed by the library.
+  // Created and destroyed by the library.
   using Handle = struct HandleTag*;
   using Description = struct DescriptionTag*;
   using Layout = struct LayoutTag*;
@@ -39,7 +39,7 @@ struct BlasLt {
     Algorithm algorithm;
     size_t workspace_bytes;
     int status;
-    float num_waves;  // of blocks that the device runs at a time
+    float num_waves;  // of the blocks that the device runs at a time
     int reserved[4];
   };
 

@@ -15,16 +15,16 @@
 
 namespace axon::matmul {
 
-// Sequence lengths may be many: then all are found anew.
+// There may be many sequence lengths; at the limit, all plans are dropped.
 static constexpr size_t kMostPlans = 1024;
 static constexpr int kMostCandidates = 16;
-static constexpr int kMeasured = 90;  // the compute capability that tile_choice and product_cut speak of
+static constexpr int kMeasured = 90;  // the compute capability that tile_choice and product_cut were measured on
 
 static bool adds(const MatrixProduct& product) noexcept {
   return product.addend.data != nullptr;
 }
 
-// Of the least aligned of its matrices, in bytes: 256 at most, which is all that a kernel may ask for.
+// Returns the alignment of the least aligned matrix in bytes, at most 256, the largest that a kernel requires.
 static uint32_t alignment_of(const MatrixProduct& product) noexcept {
   uintptr_t bits = 256;
   for (const MatrixView& view : {product.x, product.weight, product.output, product.addend}) {
@@ -41,7 +41,8 @@ Result<MatrixProducts*> MatrixProducts::of(int device) {
   const bool is_known = known != all->end();
   if (!is_known) known = all->emplace(device, create(device)).first;
   Result<std::unique_ptr<MatrixProducts>>& made = known->second;
-  if (!is_known && !made.ok()) log::info("matrix products are torch's: " + made.status().message());
+  if (!is_known && !made.ok())
+    log::info("matrix products use torch, since cuBLASLt cannot be used: " + made.status().message());
   if (!made.ok()) return made.status().clone();
   return made.value().get();
 }
@@ -78,7 +79,8 @@ Status MatrixProducts::enqueue(const MatrixProduct& product, void* workspace, cu
   return Status();
 }
 
-// With the lock. cuBLASLt's matrices consist of columns, so it multiplies the transposes: outputᵀ = weightᵀ · xᵀ.
+// Call this with the lock held. cuBLASLt's matrices consist of columns, so it multiplies the transposes: outputᵀ =
+// weightᵀ · xᵀ.
 Status MatrixProducts::enqueue_piece(const MatrixProduct& product, void* workspace, cuda::StreamView stream) {
   Result<const Plan*> found = plan_of(product);
   if (!found.ok()) return std::move(found.status());
@@ -174,7 +176,7 @@ int32_t MatrixProducts::attribute_of(const BlasLt::Algorithm& algorithm, int att
   return value;
 }
 
-// Of those that sum each element up in one piece, in float32.
+// Considers only kernels that do not split an element's sum, which they accumulate in float32.
 Status MatrixProducts::choose_algorithm(const MatrixProduct& product, Plan& plan) const {
   Result<BlasLt::OwnPreference> preference = prefer(alignment_of(product));
   if (!preference.ok()) return std::move(preference.status());

@@ -1,10 +1,11 @@
-// Products of matrices by cuBLASLt, each with the kernel that is fastest on a hot device (tile_choice.hpp).
+// Matrix products by cuBLASLt, each with the kernel that is fastest on a hot device (tile_choice.hpp).
 //
 //   Result<MatrixProducts*> products = MatrixProducts::of(device);
 //   AXON_TRY(products.value()->enqueue(product, workspace, stream));
 //
-// One a device and process, never destroyed: that would call CUDA at the process's end. Any thread. What is found for a
-// shape is kept, for so many shapes; the first product of a shape costs the host some 0.1 ms more.
+// There is one object per device and process. It is never destroyed, since that would call CUDA while the process
+// exits. Thread-safe. The plan for a shape is cached, for a limited number of shapes. The first product of a shape
+// costs the host about 0.1 ms more.
 #pragma once
 
 #include <array>
@@ -22,7 +23,7 @@
 
 namespace axon::matmul {
 
-// Whose rows are consecutive elements.
+// A matrix whose rows consist of consecutive elements.
 struct MatrixView {
   const void* data = nullptr;
   int64_t stride = 0;  // elements from one row to the next
@@ -30,35 +31,36 @@ struct MatrixView {
 
 // output [num_rows, num_columns] = factor · (x · weight + addend) + bias, accumulated in float32 and rounded once.
 struct MatrixProduct {
-  DataType dtype{};                                  // kFloat16 or kBFloat16, of all
-  int64_t num_rows = 0, depth = 0, num_columns = 0;  // none 0
+  DataType dtype{};                                  // kFloat16 or kBFloat16, of all matrices
+  int64_t num_rows = 0, depth = 0, num_columns = 0;  // nonzero
   MatrixView x{};
   MatrixView weight{};
-  bool weight_is_transposed = false;  // the view has the rows of its transpose
+  bool weight_is_transposed = false;  // the view holds the transpose's rows
   MatrixView output{};                // written
-  MatrixView addend{};                // null data: none
-  const void* bias = nullptr;         // [num_columns], consecutive, at a multiple of 16 bytes; null: none
+  MatrixView addend{};                // null data: no addend
+  const void* bias = nullptr;         // [num_columns], consecutive, aligned to 16 bytes; null: no bias
   float factor = 1;
 };
 
 class MatrixProducts {
  public:
-  // Of a product's own, as long as it runs.
+  // Each product needs its own workspace while it runs.
   static constexpr size_t kWorkspaceBytes = size_t{1} << 20;
 
-  // Fails where there is no cuBLASLt. Kernels are chosen for GPUs of compute capability 9.0; others take its first.
+  // Fails without cuBLASLt. Kernels are chosen for GPUs of compute capability 9.0; other GPUs use cuBLASLt's first
+  // proposal.
   static Result<MatrixProducts*> of(int device);
 
-  // Fails where cuBLASLt has no kernel for it. The device of the products is current.
+  // Fails if cuBLASLt has no kernel for the product. The device of this object must be current.
   Status enqueue(const MatrixProduct& product, void* workspace, cuda::StreamView stream);
 
  private:
   using Shape = std::array<int64_t, 9>;
-  // How products of one shape are done.
+  // How products of one shape are computed.
   struct Plan {
     BlasLt::OwnDescription description;
     BlasLt::OwnLayout weight, x, addend, output;
-    std::optional<BlasLt::Algorithm> algorithm;  // none: there is no kernel
+    std::optional<BlasLt::Algorithm> algorithm;  // nullopt if there is no kernel
   };
 
   MatrixProducts(const BlasLt& blas, BlasLt::Handle handle, int compute_capability) noexcept
@@ -76,7 +78,7 @@ class MatrixProducts {
   const BlasLt& blas_;
   const BlasLt::Handle handle_;
   const int compute_capability_;
-  std::mutex mutex_;  // guards these; descriptions name a call's bias
+  std::mutex mutex_;  // guards the members below; descriptions contain a call's bias
   std::map<Shape, Plan> plans_;
 };
 

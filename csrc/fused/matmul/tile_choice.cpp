@@ -8,8 +8,8 @@ namespace axon::matmul {
 
 namespace {
 
-// Of sums of few products each, and of many: a short sum's tile is written back before the next is under way, which a
-// small tile hides; a long one's costs what it reads, of which a large one needs less.
+// Costs for short and for long sums. A short sum's tile is written back before the next is in flight; a small tile
+// hides that. A long sum's cost is what it reads, and a large tile reads less.
 struct TileCost {
   int32_t tile;
   double of_short, of_long;
@@ -34,7 +34,7 @@ constexpr TileCost kCosts[] = {
     {495, 1.027, 1.022},  // 256x96
 };
 
-// What a wave that is not full takes, as a share of a full one, is this at the least: what idles leaves its power.
+// Minimal time of a partial wave, as a share of a full one: idle multiprocessors leave their power to the others.
 constexpr double kLeastOfWave = 0.8;
 
 double cost_of(int32_t tile, int64_t depth) noexcept {
@@ -43,7 +43,7 @@ double cost_of(int32_t tile, int64_t depth) noexcept {
   return depth <= kLongestShortSum ? known->of_short : known->of_long;
 }
 
-// Of the same product, by another kernel: up to a factor.
+// Predicts the time of a product by this kernel, up to a common factor.
 double predict(const TiledKernel& kernel, int64_t depth) noexcept {
   const double cost = cost_of(kernel.tile, depth);
   if (kernel.num_waves <= 0) return cost;

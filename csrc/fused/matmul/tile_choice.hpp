@@ -1,8 +1,9 @@
-// Which of the kernels that cuBLASLt proposes for a large product is the fastest on a GPU that its power limits.
+// Chooses the fastest of the kernels that cuBLASLt proposes for a large product on a GPU limited by power.
 //
-// An H200 draws all that it may within milliseconds of products, and then runs as fast as that allows: the kernels that
-// cuBLASLt puts first are 1 to 3 % slower than those of other tiles. What a tile costs then, and what the last wave
-// leaves idle, ranks them (benchmarks/cuda/tiles.py, benchmarks/results/tiles_2xh200.jsonl).
+// An H200 draws its maximum power within milliseconds of products, and then runs as fast as that allows. The kernels
+// that cuBLASLt proposes first are then 1 to 3 % slower than those of other tiles. The ranking uses the cost of a tile
+// under that limit, and the part of the last wave that is idle (benchmarks/cuda/tiles.py,
+// benchmarks/results/tiles_2xh200.jsonl). Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace axon::matmul {
 
-// Sums of so many products, and of fewer, are short: small tiles are the best for them.
+// Sums of up to this number of products are short; small tiles are best for them.
 inline constexpr int64_t kLongestShortSum = 4096;
 
 struct TiledKernel {
@@ -19,7 +20,8 @@ struct TiledKernel {
   float num_waves = 0;
 };
 
-// Of one or more: the index. The first one where two are equally fast. `depth` products are summed up an element.
+// Returns the index of the fastest of one or more kernels, the first one of equals. Each element is a sum of `depth`
+// products.
 size_t choose_kernel(std::span<const TiledKernel> kernels, int64_t depth) noexcept;
 
 }  // namespace axon::matmul
