@@ -1,4 +1,4 @@
-"""What the tests of CUDA tensors share: operations with their data, a busy stream, a place to meet."""
+"""Helpers that the tests of CUDA tensors share: operations with their data, a busy stream, a barrier."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from torch_axon.bench.exercise import Exercise, Setting
 from torch_axon.bench.operations import OPERATIONS
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring", "sendrecv")
-# Calls until all ranks have found each other's tensors, at the most.
+# The maximum number of calls until all ranks have mapped each other's tensors.
 _MOST_TRIES = 1000
 
 
 @dataclass(frozen=True)
 class _Shifted(Setting):
-    """Every buffer is a view, so many elements into its memory."""
+    """Allocates every buffer as a view that starts `shift` elements into its memory."""
 
     shift: int = 0
 
@@ -32,14 +32,14 @@ class _Shifted(Setting):
 
 
 def exercise(name: str, num_bytes: int, dtype: torch.dtype = torch.int64, shift: int = 0) -> Exercise:
-    """A row of the benchmark's table: a call with its buffers on this rank's GPU, and what they must hold."""
+    """Returns one row of the benchmark's table: a call with buffers on this rank's GPU, and the expected contents."""
     num_ranks = dist.get_world_size()
     count = OPERATIONS[name].count(num_bytes, dtype, num_ranks)
     return OPERATIONS[name].prepare(_Shifted(count, dtype, "sum", 0, dist.get_rank(), num_ranks, shift))
 
 
 def exercise_all(*sizes: int) -> None:
-    """Every operation of NAMES on so many bytes, waited for and not; of the default group."""
+    """Runs every operation of NAMES in the default group with each size in bytes, synchronously and asynchronously."""
     group = dist.distributed_c10d._get_default_group()
     for name in NAMES:
         for num_bytes in sizes:
@@ -52,18 +52,18 @@ def exercise_all(*sizes: int) -> None:
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> Any:
-    """Ours, of the default group if none is given."""
+    """Returns our backend of this group, or of the default group if none is given."""
     return (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cuda"))
 
 
 def num_zero_copy(group: dist.ProcessGroup | None = None) -> int:
-    """How many operations of a group kernels have done so far on the peers' tensors themselves."""
+    """Returns how many operations of a group the kernels have run zero-copy so far, directly on the peers' tensors."""
     torch.cuda.synchronize()
     return int(backend_of(group).num_zero_copy)
 
 
 def until_direct(collective: Callable[..., object], *arguments: object) -> None:
-    """Repeats a call until it is done directly: the ranks map each other's new tensors in the background.
+    """Repeats a call until it runs zero-copy: the ranks map each other's new tensors in the background.
 
     All ranks see the same counts, so they make the same number of calls.
     """
@@ -73,11 +73,11 @@ def until_direct(collective: Callable[..., object], *arguments: object) -> None:
         if num_zero_copy() > before:
             return
         time.sleep(0.005)
-    raise AssertionError(f"not once done directly in {_MOST_TRIES} calls")
+    raise AssertionError(f"no call of {_MOST_TRIES} ran zero-copy")
 
 
 def check_direct(work: Exercise, num_turns: int) -> None:
-    """Each call of many is right and done directly, once the tensors are known; sync and async as each rank likes."""
+    """Checks that each call is correct, and zero-copy once the tensors are mapped. Ranks mix sync and async calls."""
     until_direct(work.launch, dist.group.WORLD, False)
     for turn in range(2 * num_turns):
         before = num_zero_copy()
@@ -88,7 +88,10 @@ def check_direct(work: Exercise, num_turns: int) -> None:
 
 
 def enqueue_beside_a_late_host(tensors: Sequence[torch.Tensor], late_s: float) -> float:
-    """Seconds that a host takes to enqueue an all_reduce of each while the last rank's sleeps. Checks all results."""
+    """Returns the seconds that a host takes to enqueue an all_reduce per tensor while the last rank's host sleeps.
+
+    Checks all results.
+    """
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for step, data in enumerate(tensors):
         data.fill_(rank + step)
@@ -105,24 +108,24 @@ def enqueue_beside_a_late_host(tensors: Sequence[torch.Tensor], late_s: float) -
 
 
 def busy(seconds: float) -> None:
-    """Keeps the current stream busy for at least so long, on GPUs of up to 2 GHz."""
+    """Keeps the current stream busy for at least this many seconds, on GPUs of up to 2 GHz."""
     torch.cuda._sleep(int(seconds * 2e9))
 
 
 def meet() -> None:
-    """All ranks have done all that they have enqueued: nobody is still loading kernels or finding its peers."""
+    """Waits until all ranks have finished their work, so that no rank still loads kernels or maps its peers."""
     torch.cuda.synchronize()
     dist.barrier()
 
 
 def works() -> None:
-    """This process's GPU is in order."""
+    """Checks that this process's GPU still works."""
     product = torch.eye(100) @ torch.arange(100.0)
     assert torch.equal(product, torch.arange(100.0))
 
 
 def regroup(store: str, rank: int, size: int) -> None:
-    """The ranks that are left go on in a new default group."""
+    """Forms a new default group of the surviving ranks and checks that it works."""
     dist.destroy_process_group()
     dist.init_process_group(
         BACKEND, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=20)

@@ -1,4 +1,4 @@
-"""What this process holds of its GPUs' memory: contexts, kernels, tensors, arenas; not what other processes hold."""
+"""Measures this process's share of GPU memory: contexts, kernels, tensors and arenas, without other processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 
 import torch
 
-# More never share a GPU in tests.
+# Tests never share a GPU among more processes.
 _MOST_PROCESSES = 1024
 _NOT_AVAILABLE = (1 << 64) - 1
 
@@ -26,14 +26,14 @@ class _Process(ctypes.Structure):
 
 @functools.cache
 def _nvml() -> ctypes.CDLL:
-    """Of the driver; kept, for each opening costs descriptors anew."""
+    """Returns the driver's library. The handle is cached, because each opening costs new descriptors."""
     library = ctypes.CDLL("libnvidia-ml.so.1")
     assert library.nvmlInit_v2() == 0
     return library
 
 
 def _by_driver() -> int:
-    """Bytes; 0 where the driver knows this process by the number that another container gives it."""
+    """Returns bytes, or 0 where the driver knows this process by the process id of another container."""
     nvml, count, total = _nvml(), ctypes.c_uint(), 0
     assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
     for index in range(count.value):
@@ -46,8 +46,9 @@ def _by_driver() -> int:
 
 
 def held_kib() -> int:
-    """0 without a GPU. What torch only keeps for later is given back first. Where the driver does not tell, torch's
-    tensors alone.
+    """Returns KiB, or 0 if there is no GPU. First, frees what torch only caches.
+
+    If the driver does not report processes, this counts torch's tensors only.
     """
     if torch.get_default_device().type != "cuda":
         return 0

@@ -1,4 +1,4 @@
-"""Of what a process holds: its memory, and whether it holds more and more."""
+"""Measures what a process holds, such as memory, and whether that grows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-# Of what some rounds have held: min, max, a median.
+# Summarises what a process held over some rounds: min, max or a median.
 Summary = Callable[[list[int]], float]
 
 
 def memory_kib(*names: str) -> list[int]:
-    """By their names in /proc/self/status."""
+    """Returns values of /proc/self/status by name, in KiB."""
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what is free, but kept for later in heaps of many threads, is not held
+    # glibc caches freed memory in the heaps of many threads; that memory does not count
+    ctypes.CDLL(None).malloc_trim(0)
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return [int(status[name].split()[0]) for name in names]
 
@@ -22,7 +23,10 @@ def memory_kib(*names: str) -> list[int]:
 def growth(
     history: Sequence[Mapping[str, int]], summaries: Mapping[str, Summary], otherwise: Summary
 ) -> dict[str, int]:
-    """From the second third of the rounds to the last: in the first, pools fill. A single round has not grown."""
+    """Returns the growth from the second third of the rounds to the last third.
+
+    In the first third, pools fill. The growth over a single round is 0.
+    """
     third = max(1, len(history) // 3)
     parts = history[-2 * third : -third] or history, history[-third:]
     grown = {}

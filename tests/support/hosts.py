@@ -1,4 +1,4 @@
-"""Two hosts for a test, which is skipped where there cannot be any."""
+"""Emulates two hosts for a test, and skips the test where that is impossible."""
 
 from __future__ import annotations
 

@@ -17,17 +17,18 @@ import torch_axon  # noqa: F401
 
 
 def runs_under_a_launcher() -> None:
-    """env://, with what torchrun sets."""
+    """Forms a group through env://, with the variables that torchrun sets."""
     dist.init_process_group("axon")
     data = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(data)
-    # One write: the ranks share the launcher's output, and an unbuffered print would end its line with a second one.
+    # The program writes once: the ranks share the launcher's output, and an unbuffered print would write the newline
+    # separately.
     sys.stdout.write(f"rank {os.environ['RANK']} of {dist.get_world_size()}: sum {int(data)}\n")
     dist.destroy_process_group()
 
 
 def dies_in_its_first_attempt() -> None:
-    """Under torchrun. Rank 1 ends once rank 0 waits for it in the default group ("init") or in another one ("new")."""
+    """Under torchrun: rank 1 exits once rank 0 waits for it in the default ("init") or in a new group ("new")."""
     is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     dies_early, dies_late = (is_first and os.environ["RANK"] == "1" and sys.argv[2] == name for name in ("init", "new"))
     if dies_early:
@@ -43,7 +44,7 @@ def dies_in_its_first_attempt() -> None:
 
 
 def _end_once_awaited(name: str) -> None:
-    """Once a rank has left an entry of ours in the agent's store, for the group of this name."""
+    """Exits once a rank has written our entry for the group of this name to the agent's store."""
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     while not any("axon/2/round" in key and name in key for key in store.list_keys()):
         time.sleep(0.01)

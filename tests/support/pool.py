@@ -1,13 +1,13 @@
-"""Persistent worker processes, one a rank, that run the functions a test sends them.
+"""Persistent worker processes, one per rank, that run the functions a test sends them.
 
     with RankPool(2) as ranks:
-        sums = ranks.run(function, argument)     # on every rank; the results by rank
+        sums = ranks.run(function, argument)     # on every rank; returns the results by rank
 
-Importing torch takes seconds, so the ranks are forked from one server that has done so, and live until the session
-ends. A rank that raises fails the test with its traceback; a rank that hangs fails it after `timeout_s` with the stacks
-of all. Either way the pool is broken from then on, and whoever keeps it makes another.
+Importing torch takes seconds, so the ranks are forked from one server that has imported it, and live until the session
+ends. A rank that raises fails the test with its traceback. A rank that hangs fails the test after `timeout_s` with the
+stacks of all ranks. In both cases the pool is broken from then on, and its owner must create another one.
 
-Functions must stand at the top of a module and take and return what pickle takes.
+Functions must be defined at the top level of a module, and their arguments and results must be picklable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from support.devices import settle
 BACKEND = os.environ.get("AXON_TEST_BACKEND", "axon")
 
 _PR_SET_PDEATHSIG = 1
-# How long the other ranks may take to notice that one has failed.
+# The time that the other ranks may take to notice that one has failed.
 _GRACE_S = 10.0
 
 
@@ -48,7 +48,8 @@ class RankError(AssertionError):
 
 @dataclass(frozen=True)
 class Meeting:
-    """How the ranks of a pool find each other: through a file, a TCP server of the test process, or not at all."""
+    """How the ranks of a pool form their group: through a file, through a TCP server of the test process, or not at
+    all."""
 
     kind: str
     folder: str
@@ -82,7 +83,7 @@ class _Rank:
 
 
 def own_rank() -> int:
-    """Of a rank without a group: a pool numbers its processes by name."""
+    """Returns the rank of a process without a group, from the process name that the pool has given it."""
     return int(multiprocessing.current_process().name.split()[1])
 
 
@@ -92,8 +93,8 @@ def import_backend() -> None:
 
 
 def _serve(rank: int, meeting: Meeting, device: str, gpu: int, connection: Connection) -> None:
-    """The life of a rank: join, then run what arrives until the connection ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the session
+    """Runs a rank: joins the group, then runs tasks until the connection ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the rank must not outlive the session
     stacks = open(f"{meeting.folder}/stacks{rank}", "w")  # noqa: SIM115 - faulthandler writes to it until the end
     faulthandler.enable(stacks)
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
@@ -125,7 +126,7 @@ def _perform(task: bytes) -> bytes:
 
 
 def server_context() -> Any:
-    """Processes forked from one server that has imported torch already."""
+    """Returns a context that forks processes from one server, which has already imported torch."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.distributed.tensor", "torch.testing", "numpy", "pytest"])
     return context
@@ -134,8 +135,8 @@ def server_context() -> Any:
 class RankPool:
     """`size` worker processes that share a process group of the backend under test.
 
-    `group_timeout_s` is the group's own timeout, `device` one of devices.py, where the first rank has `first_gpu`. Not
-    thread-safe: one test at a time.
+    `group_timeout_s` is the group's own timeout. `device` is one of devices.py; the first rank uses `first_gpu`. The
+    pool is not thread-safe: it runs one test at a time.
     """
 
     def __init__(
@@ -183,7 +184,8 @@ class RankPool:
         timeout_s: float = 60.0,
         dying: Sequence[int] = (),
     ) -> list[Any]:
-        """What `function(*arguments)` returns on each rank; None for the ranks `dying`, which must not survive it."""
+        """Returns the result of `function(*arguments)` per rank, or None for the ranks `dying`, which must not survive
+        it."""
         self.start(function, *arguments)
         return self.finish(timeout_s, dying)
 
@@ -232,7 +234,7 @@ class RankPool:
     def _capture_stacks(self, hung: list[_Rank]) -> None:
         for rank in hung:
             os.kill(rank.process.pid, signal.SIGUSR1)
-        time.sleep(0.5)  # faulthandler gives no sign when it has written
+        time.sleep(0.5)  # faulthandler does not signal when it has finished writing
         for rank in hung:
             rank.outcome, rank.value = "hung", rank.stacks.read_text()
 
@@ -251,7 +253,7 @@ class RankPool:
         return "\n".join(lines)
 
     def close(self) -> None:
-        """Ends the ranks; a healthy pool's must all exit with code 0 by themselves."""
+        """Ends the ranks; all ranks of a healthy pool must exit with code 0 on their own."""
         for rank in self._ranks:
             rank.connection.close()
         stuck = []
@@ -263,7 +265,7 @@ class RankPool:
                 rank.process.join()
         shutil.rmtree(self._folder, ignore_errors=True)
         if stuck and not self.broken:
-            raise RankError("did not leave when told to: " + "\n".join(stuck))
+            raise RankError("ranks did not exit when told to: " + "\n".join(stuck))
 
     def _stacks_of(self, rank: _Rank) -> str:
         if rank.process.exitcode is None and not self.broken:

@@ -1,4 +1,4 @@
-"""Real interpreters, one a rank, for what a pool cannot show: how processes start and how they end."""
+"""Starts real interpreters, one per rank, to test what a pool cannot show: how processes start and how they end."""
 
 from __future__ import annotations
 
@@ -27,14 +27,17 @@ class Ended:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """This one's without what steers the tests; programs can import the package under test and `support`."""
+    """Returns this process's environment without the variables that configure the tests.
+
+    Programs can import the package under test and `support`.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("AXON_")}
     paths = [str(_package_folder()), str(HERE.parent), *filter(None, [kept.get("PYTHONPATH")])]
     return kept | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **variables}
 
 
 def output_of(command: Sequence[str], timeout_s: float = 200, **variables: str) -> str:
-    """What a program prints, which has to end well."""
+    """Returns the output of a program, which must exit with code 0."""
     env = environment(**variables)
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,7 +45,7 @@ def output_of(command: Sequence[str], timeout_s: float = 200, **variables: str) 
 
 
 def state_of(pid: int | str) -> str | None:
-    """As ps has it: "T" has been stopped, "Z" has ended and nobody has waited for it; None: there is none."""
+    """Returns the state that ps shows: "T" is stopped, "Z" is a zombie, None means that the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -50,7 +53,7 @@ def state_of(pid: int | str) -> str | None:
 
 
 def _package_folder() -> Path:
-    """Where the package under test is, installed or not."""
+    """Returns the folder of the package under test, installed or not."""
     package = importlib.util.find_spec("torch_axon")
     assert package is not None, "torch_axon cannot be imported"
     assert package.origin is not None
@@ -96,7 +99,7 @@ def run_ranks(
 
 
 def _first_line(process: subprocess.Popen[str]) -> str:
-    """Byte by byte: communicate() reads the pipe itself, and would miss what a buffered reader has taken in beyond."""
+    """Reads byte by byte: communicate() reads the pipe itself and would miss what a buffered reader has read ahead."""
     assert process.stdout is not None
     line = b""
     while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
@@ -117,7 +120,7 @@ def _end(process: subprocess.Popen[str], started: float, timeout_s: float) -> En
 
 
 def leftovers() -> set[str]:
-    """Shared memory of UCX and axon that no process maps any more: nobody will ever clean it up."""
+    """Returns the shared memory of UCX and axon that no process maps any more, so that no process will remove it."""
     names = {name for name in os.listdir("/dev/shm") if name.startswith(("ucx", "axon"))}
     for maps in Path("/proc").glob("[0-9]*/maps") if names else ():
         with contextlib.suppress(OSError):

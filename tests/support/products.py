@@ -1,4 +1,4 @@
-"""What fused products must yield, in float64 from what all ranks contribute, and gradients by torch's own autograd.
+"""Expected results of fused products, in float64 from the contributions of all ranks. Gradients are torch's autograd.
 
 Factors hold small integers, so that every sum is exact in every type and results compare bit for bit.
 """
@@ -17,7 +17,7 @@ FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def factor(shape: Sequence[int], rank: int, seed: int = 0, one_in: int = 1) -> Tensor:
-    """-1, 0 and 1, in float64; the same on every rank. The ones are rarer by `one_in`, which keeps long sums small."""
+    """Returns -1, 0 and 1 in float64, the same on every rank. `one_in` makes ones rarer, to keep long sums small."""
     device = torch.get_default_device()
     generator = torch.Generator(device).manual_seed(1000 * seed + rank)
     drawn = torch.randint(3 * one_in, tuple(shape), generator=generator, device=device)
@@ -25,7 +25,7 @@ def factor(shape: Sequence[int], rank: int, seed: int = 0, one_in: int = 1) -> T
 
 
 def uneven(num_ranks: int) -> list[int]:
-    """Of which the first is empty."""
+    """Returns the weights' sizes; the first weight is empty."""
     return [3 * rank for rank in range(num_ranks)]
 
 
@@ -65,7 +65,7 @@ class Gathering:
 
 
 class Scattering:
-    """One matmul_reduce_scatter with a bias, likewise."""
+    """One matmul_reduce_scatter with a bias: every rank's contributions, as float64 leaves."""
 
     def __init__(
         self, shape: Sequence[int], dim: int, sizes: Sequence[int], reduce_op: str = "sum", width: int = 5
@@ -100,19 +100,19 @@ class Scattering:
 
 
 def check(actual: Tensor | None, expected: Tensor) -> None:
-    """Equal, once what is expected is rounded to the type at hand."""
+    """Checks equality after rounding the expected values to the type at hand."""
     assert actual is not None
     assert actual.shape == expected.shape
     torch.testing.assert_close(actual.detach(), expected.detach().to(actual.dtype), atol=0, rtol=0)
 
 
 def cotangent(like: Tensor, rank: int, seed: int = 0) -> Tensor:
-    """What a loss's gradient with respect to a result of `rank` is made to be."""
+    """Returns the gradient of the loss with respect to a result of `rank`."""
     return factor(like.shape, rank, 50 + seed).to(like.dtype)
 
 
 def loss(results: Sequence[Tensor], rank: int) -> Tensor:
-    """Linear in the results, so that its gradients are exact integers, too."""
+    """Returns a loss that is linear in the results, so that its gradients are exact integers, too."""
     terms = [(result * cotangent(result, rank, seed)).sum() for seed, result in enumerate(results)]
     return torch.stack(terms).sum()
 

@@ -1,4 +1,4 @@
-"""Programs of a rank that end in some way: python programs.py PROGRAM RANK SIZE STORE [ARGUMENT …]"""
+"""Programs that a rank runs until it ends in some way: python programs.py PROGRAM RANK SIZE STORE [ARGUMENT …]"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ready() -> None:
 
 
 def start_work() -> None:
-    """Leaves a receive and a collective in flight that nothing will ever complete."""
+    """Leaves a receive and a collective in flight that never complete."""
     peer = (dist.get_rank() + 1) % dist.get_world_size()
     KEPT.append(dist.irecv(torch.ones(100), peer, tag=99))
     if dist.get_rank() == 0:
@@ -46,7 +46,7 @@ def start_work() -> None:
 
 
 def meets_a_lookalike() -> None:
-    """Between hosts whose boot ids and namespaces have the same numbers: the last argument's files are these."""
+    """Runs ranks on emulated hosts whose boot ids and namespaces have equal numbers: the files of the last argument."""
     libc, ms_bind = ctypes.CDLL(None, use_errno=True), 4096
     if libc.mount(sys.argv[-1].encode(), b"/proc/self/ns", None, ms_bind, None) != 0:
         sys.exit(f"mount: {os.strerror(ctypes.get_errno())}")
@@ -66,7 +66,7 @@ def meets_a_lookalike() -> None:
     message = ""
     sys.stdout.flush()
     if dist.get_rank() == 1:
-        os._exit(9)  # the first process of its namespace, which no signal of its own can kill
+        os._exit(9)  # a signal of its own cannot kill the first process of a namespace
     try:
         dist.all_reduce(data)
     except RuntimeError as error:
@@ -162,7 +162,7 @@ def has_futures_that_never_come() -> None:
 
 
 def waits_for_ever() -> None:
-    """Rank 0 waits for what nobody sends; the others sleep."""
+    """Rank 0 waits for a message that no rank sends; the others sleep."""
     join(timeout_s=1000)
     ready()
     if dist.get_rank() == 0:
@@ -190,7 +190,7 @@ def waits_in_a_monitored_barrier_for_ever() -> None:
 
 
 def waits_for_a_completion_hook_for_ever() -> None:
-    """Each rank's hook does not come back."""
+    """The hook of each rank does not return."""
     join(timeout_s=1000)
     group = dist.distributed_c10d._get_default_group()
     group._register_on_completion_hook(lambda call: threading.Event().wait())
@@ -230,7 +230,7 @@ def ends_right_behind_its_message() -> None:
 
 
 def outlives_its_peer() -> None:
-    """Rank 1 ends without a word; rank 0 then waits for it."""
+    """Rank 1 exits without notice; rank 0 then waits for it."""
     join()
     ready()
     if dist.get_rank() == 0:
@@ -241,7 +241,7 @@ def outlives_its_peer() -> None:
 
 
 def has_children() -> None:
-    """Forked children, which share all that the engine has mapped, come and go; the group works on."""
+    """Forked children, which share all memory that the engine has mapped, start and exit; the group still works."""
     join()
     for code in (0, 7):
         child = os.fork()
@@ -258,7 +258,7 @@ def has_children() -> None:
 
 
 class _Samples(torch.utils.data.Dataset[torch.Tensor]):
-    """Eight, each of which runs `also` in the worker that loads it."""
+    """Returns eight elements; each runs `also` in the worker that loads it."""
 
     def __init__(self, also: Callable[[], object]) -> None:
         self._also = also
@@ -292,7 +292,7 @@ def loads_with_workers() -> None:
 
 
 def communicates_in_workers() -> None:
-    """Which must not: prints what they are told, of a new operation and of one that their parent has in flight."""
+    """Uses a group in forked workers, which is an error; prints the errors of a new operation and of the parent's."""
     join()
     pending = dist.irecv(torch.zeros(1), 1 - dist.get_rank(), tag=7)
     told: list[str] = []
@@ -310,7 +310,7 @@ def communicates_in_workers() -> None:
 
 
 def computes_every_size() -> None:
-    """Sums and passes on what is compared to the last element; prints the ways that it took."""
+    """Sums and sends tensors of several sizes and checks every element; prints which paths they took."""
     join()
     rank = dist.get_rank()
     for size in (1, 1000, 1 << 14, 1 << 18, 1 << 22):
@@ -327,7 +327,7 @@ def computes_every_size() -> None:
 
 
 def crosses_hosts() -> None:
-    """All-reduces until something fails; prints how long that took from the last success, and the error."""
+    """All-reduces until an error; prints how long that took since the last success, and the error."""
     join(timeout_s=float(sys.argv[5]))
     data = torch.ones(1 << 16)
     for size in (1, 1000, 1 << 18):
@@ -348,7 +348,7 @@ def crosses_hosts() -> None:
 
 
 def is_traced() -> None:
-    """Operations of several kinds on two groups; one of them times out."""
+    """Runs operations of several kinds on two groups; one of them times out."""
     os.environ["AXON_TRACE"] = sys.argv[5]
     join()
     dist.all_reduce(torch.ones(1 << 20))
@@ -367,7 +367,7 @@ def is_traced() -> None:
 
 
 def is_probed_and_fails() -> None:
-    """By the doctor: rank 0 fails while the other one waits for its message."""
+    """Runs under the doctor: rank 0 fails while the other one waits for its message."""
     from torch_axon.doctor import probe
 
     def fail(*_: object) -> None:
@@ -382,7 +382,7 @@ def is_probed_and_fails() -> None:
 
 
 def is_traced_in_pairs() -> None:
-    """Four ranks whose first groups of axon are pairs: each has a rank 0."""
+    """Runs four ranks whose first axon groups are pairs: each pair has a rank 0."""
     os.environ["AXON_TRACE"] = sys.argv[5]
     rank = int(sys.argv[2])
     dist.init_process_group("gloo", store=dist.FileStore(sys.argv[4], 4), rank=rank, world_size=4)
@@ -393,7 +393,7 @@ def is_traced_in_pairs() -> None:
 
 
 def uses_large_tensors() -> None:
-    """Operations that need the tensors of all ranks, each with a GPU. Prints how many were done on them directly."""
+    """Runs operations that need the tensors of all ranks, with one GPU each. Prints how many ran zero-copy."""
     from support.gpu import exercise, num_zero_copy
 
     torch.cuda.set_device(int(sys.argv[2]) % torch.cuda.device_count())
@@ -425,7 +425,7 @@ def _joins_once_forked(rank: int) -> None:
 
 
 def forks_ranks() -> None:
-    """As launchers of notebooks do, after a group of the process's own, of which a Work is left; twice."""
+    """Twice, forks ranks as notebook launchers do, after a group of the process's own, of which a Work remains."""
     ready()
     for _ in range(2):
         join()
@@ -437,7 +437,7 @@ def forks_ranks() -> None:
 
 
 def forks_beside_a_group() -> None:
-    """Prints what a child is told that forms a group of its own while its parent has one."""
+    """Prints the error of a child that forms its own group while its parent has one."""
     join()
     child = os.fork()
     if child == 0:
@@ -454,7 +454,7 @@ def forks_beside_a_group() -> None:
 
 
 def forks_while_a_message_waits() -> None:
-    """The child drops its parent's group, which holds a message that nobody has received yet."""
+    """The child destroys its parent's group, which holds a message that has not been received yet."""
     join()
     large, small = torch.arange(1 << 20), torch.ones(1)
     if dist.get_rank() == 0:
@@ -462,7 +462,7 @@ def forks_while_a_message_waits() -> None:
         dist.send(small, 1, tag=6)
         sent.wait()
     else:
-        dist.recv(small, 0, tag=6)  # so the other one has been announced
+        dist.recv(small, 0, tag=6)  # so the RTS of the other one has arrived
         child = os.fork()
         if child == 0:
             dist.destroy_process_group()

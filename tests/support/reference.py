@@ -1,4 +1,4 @@
-"""What operations must yield, computed with NumPy from inputs that every rank can make for itself.
+"""Expected results of operations, computed with NumPy from inputs that every rank can generate.
 
 Values are small integers, so that results are exact in every type and compare bit for bit.
 """
@@ -25,7 +25,7 @@ REDUCIBLE = BOOL + REAL + COMPLEX
 ONLY_MOVED = (torch.float8_e4m3fn, torch.float8_e5m2)
 MOVABLE = REDUCIBLE + ONLY_MOVED
 
-# Around the thresholds between algorithms; the largest is pipelined.
+# Sizes around the thresholds between algorithms; the largest is pipelined.
 SIZES = (0, 1, 7, 1000, 4097)
 LARGE = 1 << 20
 
@@ -44,14 +44,14 @@ Array = np.ndarray[Any, Any]
 
 
 def exact_dtype(dtype: torch.dtype) -> Any:
-    """The NumPy type that holds this type's small integers exactly."""
+    """Returns the NumPy type that holds this type's small integers exactly."""
     if dtype in ONLY_MOVED or dtype in (torch.bfloat16, torch.float16):
         return np.float64
     return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
 def values(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> Array:
-    """What rank `rank` contributes: `count` small integers of both signs, if the type has them."""
+    """Returns the input of rank `rank`: `count` small integers, of both signs if the type has them."""
     pattern = np.arange(count) * 5 + rank * 3 + seed
     if dtype in BOOL:
         return pattern % 3 == 0
@@ -63,7 +63,7 @@ def values(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> Array:
 
 
 def tensor(array: Array, dtype: torch.dtype) -> torch.Tensor:
-    converted = torch.empty(array.shape, dtype=dtype, device="cpu")  # not from_numpy, whose empty have a stride of 0
+    converted = torch.empty(array.shape, dtype=dtype, device="cpu")  # from_numpy would give empty tensors a stride of 0
     converted.copy_(torch.from_numpy(array))
     return converted.to(torch.get_default_device())
 
@@ -73,7 +73,7 @@ def contribution(rank: int, count: int, dtype: torch.dtype, seed: int = 0) -> to
 
 
 def garbage(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """An output that no result equals by accident: nothing contributes a 1 everywhere, or a 0x55 in a byte."""
+    """Returns an output that no result equals by accident: no input contributes a 1 everywhere, or a 0x55 byte."""
     return torch.full((count * dtype.itemsize,), 0x55 if dtype not in BOOL else 1, dtype=torch.uint8).view(dtype)
 
 
@@ -102,7 +102,7 @@ _ARITHMETIC: dict[str, np.ufunc] = {
     "BXOR": np.bitwise_xor,
 }
 
-# Reductions of booleans stay booleans, as NCCL has them.
+# Reductions of booleans stay booleans, as in NCCL.
 _BOOLEAN: dict[str, Callable[[Array], Array]] = {
     "SUM": lambda stack: stack.any(axis=0),
     "MAX": lambda stack: stack.any(axis=0),
@@ -136,7 +136,7 @@ def as_bytes(values: torch.Tensor) -> bytes:
 
 @contextlib.contextmanager
 def case(**labels: object) -> Iterator[None]:
-    """Names the case, of many in one round trip, that failed."""
+    """Adds the parameters of the failing case to the error, where one round trip runs many cases."""
     try:
         yield
     except Exception as error:
@@ -151,13 +151,13 @@ def finish(work: dist.Work | None) -> None:
 
 
 def synchronize() -> None:
-    """Waits for the GPU, if that is where the tensors are: there, wait() puts a stream in order and returns."""
+    """Waits for the GPU if the tensors are there: on a GPU, wait() only orders a stream and returns."""
     if torch.get_default_device().type == "cuda":
         torch.cuda.synchronize()
 
 
 def failure(call: Callable[[], object]) -> str:
-    """The class and text of what `call` raises; it must raise."""
+    """Returns the class and text of what `call` raises; it must raise."""
     try:
         call()
     except Exception as error:
@@ -166,7 +166,7 @@ def failure(call: Callable[[], object]) -> str:
 
 
 def failure_or_nothing(call: Callable[[], object]) -> str:
-    """The text of what `call` raises, if it does."""
+    """Returns the text of the error that `call` raises, or an empty text."""
     try:
         call()
     except Exception as error:
@@ -175,7 +175,7 @@ def failure_or_nothing(call: Callable[[], object]) -> str:
 
 
 def eventual_failure(call: Callable[[], object], again: Callable[[], object] | None = None) -> str:
-    """What `call` raises or one of the calls `again` after it: an operation may be over before its failure is known."""
+    """Returns what `call` or a later call `again` raises: an operation may complete before its failure is known."""
 
     def call_until_failure() -> None:
         call()
@@ -187,7 +187,7 @@ def eventual_failure(call: Callable[[], object], again: Callable[[], object] | N
     return failure(call_until_failure)
 
 
-# Layouts of a tensor in memory, all with the same contents.
+# Memory layouts of a tensor, all with the same contents.
 
 
 def dense(values: torch.Tensor) -> torch.Tensor:

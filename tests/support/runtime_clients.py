@@ -1,4 +1,4 @@
-"""The other process that tests of runtimes call."""
+"""Starts the other process that runtime tests call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROGRAMS = Path(__file__).with_name("runtime_servers.py")
 
 
 class Server:
-    """A process that serves, until its input ends."""
+    """A process that serves until its input ends."""
 
     def __init__(self, *prefix: str, **settings: str) -> None:
         self.process = subprocess.Popen(
@@ -30,7 +30,7 @@ class Server:
 
 
 def check_that_it_ends(program: str) -> None:
-    """Runs a program of runtime_servers.py, which prints "ready" and ends without a word more."""
+    """Runs a program of runtime_servers.py, which must print only "ready" and exit."""
     ended = subprocess.run(
         [sys.executable, "-W", "ignore", str(PROGRAMS), program],
         capture_output=True,

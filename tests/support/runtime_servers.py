@@ -23,7 +23,7 @@ GREETED: list[str] = []
 
 
 class HouseError(Exception):
-    """A class that callers do not have."""
+    """A class that callers cannot import."""
 
 
 def functions(runtime: Runtime) -> None:
@@ -87,7 +87,7 @@ def quick_functions(runtime: Runtime) -> None:
 
     @runtime.register
     def keep_busy() -> None:
-        """The GPU's stream, for some 0.1 s."""
+        """Keeps the GPU's current stream busy for about 0.1 s."""
         torch.cuda._sleep(200_000_000)
 
     @runtime.register
@@ -96,7 +96,7 @@ def quick_functions(runtime: Runtime) -> None:
 
     @runtime.register
     def filled_later(value: float, count: int) -> torch.Tensor:
-        """On the GPU, whose stream makes it some 0.1 s after the answer has been given."""
+        """Returns a GPU tensor that its stream fills about 0.1 s after the answer was sent."""
         torch.cuda._sleep(200_000_000)
         return torch.full((count,), value, device="cuda")
 
@@ -143,7 +143,7 @@ def slow_functions(runtime: Runtime) -> None:
 
 
 def counted_functions(runtime: Runtime) -> None:
-    """Of each kind, noting that they have run."""
+    """Registers functions of each kind; each records that it ran."""
     ran: list[str] = []
     runtime.register("ran")(lambda: len(ran))
 
@@ -159,7 +159,7 @@ def counted_functions(runtime: Runtime) -> None:
 
 
 class Numbers:
-    """Counts how many values have been made, and whether it was closed."""
+    """Counts the values that it has made, and its close calls."""
 
     made = 0
     closed = 0
@@ -199,20 +199,20 @@ def serves() -> None:
 
 
 def comes_and_goes() -> None:
-    """Meets the runtime that its input names, calls it, and closes the peer."""
+    """Connects to the runtime that its input names, calls it, and closes the peer."""
     with Runtime("passing") as runtime, runtime.connect(bytes.fromhex(sys.stdin.readline())) as peer:
         assert peer.invoke("echo", torch.ones(20_000)).result().sum() == 20_000
     print("gone", flush=True)
 
 
 def scheduled_ns() -> int:
-    """How long the threads of this process have run, or waited for a core."""
+    """Returns how long the threads of this process have run or waited for a core."""
     times = [Path(f"/proc/self/task/{thread}/schedstat").read_text() for thread in os.listdir("/proc/self/task")]
     return sum(int(time) for each in times for time in each.split()[:2])
 
 
 def idles() -> None:
-    """Prints which share of a core it takes, and wants, with the progress and a peer that its input names."""
+    """Prints the share of a core that it uses or waits for; its input names the progress mode and the peer."""
     progress, address = sys.stdin.readline().split()
     with Runtime("idle", progress=progress) as runtime:
         functions(runtime)
@@ -226,7 +226,7 @@ def idles() -> None:
 
 
 def lends() -> None:
-    """Calls `take` of the runtime with the address that its input names, many times, with tensors that stay here."""
+    """Calls `take` of the runtime at the address in its input many times, with tensors that stay in this process."""
     with Runtime("lender") as runtime:
         peer = runtime.connect(bytes.fromhex(sys.stdin.readline()))
         while peer._connection.gpus_read_by_peer == 0:
@@ -237,7 +237,7 @@ def lends() -> None:
 
 
 def a_server_and_its_client() -> tuple[Runtime, Runtime, Peer]:
-    """A runtime with all functions, another one, and the peer by which that one calls it."""
+    """Returns a runtime with all functions, a second runtime, and the peer through which the second calls the first."""
     server = Runtime("other")
     functions(server)
     client = Runtime("runtime")
@@ -245,13 +245,13 @@ def a_server_and_its_client() -> tuple[Runtime, Runtime, Peer]:
 
 
 def is_ready(*kept: object) -> None:
-    """From here on the process may end, at which these are still there."""
+    """Reports that the process may exit from here on; keeps these objects alive until then."""
     globals()["KEPT"] = kept
     print("ready", flush=True)
 
 
 def ends_with_calls_in_flight() -> None:
-    """Its exit has to end what is under way in every direction."""
+    """The exit of this process must end calls that are in flight in every direction."""
     other, runtime, peer = a_server_and_its_client()
     kept = [peer.invoke("sleepy", 1000), peer.invoke("never"), peer.invoke("echo", torch.ones(1 << 20))]
     threading.Thread(target=kept[0].exception, daemon=True).start()
@@ -259,7 +259,7 @@ def ends_with_calls_in_flight() -> None:
 
 
 def ends_in_a_function() -> None:
-    """The runtime's thread is in a function that does not end by itself."""
+    """The runtime's thread is in a function that does not return on its own."""
     runtime = Runtime("runtime")
     entered = threading.Event()
 
@@ -274,7 +274,7 @@ def ends_in_a_function() -> None:
 
 
 def ends_in_a_busy_function() -> None:
-    """The runtime's thread is in Python's code when the interpreter takes the lock for good."""
+    """The runtime's thread runs Python code when the interpreter takes the lock for the last time."""
     runtime = Runtime("runtime")
     entered = threading.Event()
 
@@ -290,7 +290,7 @@ def ends_in_a_busy_function() -> None:
 
 
 def ends_with_daemon_threads_that_call() -> None:
-    """They are not told of the end, and so say nothing of it."""
+    """Daemon threads are not told of the exit, and so must not print anything about it."""
     other, runtime, peer = a_server_and_its_client()
     mailbox = runtime.mailbox("empty")
     have_called = threading.Barrier(6)
@@ -337,7 +337,7 @@ def waits_for_a_message(mailbox: Mailbox) -> None:
 
 
 def ends_amid_streams() -> None:
-    """Generators are open, mailboxes full and empty, and somebody waits for each."""
+    """Generators are open, mailboxes are full and empty, and a thread waits for each."""
     other, runtime, peer = a_server_and_its_client()
     empty = runtime.mailbox("empty")
     streams = [peer.iterate(name, 1000) for name in ("numbers", "executor_numbers", "async_numbers")]
@@ -351,14 +351,14 @@ def ends_amid_streams() -> None:
 
 
 class Slow:
-    """Goes away in two seconds."""
+    """Exits after two seconds."""
 
     def __del__(self, sleep: Callable[[float], None] = time.sleep) -> None:
         sleep(2)
 
 
 def ends_while_another_thread_waits() -> None:
-    """Its wait ends while the interpreter does."""
+    """A wait of this process ends while the interpreter exits."""
     silent = socket.create_server(("127.0.0.1", 0))
     runtime = Runtime("runtime", secret=bytes(16))
     waiting = threading.Thread(target=runtime.connect, args=[silent.getsockname()], kwargs={"timeout": 1}, daemon=True)
@@ -387,7 +387,7 @@ def ends_while_a_peer_drains() -> None:
 
 
 def ends_while_memory_is_found() -> None:
-    """The runtime's thread is in a function that says where an answer goes, and does not come back."""
+    """The runtime's thread is in a function that provides memory for an answer, and does not return."""
     other, runtime, peer = a_server_and_its_client()
     entered = threading.Event()
 
@@ -403,7 +403,7 @@ def ends_while_memory_is_found() -> None:
 
 
 def keeps_tensors() -> None:
-    """What has come outlives everything that brought it."""
+    """Received values outlive the connection and the runtime that received them."""
     with Runtime("other") as other, Runtime("runtime") as runtime:
         functions(other)
         small, large = runtime.connect(other.address).invoke("echo", torch.arange(5), torch.arange(1 << 20)).result()
@@ -414,7 +414,7 @@ def keeps_tensors() -> None:
 
 
 def forks() -> None:
-    """A child's calls fail at once, and its parent's go on."""
+    """A forked child's calls fail at once, and its parent's calls still work."""
     *_kept, peer = a_server_and_its_client()
     child = os.fork()
     if child == 0:

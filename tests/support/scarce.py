@@ -1,4 +1,4 @@
-"""A process of which the system withholds something, for tests."""
+"""Runs tests in a process that the system denies something."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def need_seccomp() -> None:
 
 
 def refuse_calls(refused: Mapping[str, int]) -> None:
-    """From now on these calls of this thread, and of those that it starts, fail with these errors."""
+    """Makes these system calls fail with these errors in this thread and in threads that it starts later."""
     _install([_one_of(CALLS[name], error) for name, error in refused.items()])
 
 
 def refuse_threads() -> None:
-    """As a limit of processes does, which does not hold for root."""
+    """Makes thread creation fail as a process limit does; such a limit does not hold for root."""
     only_clone = struct.pack("=HBBI", _JUMP_IF_EQUAL, 0, 3, _CLONE)
     flags = struct.pack("=HBBI", _LOAD, 0, 0, 16) + struct.pack("=HBBI", _JUMP_IF_ANY_BIT, 0, 1, _CLONE_THREAD)
     again = struct.pack("=HBBI", _RETURN, 0, 0, _ERRNO | errno.EAGAIN)
@@ -57,7 +57,7 @@ def _install(rules: list[bytes]) -> None:
 
 
 def mount_shared_memory(options: str) -> str:
-    """Gives this process a /dev/shm of its own. Why that cannot be, if so."""
+    """Gives this process its own /dev/shm. Returns an empty text, or the reason why that is impossible."""
     if _LIBC.unshare(_CLONE_NEWNS) != 0:
         return os.strerror(ctypes.get_errno())
     for command in (["mount", "--make-rprivate", "/"], ["mount", "-t", "tmpfs", "-o", options, "tmpfs", "/dev/shm"]):
@@ -68,7 +68,7 @@ def mount_shared_memory(options: str) -> str:
 
 
 def share_mounts(pid: int) -> None:
-    """Moves this process to where that one has its /dev/shm."""
+    """Moves this process to the mount namespace of process `pid`, and so to its /dev/shm."""
     mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
     if _LIBC.unshare(_CLONE_FS) != 0 or _LIBC.setns(mounts, 0) != 0:  # threads that share a folder cannot move
         raise OSError(ctypes.get_errno(), "setns")
@@ -76,6 +76,6 @@ def share_mounts(pid: int) -> None:
 
 
 def leave_descriptors(number: int) -> None:
-    """From now on this process may open so many more files."""
+    """Limits this process to `number` more open files from now on."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + number, hard))

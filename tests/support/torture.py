@@ -1,13 +1,13 @@
-"""Random operations that every rank draws alike from a seed, and what they must yield, computed where the tensors are.
+"""Random operations that every rank draws alike from a seed, and their expected results, computed on the same device.
 
     torture = Torture(seed)
     torture.run(2000)              # on every rank; raises where an element differs
     torture.close()
 
-Drawn are the group, the operation, types, sizes, offsets, roots, whether it is asynchronous and when it is waited for,
-on a GPU also the streams of call and wait. There, each rank also takes and gives back memory as it likes, so that their
-addresses differ and come again, and bursts of large operations have time to find each other's tensors: kernels of all
-kinds run, those that decline included. Values are small integers.
+Each step draws the group, the operation, types, sizes, offsets, roots, whether it is asynchronous and when it is waited
+for. On a GPU, it also draws the streams of call and wait. There, each rank also allocates and frees memory
+independently, so that addresses differ and recur. Bursts of large operations give the ranks time to map each other's
+tensors, so that kernels of all kinds run, also those that fall back. Values are small integers.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class _Pending:
 
 
 class Torture:
-    """On every rank of the default group, with the same seed, in groups of these ranks: all and all pairs if not told.
+    """Runs on every rank of the default group, with one seed, in groups of these ranks (default: all, and all pairs).
 
-    Several may run at a time, each on a thread of its own; they are made and closed in one order on all ranks.
+    Several may run at a time, each on a thread of its own. All ranks must create and close them in one order.
     """
 
     def __init__(self, seed: int, subsets: Sequence[Sequence[int]] = (), timeout: timedelta | None = None) -> None:
@@ -56,7 +56,7 @@ class Torture:
         self._groups = [
             (dist.new_group(list(members), timeout=timeout), list(members)) for members in subsets or _all_and_pairs()
         ]
-        # Those that this rank is in, and their members.
+        # The groups that this rank is in, and their members.
         self.own_groups = [(group, members) for group, members in self._groups if dist.get_rank() in members]
         self._on_gpu = torch.get_default_device().type == "cuda"
         self._streams = [torch.cuda.Stream() for _ in range(3)] if self._on_gpu else []
@@ -75,7 +75,7 @@ class Torture:
         self._check()
 
     def close(self) -> int:
-        """How many operations kernels have done on the peers' tensors themselves."""
+        """Returns how many operations the kernels have run zero-copy, directly on the peers' tensors."""
         own_groups = [group for group, _ in self.own_groups]
         num_zero_copy = sum(gpu.num_zero_copy(group) for group in own_groups) if self._on_gpu else 0
         for group in own_groups:
@@ -109,7 +109,7 @@ class Torture:
             self._take_and_give_back()
 
     def _take_and_give_back(self) -> None:
-        """Memory, each rank for itself."""
+        """Allocates and frees memory, on each rank independently."""
         draw = self._of_this_rank.random()
         if draw < 0.002:
             torch.cuda.empty_cache()
@@ -123,14 +123,14 @@ class Torture:
         return torch.cuda.stream(self._streams[index]) if self._on_gpu and index < 3 else nullcontext()
 
     def _wait(self) -> None:
-        """For some work in flight, from the current stream."""
+        """Waits on the current stream for the oldest work in flight."""
         if self._pending:
             pending = self._pending.pop(0)
             pending.work.wait()
             self._judge(pending)
 
     def _judge(self, pending: _Pending) -> None:
-        """Counts on the device; nobody waits for the figure yet."""
+        """Counts wrong elements on the device, without waiting for the figure."""
         for output, expected in pending.call.results:
             self._wrong.append((f"step {pending.step}: {pending.name}", (output != expected.to(output.dtype)).sum()))
         if self._on_gpu:
@@ -143,7 +143,7 @@ class Torture:
         if self._on_gpu:
             torch.cuda.synchronize()
             for group, _ in self.own_groups:
-                dist.barrier(group)  # raises, where what was enqueued has failed and left anything behind
+                dist.barrier(group)  # raises if enqueued work has failed and left an error pending
         wrong = [f"{name}: {int(count)} wrong elements" for name, count in self._wrong if int(count)]
         self._wrong.clear()
         assert not wrong, "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""The operations that torture.py draws, each with what it must yield."""
+"""The operations that torture.py draws, each with its expected results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 DTYPES = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32)
-# On a GPU, of each so many steps the first are large.
+# On a GPU, the first of these many steps are large.
 STEPS_BETWEEN_BURSTS = 400
 STEPS_OF_A_BURST = 20
 LARGEST_BYTES = 24 << 20
@@ -20,7 +20,7 @@ LARGEST_BYTES = 24 << 20
 
 @dataclass
 class Call:
-    """One operation on this rank: its tensors, and pairs of what it yields and must yield."""
+    """One operation on this rank: its tensors, and pairs of actual and expected results."""
 
     launch: Callable[[bool], Any]
     tensors: list[Tensor] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Call:
 
 
 class Draw:
-    """The arguments of one call, the same on all ranks; tensors of this rank."""
+    """The arguments of one call, the same on all ranks, with tensors of this rank."""
 
     def __init__(self, generator: random.Random, group: dist.ProcessGroup, members: list[int], step: int) -> None:
         self.random, self.group, self.step = generator, group, step
@@ -38,13 +38,13 @@ class Draw:
         self.root = generator.randrange(self.num_ranks)
         on_gpu = torch.get_default_device().type == "cuda"
         is_large = on_gpu and step % STEPS_BETWEEN_BURSTS < STEPS_OF_A_BURST
-        # Kernels reach only tensors that are aligned.
+        # Kernels access aligned tensors only.
         self.is_aligned = is_large and generator.random() < 0.75
         self.count = self.draw_count(LARGEST_BYTES // self.dtype.itemsize if is_large else self._largest(on_gpu))
         self.offsets = [generator.choice((0, 64) if self.is_aligned else (0, 0, 1, 3, 8)) for _ in range(2)]
 
     def _largest(self, on_gpu: bool) -> int:
-        """Mostly small, around the sizes where algorithms change, now and then large."""
+        """Draws mostly small sizes, around those where algorithms change, and now and then a large one."""
         largest = self.random.choice((16, 16, 300, 5000, 5000, 70_000))
         draw = self.random.random()
         if draw < 0.01:
@@ -52,7 +52,7 @@ class Draw:
         return largest
 
     def draw_count(self, limit: int) -> int:
-        """Of elements, below the limit."""
+        """Draws a number of elements below the limit."""
         count = self.random.randrange(limit)
         return count // 64 * 64 if self.is_aligned else count
 
@@ -61,7 +61,7 @@ class Draw:
         return pattern % 4 if self.dtype == torch.uint8 else pattern % 7 - 3
 
     def place(self, count: int, which: int = 0) -> Tensor:
-        """Uninitialised, at some offset in its memory."""
+        """Returns an uninitialised tensor at some offset in its memory."""
         offset = self.offsets[which]
         return torch.empty(offset + count, dtype=self.dtype)[offset:]
 
@@ -171,7 +171,7 @@ def _ring(d: Draw) -> Call:
 
 
 def _message(d: Draw) -> Call:
-    """From the root to the rank after it; the others do nothing."""
+    """Sends from the root to the rank after it; the other ranks do nothing."""
     to = (d.root + 1) % d.num_ranks
     if d.rank == d.root:
         source = d.filled(d.count)

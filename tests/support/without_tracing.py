@@ -2,7 +2,7 @@
 
     python without_tracing.py COMMAND [ARGUMENT …]
 
-By a filter of system calls, which lasts through exec and whatever the command starts.
+It installs a filter of system calls, which lasts through exec and applies to all processes that the command starts.
 """
 
 from __future__ import annotations
