@@ -1,7 +1,7 @@
-"""Two ranks that talk to each other only, and a third that fails beside them.
+"""Two ranks exchange messages only with each other, while a third rank in their group fails.
 
-Messages of the default group go both ways between the two, and there are collectives of a group of their own: before,
-while and after the third fails, and once more after all that awaited it has failed.
+Messages of the default group go both ways between the two, and their own group runs collectives: before, during and
+after the failure, and once more after every operation that waited for the victim has failed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fault_operations import make_step
 
 from support.reference import failure, same_bits
 
-# Elements: within a ring's lines, sent eagerly, and fetched by the receiver.
+# Numbers of elements: one fits into ring entries, one is sent eagerly, one is fetched by the receiver.
 _COUNTS = (7, 10_000, 1 << 20)
 _NUM_ROUNDS = 12
 
@@ -34,7 +34,7 @@ class _Talk:
             self.stretches.append(Stretch.since(started))
 
     def go_on_until_told(self, case: Case, what: str) -> None:
-        """Both ranks end with the same round: when both have been told."""
+        """Ends both ranks after the same round: the first that starts after both have been told."""
         num_told = torch.zeros(1)
         while num_told.item() < 2:
             self.go_on(1)
@@ -62,7 +62,7 @@ def _form(case: Case, place: Place) -> dist.ProcessGroup:
 
 @contextmanager
 def _awaiting_victim(case: Case) -> Iterator[None]:
-    """The talk, in the same group, is not what times out."""
+    """Sets a timeout for the waits for the victim; the traffic in the same group must not time out."""
     set_timeout(case.timeout_s)
     yield
     set_timeout(FORMING_TIMEOUT_S)
@@ -72,7 +72,7 @@ def fail_beside(case: Case, place: Place) -> None:
     _form(case, place)
     step = make_step(case.operation, case.victim)
     with as_victim(case):
-        case.hear("rank 0", "rank 1")  # talk
+        case.hear("rank 0", "rank 1")  # traffic
         if case.moment == "inside":
             with once_at_rest(lambda: strike(case)):
                 step()
@@ -80,7 +80,7 @@ def fail_beside(case: Case, place: Place) -> None:
 
 
 def talk_beside(case: Case, place: Place) -> tuple[list[str], list[Stretch]]:
-    """What those raise who wait for the victim after all, and the rounds of the talk."""
+    """Returns the errors of the operations that wait for the victim, and the rounds of traffic."""
     talk = _Talk(_form(case, place))
     talk.go_on()
     with _awaiting_victim(case):

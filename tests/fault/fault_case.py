@@ -1,4 +1,4 @@
-"""A fault, and what ranks do about it: the victim suffers it, the survivors raise, leave and form another group."""
+"""A fault and how ranks react: it strikes the victim; the survivors raise, leave and form another group."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from support.hosts import Hosts
 from support.pool import BACKEND, own_rank
 from support.reference import same_bits
 
-# A promise to those on the victim's host. GPUs have to end what is enqueued, and share this test's with other ranks.
+# The promised limit on the victim's host. GPUs must finish enqueued work, and other ranks share this test's GPUs.
 NOTICE_S = {"cpu": 1.0, "cuda": 5.0}
-# Of the group, where a rank stands still or is cut off.
+# The timeout of the group, for cases in which a rank is stopped or cut off.
 TIMEOUT_S = 1.0
 FORMING_TIMEOUT_S = 30.0
 
@@ -36,12 +36,12 @@ MOMENTS = ("before", "inside", "after")
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to the victim: a signal, or something that the test does to the link to it.
+    """What happens to the victim: a signal, or an action of the test on the link to it.
 
-    `then`: the signal by which it stands still no longer, once the others have gone.
+    `then` is the signal that ends a stop, sent after the other ranks have left.
     """
 
-    end: str  # of the victim's: "ends" or "goes on"
+    end: str  # the victim's end: "ends" or "goes on"
     signal: int = 0
     then: int = 0
     link: Callable[[Hosts], None] | None = None
@@ -53,7 +53,7 @@ class Fault:
 
     @property
     def is_silent(self) -> bool:
-        """Nobody tells the survivors."""
+        """Returns whether the survivors get no notice of the fault."""
         return self.then != 0 or self.link is not None
 
     @property
@@ -76,7 +76,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Moment:
-    """Of a process; `starved_ns`: what each thread that a call goes through had waited for a processor until then."""
+    """A moment of a process. `starved_ns`: how long each thread of the call path has waited for a processor."""
 
     pid: int
     at: float
@@ -84,13 +84,15 @@ class Moment:
 
     @staticmethod
     def now(pid: int = 0) -> Moment:
-        """Of this process, or another. The kernel counts: the second number of schedstat, in ns
+        """Returns the current moment of this process, or of process `pid`.
+
+        The kernel counts the wait: it is the second number of schedstat, in ns
         (Documentation/scheduler/sched-stats.rst).
         """
         pid, at = pid or os.getpid(), time.monotonic()
         starved_ns = {}
         for thread in Path(f"/proc/{pid}/task").glob("*"):
-            with suppress(OSError):  # a thread that has ended
+            with suppress(OSError):  # the thread has ended
                 if thread.name == str(pid) or thread.joinpath("comm").read_text() == "axon-progress\n":
                     starved_ns[thread.name] = int(thread.joinpath("schedstat").read_text().split()[1])
         return Moment(pid, at, starved_ns)
@@ -98,7 +100,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Of a process's time."""
+    """A stretch of a process's time."""
 
     started: Moment
     ended: Moment
@@ -113,20 +115,22 @@ class Stretch:
 
     @property
     def starved_s(self) -> float:
-        """In which its most hindered thread wanted to run, and had no processor."""
+        """Returns how long the most hindered thread was runnable without a processor."""
         before = self.started.starved_ns
         return max((ns - before.get(thread, 0) for thread, ns in self.ended.starved_ns.items()), default=0) / 1e9
 
     def is_within(self, limit_s: float, others_starved_s: float = 0.0) -> bool:
-        """But for what the machine had no time for, in this process or those it waited for; of that at most as much
-        again, so that what takes twice as long never is.
+        """Returns whether the stretch is within the limit, without the time in which the machine starved its processes.
+
+        Starvation of this process and of those it waited for counts, but at most `limit_s`: a stretch twice as long
+        always fails.
         """
         return self.seconds - min(self.starved_s + others_starved_s, limit_s) < limit_s
 
 
 @dataclass(frozen=True)
 class Case:
-    """`folder`: the store, and files by which ranks and test tell each other how far they are, and since when."""
+    """`folder` holds the store, and files through which ranks and test report their progress and its moments."""
 
     fault: str
     moment: str
@@ -148,19 +152,19 @@ class Case:
 
     @property
     def strike(self) -> str:
-        """What is told of it."""
+        """Returns the name under which the strike is reported."""
         return "link struck" if self.kind.link else "struck"
 
     def limit_s(self, device: str) -> float:
-        """In which survivors have to raise."""
+        """Returns the limit within which survivors must raise."""
         return TIMEOUT_S + 1 if self.kind.takes_long else NOTICE_S[device]
 
     def leave(self) -> None:
-        """Both ways out are tried."""
+        """Leaves the group by one of the two ways, so that the cases test both."""
         dist.destroy_process_group() if self.moment == "after" else dist.distributed_c10d._abort_process_group()
 
     def tell(self, what: str) -> None:
-        """With the moment, of this process and of the ranks that have told where they are."""
+        """Reports progress, with the moment of this process and of the ranks that have reported theirs."""
         ranks = [self.told(file.name)[0].pid for file in Path(self.folder).glob("rank ?")]
         new = Path(self.folder, f"{what}, half written")
         new.write_text(json.dumps([asdict(Moment.now(pid)) for pid in (os.getpid(), *ranks)]))
@@ -172,26 +176,26 @@ class Case:
     def hear(self, *what: str) -> None:
         deadline = time.monotonic() + FORMING_TIMEOUT_S
         while not all(map(self.is_told, what)):
-            assert time.monotonic() < deadline, f"nobody has told {what}"
+            assert time.monotonic() < deadline, f"no process has reported all of {what}"
             time.sleep(0.001)
 
     def told(self, what: str) -> list[Moment]:
-        """First of whoever told it."""
+        """Returns the moments of a report; the first is that of the process that wrote it."""
         return [Moment(**moment) for moment in json.loads(Path(self.folder, what).read_text())]
 
     def since_strike(self, stretch: Stretch) -> Stretch:
-        """What is left of a stretch that may have begun before."""
+        """Returns the part of a stretch after the strike."""
         own = [moment for moment in self.told(self.strike) if moment.pid == stretch.started.pid]
         return Stretch(max([stretch.started, *own], key=lambda moment: moment.at), stretch.ended)
 
     def victim_starved_s(self) -> float:
-        """From the strike until it has left, if it has by itself."""
+        """Returns the victim's starvation from the strike until it left, or 0 if it did not leave on its own."""
         return Stretch(self.told("struck")[0], self.told("left")[0]).starved_s if self.is_told("left") else 0.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Of a pool's processes in the group: their ranks, of `size`."""
+    """Maps the processes of a pool to their ranks in a group of `size`."""
 
     ranks: tuple[int, ...]
     size: int = NUM_RANKS
@@ -202,7 +206,7 @@ class Place:
         dist.init_process_group(BACKEND, init_method=method, rank=rank, world_size=self.size, timeout=timeout)
 
     def group_after(self, case: Case) -> None:
-        """The group of those who are left works."""
+        """Checks that a group of the remaining ranks works."""
         self.join(f"{case.folder}/again")
         data = torch.ones(1000)
         dist.all_reduce(data)
@@ -212,7 +216,7 @@ class Place:
 
 @contextmanager
 def once_at_rest(action: Callable[[], None]) -> Iterator[None]:
-    """Calls `action`, beside this thread, as soon as it has come to rest in a call."""
+    """Calls `action` in another thread as soon as this thread waits in a call."""
     watched, is_over = threading.get_ident(), threading.Event()
 
     def watch() -> None:
@@ -235,23 +239,23 @@ def once_at_rest(action: Callable[[], None]) -> Iterator[None]:
 
 
 def strike(case: Case) -> None:
-    """What the victim does to itself, or lets the test do."""
+    """Strikes the victim: it signals itself, or lets the test strike its link."""
     case.tell("struck")
     if case.kind.link:
         case.hear("link struck")
     else:
-        # Not to the process, whose signals may reach another thread while this one goes on.
+        # A signal to the process may reach another thread, while this one goes on.
         signal.pthread_kill(threading.main_thread().ident, case.kind.signal)
 
 
 def _suffer(case: Case, step: Step) -> str:
-    """The victim's part; what it is told if it goes on."""
+    """Runs the victim's part; returns the error that it gets if it goes on."""
     if case.moment == "inside":
         with once_at_rest(lambda: strike(case)):
             return _fail(case, step)
     if case.moment == "after":
         step()
-    case.hear(*(f"rank {rank}" for rank in case.survivors))  # is inside, or through
+    case.hear(*(f"rank {rank}" for rank in case.survivors))  # is inside the step, or has finished it
     strike(case)
     return _fail(case, step)
 
@@ -262,7 +266,7 @@ def _raise_lookup_error(*_: object) -> None:
 
 @contextmanager
 def as_victim(case: Case) -> Iterator[None]:
-    """A program that does not catch its own error, and one that catches its interruption."""
+    """Runs as a program that does not catch its own error, and that catches its interruption."""
     signal.signal(signal.SIGUSR2, _raise_lookup_error)
     try:
         yield
@@ -284,7 +288,7 @@ def be_victim(case: Case, place: Place) -> str:
 
 
 def be_survivor(case: Case, place: Place) -> tuple[str, Stretch]:
-    """What was raised, and how long that took."""
+    """Returns the error, and how long it took."""
     place.join(f"{case.folder}/store")
     step, own_name = _prepare(case), f"rank {dist.get_rank()}"
     if case.moment == "inside":
@@ -308,7 +312,7 @@ def be_survivor(case: Case, place: Place) -> tuple[str, Stretch]:
 
 
 def leave(case: Case) -> Stretch:
-    """The group that has failed."""
+    """Leaves the group that has failed."""
     started = Moment.now()
     if dist.is_initialized():
         with suppress(RuntimeError):
@@ -321,7 +325,7 @@ def regroup(case: Case, place: Place) -> None:
 
 
 def set_timeout(timeout_s: float) -> None:
-    """Of the default group."""
+    """Sets the timeout of the default group."""
     group = dist.distributed_c10d._get_default_group()
     group._get_backend(torch.get_default_device())._set_default_timeout(timedelta(seconds=timeout_s))
 
@@ -335,7 +339,10 @@ def _prepare(case: Case) -> Step:
 
 
 def _fail(case: Case, step: Step) -> str:
-    """A first call may have got all that it needs from the victim, and a GPU tells only the next one."""
+    """Repeats the step until it fails; returns the error.
+
+    The victim may have completed its part of the first call, and on a GPU only the next call raises.
+    """
     began = now = time.monotonic()
     num_steps, longest_s = 0, 0.0
     while now < began + FORMING_TIMEOUT_S:

@@ -1,4 +1,4 @@
-"""What tests of faults have seen on a device, for a line of a result file; and what a process holds."""
+"""Records what fault tests observe on a device, as a record of a result file; and measures what a process holds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.processes import leftovers
 from torch_axon.bench.record import describe_machine
 
 Resources = dict[str, int]
-# How rounds are summed up, if not by the most: memory by what it tends to, and that of GPUs by what it comes back to,
-# since some stays until a peer, too, has closed its handle (docs/cuda.md).
+# How rounds are summarised, by default by the maximum. Memory: by its typical value. GPU memory: by its minimum, since
+# some stays mapped until a peer, too, has closed its handle (docs/cuda.md).
 _SUMMED_UP = {"KiB of memory": median, "KiB of GPU memory": min}
 
 
@@ -32,7 +32,7 @@ class Journal:
     matrix_size: int
     num_run: int = 0
     num_passed: int = 0
-    notices_s: dict[str, list[float]] = field(default_factory=dict)  # by fault; from the strike on, or from the call
+    notices_s: dict[str, list[float]] = field(default_factory=dict)  # by fault; since the strike or the call
     leaves_s: list[float] = field(default_factory=list)
     num_rounds: int = 0
     round_faults: list[str] = field(default_factory=list)

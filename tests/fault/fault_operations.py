@@ -1,9 +1,10 @@
 """Steps in which ranks wait for each other: every operation by itself, small and large, and training.
 
     step = make_step("large_all_to_all", victim=2)   # on every rank, once the group is formed
-    step()                                           # no rank is through before each of the others has entered
+    step()                                           # no rank returns before each of the others has entered
 
-Rooted operations go round all ranks, so that each waits for the victim at least once, whichever way the data goes.
+Rooted operations use each rank as root in turn, so that each rank waits for the victim at least once, whichever way the
+data goes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from support.reference import synchronize
 
 Step = Callable[[], object]
 
-# Of a rank, and divisible among three. Small ones leave at once; of the large ones also what a single peer gets is
-# beyond what is sent eagerly (docs/adr/0008-send-messages-up-to-64-kib-eagerly.md).
+# Elements per rank, divisible by three. Small operations are sent at once. In large ones, even the part of a single
+# peer exceeds the eager limit (docs/adr/0008-send-messages-up-to-64-kib-eagerly.md).
 _SMALL, _LARGE = 900, 3 << 18
 
 
@@ -62,7 +63,7 @@ def _scatter(data: torch.Tensor, root: int) -> None:
 
 
 def _send_recv(count: int, victim: int) -> Step:
-    """The victim exchanges with all others, who do not with each other."""
+    """The victim exchanges with all others, which do not exchange with each other."""
     is_victim = dist.get_rank() == victim
     others = [rank for rank in range(dist.get_world_size()) if rank != victim] if is_victim else [victim]
 
@@ -110,7 +111,7 @@ _BY_SIZE: dict[str, Callable[..., Step]] = {
     "send_recv": _send_recv,
 }
 
-# By name, what makes the step of a rank.
+# By name, the function that makes the step of a rank.
 OPERATIONS: dict[str, Callable[..., Step]] = {
     **{name: partial(make, _SMALL) for name, make in _BY_SIZE.items()},
     **{f"large_{name}": partial(make, _LARGE) for name, make in _BY_SIZE.items()},
@@ -119,7 +120,7 @@ OPERATIONS: dict[str, Callable[..., Step]] = {
     "fsdp_step": _fsdp,
 }
 
-# What an error may call it, if not by its name: the first thing that a step waits for.
+# Other names that an error may use for the operation: the first operation for which a step waits.
 _NAMES = {
     "send_recv": "receive|send",
     "ddp_step": "all_reduce|broadcast",
@@ -139,6 +140,6 @@ def make_step(name: str, victim: int) -> Step:
 
 
 def names_in_errors(operation: str) -> str:
-    """A regular expression."""
+    """Returns a regular expression."""
     name = operation.removeprefix("large_")
     return rf"\b(?:{_NAMES.get(name, name)})\b"

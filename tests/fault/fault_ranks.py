@@ -1,7 +1,7 @@
-"""Lets a victim fail amid survivors, and judges what those have to say.
+"""Lets a victim fail among survivors, and checks the survivors' errors.
 
 ranks = Ranks("cpu")
-ranks.endure(Case("kill", "inside", "all_reduce", folder), journal)     # raises AssertionError at what is wrong
+ranks.endure(Case("kill", "inside", "all_reduce", folder), journal)     # raises AssertionError at a wrong result
 ranks.survivors.run(function)                                           # still the same processes
 """
 
@@ -20,13 +20,16 @@ from fault_operations import names_in_errors
 from support.hosts import Hosts, move_to
 from support.pool import RankPool
 
-# Abort and destroy.
+# The limit for abort and destroy.
 LEAVE_S = {"cpu": 1.0, "cuda": 5.0}
 
 
 class Ranks:
-    """Those that survive everything, and a victim that is made anew whenever it has not. Where there are two hosts, it
-    has one of its own."""
+    """The survivors, which live through all cases, and a victim, which is replaced after each case that it did not
+    survive.
+
+    With two hosts, the victim has its own.
+    """
 
     def __init__(self, device: str, hosts: Hosts | None = None) -> None:
         self._device = device
@@ -52,7 +55,7 @@ class Ranks:
 
     @contextmanager
     def breaking(self) -> Iterator[None]:
-        """Whatever they are in the middle of when this raises, they are not asked again."""
+        """Marks the pools as broken if this raises, because their ranks may still be in the middle of a call."""
         try:
             yield
         except BaseException:
@@ -67,10 +70,11 @@ class Ranks:
             self._regroup(case)
         for stretch in stretches:
             journal.leaves_s.append(stretch.seconds)
-            assert stretch.is_within(LEAVE_S[self._device]), f"to leave took long: {stretch}"
+            assert stretch.is_within(LEAVE_S[self._device]), f"leaving took too long: {stretch}"
 
     def _fail(self, case: Case) -> tuple[list[tuple[str, Stretch]], list[Stretch]]:
-        """What survivors raise, and how they leave, while whoever stands still does so and what is cut is cut."""
+        """Returns the survivors' errors, and how long they took to leave while the victim was stopped or its link was
+        cut."""
         kind, victim = case.kind, self.victim
         victim.start(be_victim, case, Place((case.victim,)))
         self.survivors.start(be_survivor, case, Place(case.survivors))
@@ -97,7 +101,7 @@ class Ranks:
             assert re.search(names_in_errors(case.operation), message), message
 
     def _regroup(self, case: Case) -> None:
-        """One that stands still and will never go on is in nobody's way."""
+        """Forms another group; a victim that stays stopped must not prevent that."""
         kind = case.kind
         goes_on = kind.end == "goes on"
         if goes_on:

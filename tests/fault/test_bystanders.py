@@ -1,4 +1,4 @@
-"""A rank fails: others that do not wait for it go on undisturbed."""
+"""A rank fails: the traffic of ranks that do not wait for it is undisturbed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _await_stop(pid: int) -> None:
 
 
 def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[list[Stretch]]]:
-    """What the two raise, and the rounds of each."""
+    """Returns the errors of the two ranks, and the rounds of each."""
     victim, kind = ranks.victim, case.kind
     victim.start(fail_beside, case, Place((case.victim,)))
     ranks.survivors.start(talk_beside, case, Place(case.survivors))
@@ -54,11 +54,11 @@ def _let_fail(case: Case, ranks: Ranks) -> tuple[list[str], list[list[Stretch]]]
 
 
 def _judge(rounds: list[Stretch], partners: list[Stretch]) -> None:
-    """A partner may begin a round late: its part lasts from the end of the round before."""
+    """Checks the durations. A partner may begin a round late: its part lasts from the end of the previous round."""
     began = [partners[0].started, *(each.ended for each in partners)]
     for own, partner, since in zip(rounds, partners, began[:-1], strict=True):
         starved_s = Stretch(since, partner.ended).starved_s
-        assert own.is_within(NOTICE_S["cpu"], starved_s), f"a round of the talk took long: {own}, {partner}"
+        assert own.is_within(NOTICE_S["cpu"], starved_s), f"a round of the traffic took too long: {own}, {partner}"
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
-"""What goes wrong with a rank, when, and in what: the others raise in time, name it, leave, and form another group.
+"""A rank fails, in several ways and at several moments: the others raise in time, name it, leave, and form another
+group.
 
-Each case strikes a rank, the victim, before it calls an operation, inside of it or after it: mostly the last rank, and
-in a smaller matrix another one, since algorithms do not treat all alike (roots, trees, who is next to whom). The
-survivors are the same two processes in all cases; what all that leaves behind in them is measured by the last test.
-Faults of links, and those called remote, strike a victim on another host. On GPUs a step includes the wait for its
-stream, which goes on whatever has happened; the call after it raises.
+Each case strikes one rank, the victim, before it calls an operation, inside of it or after it. That is mostly the last
+rank. A smaller matrix strikes other ranks, since algorithms treat ranks differently (roots, trees, neighbours). The
+survivors are the same two processes in all cases, and the last test measures what the cases leave in them. Link faults
+and those called remote strike a victim on another host. On GPUs a step includes the wait for its stream, which
+completes whatever has happened; the next call raises.
 
-Times are promises, and are kept on a loaded machine too: but for those in which the kernel had no processor for the
-rank that was to raise, or for a victim that tells of its end (fault_case.Stretch).
+The time limits are promises, and hold on a loaded machine too. They exclude the time in which the kernel had no
+processor for the rank that should raise, or for a victim that announces its exit (fault_case.Stretch).
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ pytestmark = [
     on("cpu", "cuda", scope="module"),
 ]
 
-# Of growth: pools have filled by then, and each known peer leaves its card behind.
+# The limit of growth per round: pools have filled by then, and each known peer leaves its address in memory.
 MOST_KIB, MOST_KIB_A_ROUND = 4096, 8
-# Two granules: less than a group that is lost every tenth round.
+# Two granules: less than the growth if every tenth round leaked a group.
 MOST_GPU_KIB = 4 << 10
 
-# Of the matrix all that takes no timeout runs every time; of the others a part.
+# Every case without a timeout runs every time; of the others, a part runs.
 _THOROUGH = ("all_reduce", "all_gather", "large_send_recv", "barrier", "ddp_step", "fsdp_step")
-# What leaves something pending, at another place each.
+# Operations that leave work pending, each at another point.
 _IN_ROUNDS = list(
     itertools.product(
         ("kill", "exception", "interrupt", "stop", "pause"),
@@ -48,8 +49,8 @@ _IN_ROUNDS = list(
 )
 
 
-# Of other victims than the last rank: of the first every fault in every operation, of the middle one a kill, each at
-# another moment.
+# Cases with other victims than the last rank: every fault in every operation for the first rank, and a kill for the
+# middle one, each at another moment.
 _OF_OTHERS = [
     (victim, fault, MOMENTS[(number + list(FAULTS).index(fault)) % len(MOMENTS)], operation)
     for victim, faults in ((0, list(FAULTS)), (1, ["kill"]))
@@ -59,7 +60,7 @@ _OF_OTHERS = [
 
 
 def _matrix(device: str) -> set[tuple[str, str, str]]:
-    """On GPUs, whose groups take longer to form, a part."""
+    """Selects a part on GPUs, where groups take longer to form."""
     every = set(itertools.product(FAULTS, MOMENTS, OPERATIONS))
     return every if device == "cpu" else {each for each in every if each[0] != "pause" and each[2] in _THOROUGH}
 
@@ -89,8 +90,9 @@ def ranks_of_two_hosts(device: str) -> Iterator[Ranks]:
 
 
 def _is_in_short_suite(case: Case) -> bool:
-    """One moment an operation, another for each, of what takes a timeout or is much like another; of most of that every
-    other operation only.
+    """Selects one moment per operation for faults that take a timeout or resemble another fault.
+
+    The moments alternate. Most of these faults run with every other operation only.
     """
     kind, is_thorough = case.kind, case.operation in _THOROUGH
     if case.victim != LAST:
@@ -126,19 +128,20 @@ def _endure(case: Case, device: str, journal: Journal, request: pytest.FixtureRe
     if (case.fault, case.moment, case.operation) not in _matrix(device):
         pytest.skip("on CPUs only")
     if not request.config.getoption("--all-faults") and not _is_in_short_suite(case):
-        pytest.skip("much like another, takes a timeout or two hosts: --all-faults asks for all")
+        pytest.skip("resembles another case, or takes a timeout or two hosts; --all-faults runs all cases")
     ranks: Ranks = request.getfixturevalue("ranks_of_two_hosts" if case.kind.crosses_hosts else "ranks")
     journal.num_run += 1
     ranks.endure(case, journal)
     journal.num_passed += 1
 
 
-@pytest.mark.timeout(3600)  # of as many rounds as one asks for; each has deadlines of its own
+@pytest.mark.timeout(3600)  # for as many rounds as were requested; each round has its own deadlines
 def test_rounds_leave_nothing_behind(
     ranks: Ranks, device: str, journal: Journal, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Of failure and regrouping, again and again in the same survivors. --fault-rounds says how often, --round-fault by
-    what.
+    """Fails and regroups again and again in the same survivors.
+
+    --fault-rounds sets the number of rounds, --round-fault the fault.
     """
     num_rounds: int = request.config.getoption("--fault-rounds")
     asked_for = request.config.getoption("--round-fault", default=None)
