@@ -1,4 +1,4 @@
-"""Hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl"""
+"""Runs hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-# What the tests share; and the package, where it is not installed.
+# The folder that the tests share; and the package, where it is not installed.
 sys.path += [str(_ROOT / "tests"), str(_ROOT)]
 
 
@@ -43,7 +43,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda", "staged"), default="cpu")
     parser.add_argument("--first-round", type=int, default=0, help="skips those before it: to repeat one that failed")
     parser.add_argument("--json", help="where the report's line is appended")
-    parser.add_argument("--commit", help="what was built, where that is no git checkout")
+    parser.add_argument("--commit", help="the commit that was built, for a tree without git")
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
-"""Draws rounds, lets processes go through them, and judges what they report.
+"""Draws rounds, runs them on processes, and checks their reports.
 
     soak = Soak(Settings(seed=7, num_slots=4))
-    report = soak.run(minutes=60)                # raises SoakError at the first thing that is wrong
+    report = soak.run(minutes=60)                # raises SoakError at the first failure
     assert not report["excess"]                  # what grew
 
-A slot is a process that takes part in rounds again and again, until it is killed in one and another takes its place.
+A slot is a process that takes part in rounds again and again. When a round kills it, another process replaces it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from soak_round import Outcome, Part, Plan, take_part
 from support.pool import RankPool
 from support.processes import leftovers
 
-# How often each is drawn. Of a stopped rank the others learn by their timeout.
+# The weight of each fault. The other ranks learn of a stopped rank through their timeout.
 FAULTS = {"none": 8, "kill": 3, "abort": 3, "stop": 1}
 STOPPED_TIMEOUT_S = 5.0
 TIMEOUT_S = 120.0
-# Until others have learned of a death or of a rank that gave up; beyond it something is wrong on any machine.
+# The limit until other ranks have learned of a death, or of a rank that gave up. On any machine, more time is an error.
 NOTICE_S = 20.0
 ROUND_TIMEOUT_S = 300.0
-# Fewer say nothing about growth.
+# Fewer rounds do not show growth.
 FEWEST_ROUNDS_TO_JUDGE = 12
 
 
 class SoakError(AssertionError):
-    """What is wrong, and in which round."""
+    """What failed, and in which round."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class _Tally:
     rounds: Counter[str] = field(default_factory=Counter)  # by fault
     num_steps: int = 0
     notices_s: dict[str, list[float]] = field(default_factory=lambda: {"kill": [], "abort": [], "stop": []})
-    ended: list[_Slot] = field(default_factory=list)  # whose process is gone
+    ended: list[_Slot] = field(default_factory=list)  # whose process has died
 
 
 def _some_mib(rounds: list[Resources], name: str) -> list[int]:
-    """A dozen of many, from first to last."""
+    """Returns about a dozen items, evenly spaced from first to last."""
     return [getattr(each, name) >> 10 for each in rounds[:: max(1, len(rounds) // 12)]]
 
 
@@ -77,7 +77,7 @@ class Soak:
         self._files = leftovers()
 
     def run(self, minutes: float, first_round: int = 0) -> dict[str, Any]:
-        """Rounds before the first are drawn but not run: to repeat one."""
+        """Draws rounds before the first one without running them, so that a failing round can be repeated."""
         started = time.monotonic()
         deadline = started + minutes * 60
         with tempfile.TemporaryDirectory(prefix="soak-") as folder, self._closing():
@@ -89,7 +89,7 @@ class Soak:
                     break
                 self._run(plan)
         if left := leftovers() - self._files:
-            raise SoakError(f"shared memory of nobody is left: {sorted(left)}")
+            raise SoakError(f"shared memory is left that no process maps: {sorted(left)}")
         return self._report((time.monotonic() - started) / 60)
 
     def _draw(self, number: int, folder: str) -> Plan:
@@ -109,14 +109,17 @@ class Soak:
         )
 
     def _draw_victim(self, draw: random.Random, slots: list[int], fault: str) -> int:
-        """Its rank. The process of slot 0 sees all rounds' deaths and lives as long as the soak."""
+        """Returns the victim's rank, or -1. A kill never hits slot 0: its process sees the deaths of all rounds and
+        lives on."""
         if fault == "none":
             return -1
         return draw.choice([rank for rank, slot in enumerate(slots) if fault != "kill" or slot != 0])
 
     def _draw_part(self, draw: random.Random, size: int, thread: int) -> Part:
-        """Groups of all ranks, and of some. One thread of a rank uses a GPU: more than two groups under way need one
-        order on all ranks (docs/cuda.md), which threads do not have.
+        """Draws groups of all ranks, and of some ranks.
+
+        One thread of a rank uses a GPU: more than two groups in flight need one order on all ranks (docs/cuda.md),
+        which threads do not give.
         """
         subsets = [tuple(range(size))]
         subsets += [tuple(sorted(draw.sample(range(size), draw.randint(2, size)))) for _ in range(2)]
@@ -152,7 +155,7 @@ class Soak:
             self._bury(plan.slots[plan.victim])
 
     def _go_through(self, plan: Plan, slots: list[_Slot]) -> list[Outcome | None]:
-        """By rank; none of one that was killed."""
+        """Returns the outcomes by rank; a killed rank has none."""
         for rank, slot in enumerate(slots):
             slot.pool.start(take_part, plan, rank)
         outcomes: list[Outcome | None] = [None] * plan.size
@@ -184,18 +187,18 @@ class Soak:
                 continue
             first = outcome.failures[0]
             if not first.accused:
-                raise SoakError(f"rank {rank} accuses nobody: {first.text}")
+                raise SoakError(f"rank {rank} names no rank in its error: {first.text}")
             accused |= first.accused
             self._note(plan, first.at_s - struck_s)
-        # Of those who wait for a stopped rank, or for who waits for it, any may be the first whose time is over.
+        # Any of the ranks that wait for a stopped rank, directly or through others, may be the first to time out.
         if plan.fault != "stop" and plan.victim not in accused:
             texts = "\n".join(failure.text for outcome in outcomes if outcome for failure in outcome.failures)
-            raise SoakError(f"nobody accuses rank {plan.victim}, but {accused}:\n{texts}")
+            raise SoakError(f"no error names rank {plan.victim}; they name {accused}:\n{texts}")
 
     def _note(self, plan: Plan, seconds: float) -> None:
         limit_s = NOTICE_S + (plan.timeout_s if plan.fault == "stop" else 0)
         if seconds > limit_s:
-            raise SoakError(f"{seconds:.1f} s until a rank has raised; allowed are {limit_s:g}")
+            raise SoakError(f"{seconds:.1f} s until a rank raised; {limit_s:g} s are allowed")
         self._tally.notices_s[plan.fault].append(seconds)
 
     def _bury(self, number: int) -> None:
@@ -206,7 +209,7 @@ class Soak:
             other.num_deaths_seen += 1
 
     def _excess(self) -> list[str]:
-        """What long-lived processes have come to hold beyond the limits."""
+        """Returns what long-lived processes hold beyond the limits."""
         limits = Limits()
         return [
             f"in {len(slot.rounds)} rounds and {slot.num_deaths_seen} deaths {each}"
@@ -223,7 +226,7 @@ class Soak:
         try:
             yield
         except BaseException:
-            for slot in self._slots.values():  # whatever they are in the middle of
+            for slot in self._slots.values():  # the processes may be in the middle of a call
                 slot.pool.broken = True
             raise
         finally:

@@ -1,4 +1,4 @@
-"""What a process holds, and whether it holds more and more."""
+"""Measures what a process holds, and whether that grows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Resources:
     descriptors: int
     threads: int
     own_kib: int  # memory of this process alone
-    shared_kib: int  # and what it shares
-    gpu_kib: int  # of GPUs, by this process alone
+    shared_kib: int  # and its shared memory
+    gpu_kib: int  # GPU memory of this process alone
 
 
 def measure() -> Resources:
@@ -34,12 +34,12 @@ def measure() -> Resources:
 
 @dataclass(frozen=True)
 class Limits:
-    """Of growth from the second third of a process's rounds to the last: constant, and so much a round and a death."""
+    """The growth allowed from the second third of a process's rounds to the last: constant, per round and per death."""
 
-    # Pools grow until they hold what the most operations at a time have needed. Of a GPU, four granules.
+    # Pools grow until they hold the maximum that concurrent operations have needed. GPU memory: four granules.
     constant: Resources = Resources(descriptors=8, threads=4, own_kib=96 << 10, shared_kib=16 << 10, gpu_kib=8 << 10)
     own_kib_a_round: int = 16
-    # What a process of this host had shared stays mapped if it died with its queue full (docs/adr/0021-…).
+    # Memory that a dead process of this host had shared stays mapped if its queue was full (docs/adr/0021-…).
     shared_kib_a_death: int = 2 << 10
 
     def excess(self, growth: dict[str, int], num_rounds: int, num_deaths: int) -> list[str]:
@@ -54,7 +54,8 @@ class Limits:
 
 
 def growth(history: Sequence[Resources]) -> dict[str, int]:
-    """From the second third to the last, by their medians: in the first, pools fill. GPUs' memory by what it comes back
-    to: some stays until a peer, too, has closed its handle (docs/cuda.md).
+    """Returns the growth from the second third to the last, by their medians; in the first third, pools fill.
+
+    GPU memory counts by its minimum: some stays mapped until a peer, too, has closed its handle (docs/cuda.md).
     """
     return holdings.growth([asdict(each) for each in history], {"gpu_kib": min}, otherwise=median)

@@ -2,7 +2,7 @@
 
     outcome = take_part(plan, rank)        # on every rank of the plan; the one that is killed never returns
 
-What a rank meets is in its Outcome; whether that is right is for the driver to say, who knows all of them.
+The Outcome holds what a rank observes. The driver, which knows all ranks, checks it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from support.torture import Torture
 
 FORMING_TIMEOUT_S = 120.0
 
-# Whom an error holds responsible: "rank 2 is gone: …", "rank 1 reports: …", "Not entered by: rank 0 (…), rank 3 (…)".
+# The ranks that an error names: "rank 2 is gone: …", "rank 1 reports: …", "Not entered by: rank 0 (…), rank 3 (…)".
 _ACCUSED = re.compile(r"rank (\d+) (?:is gone|reports|cannot be reached|has not used a GPU)")
 _MISSING = re.compile(r"(?:Not entered by|Still awaited here): (.*?)(?=Entered by|Still awaited|$)", re.DOTALL)
 _SIGNATURE = re.compile(r"\[rank \d+ of group '([^']*)'\]")
@@ -34,7 +34,7 @@ _SIGNATURE = re.compile(r"\[rank \d+ of group '([^']*)'\]")
 
 @dataclass(frozen=True)
 class Part:
-    """What one thread of each rank does; the same on all ranks."""
+    """The steps of one thread of each rank; the same on all ranks."""
 
     seed: int
     device: str
@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """`fault`: what rank `victim` does to itself before step `strike_step` of its first thread, if anything."""
+    """`fault` is what rank `victim` does to itself before step `strike_step` of its first thread, or empty."""
 
     number: int
     folder: str
@@ -66,7 +66,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a thread raised first; `accused`: the ranks that the text names, in the default group's numbers."""
+    """The first error of a thread. `accused` are the ranks that its text names, numbered as in the default group."""
 
     text: str
     is_wrong_data: bool
@@ -83,7 +83,7 @@ class Outcome:
 
 @dataclass
 class _Life:
-    """Of this rank in a round, shared by its threads."""
+    """The state of this rank in a round, which its threads share."""
 
     plan: Plan
     rank: int
@@ -100,7 +100,7 @@ class _Life:
             try:
                 self.tortures[thread].run(self.plan.parts[thread].num_steps, lambda step: self._before(thread, step))
                 for group, _ in self.tortures[thread].own_groups:
-                    dist.barrier(group)  # whoever has lost a rank finds out here at the latest
+                    dist.barrier(group)  # a rank that has lost another one finds out here at the latest
             except Exception as error:
                 self._fail(error)
 
@@ -114,13 +114,13 @@ class _Life:
         if self.plan.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif self.plan.fault == "stop":
-            # To this thread: a signal to the process stops it once its main thread has come to run.
+            # The signal goes to this thread: a signal to the process would stop it only once its main thread runs.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         else:
             raise RuntimeError("the victim gives up")
 
     def _fail(self, error: Exception) -> None:
-        """One failure is the end of all this rank's groups: the others, who may wait for it in any, are told."""
+        """Aborts all groups of this rank at the first failure, so that ranks waiting for it in any group are told."""
         now = time.monotonic()
         with self.lock:
             is_first = not self.failures
@@ -151,7 +151,7 @@ class _Life:
 
 
 def take_part(plan: Plan, rank: int) -> Outcome:
-    torch._C._set_print_stack_traces_on_fatal_signal(True)  # of threads that Python does not know, too
+    torch._C._set_print_stack_traces_on_fatal_signal(True)  # also of threads that Python does not know
     dist.init_process_group(
         BACKEND,
         init_method=f"file://{plan.folder}/store",

@@ -1,4 +1,4 @@
-"""A short soak; python tests/soak runs long ones."""
+"""Runs a short soak; python tests/soak runs long ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="what axon promises")
 def test_random_operations_and_faults(device: str, request: pytest.FixtureRequest) -> None:
     seed = random.randrange(1 << 32)
     minutes: float = request.config.getoption("--soak-minutes")
-    print(f"python tests/soak --device {device} --seed {seed} --minutes {minutes}")  # shown where it fails
+    print(f"python tests/soak --device {device} --seed {seed} --minutes {minutes}")  # shown in a failure report
     report = Soak(Settings(seed, device=device)).run(minutes)
     assert report["operations"] > 0
     assert not report["excess"]
@@ -34,6 +34,6 @@ def test_a_gpus_memory_that_a_peer_has_yet_to_release_is_no_growth() -> None:
 
 
 def test_four_mib_a_minute_of_a_gpus_memory_are_growth() -> None:
-    """In eight minutes of ten rounds each."""
+    """The leak lasts eight minutes, with ten rounds each."""
     leaking = [758 + 4 * number // 10 + (500 if number % 3 else 0) for number in range(80)]
     assert _excess(leaking) == ["gpu_kib grew by 9216, allowed are 8192"]
