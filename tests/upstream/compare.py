@@ -1,4 +1,4 @@
-"""What is wrong with results, given what was expected of them: each test does what its list says, and stands in one."""
+"""Compares results with their expectations: each test does what its list says, and each is in a list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Row = Mapping[str, object]
 
 
 def complaints(rows: Sequence[Row], expected: Expected) -> Iterator[str]:
-    """One line each; none where all is as listed. Of tests that have not run, nothing."""
+    """Returns one line per difference, or nothing where all is as listed. Tests that have not run are ignored."""
     if all(row["outcome"] == "not run" for row in rows):
         yield "no test has run"
     for row in rows:

@@ -1,9 +1,9 @@
-"""What is expected of upstream's tests. Each is in one of three lists, on CPUs and on GPUs: passes (must_pass, gated,
-passes_beside_rpc; passes_on_gpus), upstream refuses (upstream_refuses[_on_gpus]), or is not supported
+"""Expected results of upstream's tests. Each test is in one of three lists, on CPUs and on GPUs: passes (must_pass,
+gated, passes_beside_rpc; passes_on_gpus), upstream refuses (upstream_refuses[_on_gpus]), or is not supported
 (cannot_pass[_on_gpus]).
 
-In the lists: names, one a line; of what cannot pass, behind a colon the reason and in brackets what the test then says.
-What upstream refuses stands in groups under the line of its source that refuses (`Gate`).
+The lists hold names, one per line. In cannot_pass, a colon and the reason follow the name, then in brackets the test's
+error. Tests that upstream refuses are grouped below the line of its source that refuses them (`Gate`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COMPARISONS = {"<": operator.lt, ">=": operator.ge, "!=": operator.ne}
 
 @dataclass(frozen=True)
 class Host:
-    """What the gates depend on: torch's version and, where the ranks have a GPU each, how many."""
+    """What the gates depend on: torch's version and, where each rank has its own GPU, how many."""
 
     torch_version: str = torch.__version__
     num_gpus: int = 0
@@ -47,7 +47,8 @@ def _version(text: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Gate:
-    """A line of upstream's source, the tests it keeps from running, and what torch says where the line does not."""
+    """A line of upstream's source, the tests that it prevents from running, and torch's message where the line has
+    none."""
 
     line: str
     conditions: list[str] = field(default_factory=list)
@@ -62,7 +63,7 @@ class Gate:
 
     @property
     def is_for_all(self) -> bool:
-        """Whatever the backend and the machine."""
+        """Returns whether the gate is closed whatever the backend and the machine."""
         return self.line.startswith(("@unittest.skip(", "@skip_but_pass_in_sandcastle(")) or "_if(True," in self.line
 
     @property
@@ -72,7 +73,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Shortcoming:
-    """Why a test cannot pass, and what it says then."""
+    """The reason why a test cannot pass, and its error."""
 
     reason: str
     saying: str
@@ -80,7 +81,8 @@ class Shortcoming:
 
 @dataclass(frozen=True)
 class Expected:
-    """Names: of what cannot pass with the shortcomings, of what upstream refuses with the lines that do."""
+    """Names of tests: those that cannot pass map to the reasons, those that upstream refuses to the lines that refuse
+    them."""
 
     to_pass: set[str]
     not_to_pass: dict[str, Shortcoming]
@@ -89,7 +91,7 @@ class Expected:
     def __post_init__(self) -> None:
         listed = [self.to_pass, self.not_to_pass.keys(), self.not_to_run.keys()]
         if twice := (listed[0] & listed[1]) | (listed[0] & listed[2]) | (listed[1] & listed[2]):
-            raise ValueError(f"upstream's tests in two of the three lists: {', '.join(sorted(twice))}")
+            raise ValueError(f"tests of upstream's are in two of the three lists: {', '.join(sorted(twice))}")
 
 
 def _lines(list_name: str) -> list[str]:
@@ -126,7 +128,7 @@ def gates(on_gpus: bool) -> list[Gate]:
 
 
 def must_pass() -> list[str]:
-    """On CPUs, whenever our own tests run."""
+    """Returns the expectations on CPUs, which hold whenever our own tests run."""
     return [*_lines("must_pass"), *_lines("gated")]
 
 
@@ -139,7 +141,10 @@ def committed(host: Host) -> list[dict[str, str]]:
 
 
 def expected(host: Host) -> Expected:
-    """A gate that depends on the host goes before the other lists; where more GPUs open it, its tests have to pass."""
+    """Returns the expectations on GPUs.
+
+    A gate that depends on the host takes precedence over the other lists; where more GPUs open it, its tests must pass.
+    """
     on_gpus = host.num_gpus > 0
     to_pass = set(_lines("passes_on_gpus") if on_gpus else [*must_pass(), *_lines("passes_beside_rpc")])
     not_to_pass = read_shortcomings("cannot_pass_on_gpus") if on_gpus else cannot_pass()

@@ -2,9 +2,9 @@
 
     python tests/upstream/report.py
     python tests/upstream/report.py --gpus 2 --jobs 4 --results results     # on a GPU host
-    python tests/upstream/report.py --gpus 2 --rest …    # only what the committed results lack, beside their rows
+    python tests/upstream/report.py --gpus 2 --rest …    # only tests that the committed results lack, beside their rows
 
-Exit code 1 if a test does otherwise than its list says (lists.py), or is in none.
+The exit code is 1 if a test differs from its list (lists.py), or is in no list.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _run(names: list[str], arguments: argparse.Namespace, progress: tqdm[object]
 
 
 def _shares(arguments: argparse.Namespace, rest: list[str]) -> list[list[str]]:
-    """Of each job: the names, or --share, which takes its names from the suite."""
+    """Returns the arguments of each job: the names, or --share, which takes its names from the suite."""
     if arguments.rest:
         return [share for job in range(arguments.jobs) if (share := rest[job :: arguments.jobs])]
     return [["--share", f"{job + 1}/{arguments.jobs}"] for job in range(arguments.jobs)]
@@ -51,7 +51,8 @@ def _run_all(arguments: argparse.Namespace, rest: list[str]) -> list[Row]:
 
 
 def _summary(row: Row) -> Row:
-    """Without times and addresses, which differ from run to run. Of a traceback, the rank's own last exception."""
+    """Returns a row without times and addresses, which differ between runs. Of a traceback, keeps the rank's last
+    exception."""
     lines = str(row["detail"]).strip().splitlines() if row["outcome"] != "passed" else []
     exceptions = [line for line in lines if re.match(r"\w*(Error|Exception): ", line)]
     why = "".join((exceptions or lines)[-1:])

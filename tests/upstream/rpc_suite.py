@@ -1,6 +1,7 @@
-"""The tests beside distributed_test.py that torch's wheel ships and that communicate over a process group: those of DDP
-under distributed autograd, and of torch's RPC beside a group. They ask for Gloo by name, and get the backend under
-test; RPC itself runs over TensorPipe as ever.
+"""The tests besides distributed_test.py that torch's wheel ships and that communicate over a process group.
+
+These are the tests of DDP under distributed autograd, and of torch's RPC beside a group. They ask for Gloo by name, and
+get the backend under test; RPC itself runs over TensorPipe.
 """
 
 from __future__ import annotations
@@ -33,23 +34,22 @@ class _InRanks(MultiProcessTestCase):
 
     @classmethod
     def _run(cls, *args: Any, **kwargs: Any) -> None:
-        """A rank's life: it alone exchanges backends."""
+        """Runs a rank, which alone exchanges the backends."""
         suite.stand_in_for("gloo")
         super()._run(*args, **kwargs)
 
 
 class DdpUnderDistAutogradTest(ddp_tests.DdpUnderDistAutogradTest):
     def do_test_on_master(self, *arguments: Any) -> None:
-        """Upstream's master asks trainers for groups once it has joined itself, though they may not have, over Gloo
-        either.
-        """
+        """Upstream's master asks trainers for groups once it has joined itself. They may not have joined yet, over Gloo
+        either."""
         for rank in ddp_tests.TRAINER_RANKS:
             rpc.rpc_sync(self.trainer_name(rank), _await_signal_awaited)
         super().do_test_on_master(*arguments)
 
 
 def _await_signal_awaited() -> None:
-    """A signal that comes before this rank waits for it would be lost; and who waits has joined."""
+    """Waits until this rank waits for the signal: an earlier signal would be lost. A rank that waits has joined."""
     deadline = time.monotonic() + _SIGNAL_AWAITED_S
     while not ddp_tests.shutdown_signal._waiters:
         assert time.monotonic() < deadline, "this rank does not wait for the signal"
@@ -57,7 +57,7 @@ def _await_signal_awaited() -> None:
 
 
 class CudaDdpComparisonTest(ddp_tests.CudaDdpComparisonTest):
-    """With a rank a GPU, of which upstream wants four."""
+    """Tests with one GPU per rank, of which upstream requires four."""
 
     @property
     def world_size(self) -> int:
@@ -73,7 +73,7 @@ _OURS = [DdpUnderDistAutogradTest, *([CudaDdpComparisonTest] if suite.ON_GPUS el
 
 @functools.cache
 def _cases() -> dict[str, type[unittest.TestCase]]:
-    """By upstream's class, mixed as upstream does."""
+    """Returns the suites by upstream's class, mixed as upstream does."""
     generic = rpc_utils.GENERIC_TESTS + rpc_utils.GENERIC_CUDA_TESTS
     over_tensor_pipe = rpc_utils.TENSORPIPE_TESTS + rpc_utils.TENSORPIPE_CUDA_TESTS
     mixed = [(each, TensorPipeRpcAgentTestFixture) for each in generic + over_tensor_pipe + _OURS]

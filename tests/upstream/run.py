@@ -1,8 +1,8 @@
-"""Runs tests of upstream's suite, one JSON line each: {"name", "outcome", "seconds", "detail"}.
+"""Runs tests of upstream's suite and prints one JSON line each: {"name", "outcome", "seconds", "detail"}.
 
 python tests/upstream/run.py test_broadcast test_barrier
 python tests/upstream/run.py --share 1/1        # all; 2/3: the second third of them
-python tests/upstream/run.py -                  # names from standard input, one a line, answered one by one
+python tests/upstream/run.py -                  # names from standard input, one per line, answered one by one
 python tests/upstream/run.py --gpus 2 …         # over two ranks with a GPU each, not four ranks on CPUs
 python tests/upstream/run.py --limit 300 …      # the outcome of those that have not begun by then is "not run"
 """
@@ -62,7 +62,7 @@ def main() -> None:
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.limit
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the ranks print what they like
+    os.dup2(2, 1)  # keeps the ranks' prints out of the results
     suite = _import_suite(arguments.gpus)
     names: Iterable[str] = arguments.names
     if arguments.share:

@@ -1,13 +1,13 @@
-"""What upstream's sources say of its tests: which of them make a group, and what stands over each.
+"""Parses upstream's sources: which of its tests make a group, and which decorators each has.
 
     decorators_by_test()["RpcTest.test_deadlock"]       # {"dist_init"}
-    names(on_gpus=True)                                 # of those that make one, what runs over ranks with a GPU each
+    names(on_gpus=True)                                 # of tests that make a group: those for ranks with a GPU each
 
-Read is all of torch.testing._internal, and nothing of it is imported: what a newer torch adds is found wherever it is.
-A test makes a group if its body does, or what that calls in its file or from another (initialize_pg); or its class is
-derived from one of common_distributed.py, whose ranks may begin with a group. Those of distributed_test.py all get one
-from their runner, and stand here by their own names alone. Of FSDP, DTensor, ShardedTensor, the multi-threaded and the
-fake group the wheel has no tests, only what tests are derived from.
+This reads all of torch.testing._internal and imports none of it, so that it finds what a newer torch adds anywhere. A
+test makes a group if its body does so, or if the body calls a function that does, in its file or another
+(initialize_pg). A test also makes one if its class derives from a class of common_distributed.py, whose ranks may begin
+with a group. Tests of distributed_test.py all get a group from their runner, and appear here by their own names alone.
+For FSDP, DTensor, ShardedTensor, the multi-threaded and the fake group, the wheel has only the tests' base classes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RANKS, _BY_RUNNER = "common_distributed", "_DistTestBase"
 
 
 def _mentioned(node: ast.AST) -> set[str]:
-    """Names, and what comes behind a dot."""
+    """Returns the names in a node: identifiers and attributes."""
     return {getattr(each, "attr", "") or getattr(each, "id", "") for each in ast.walk(node)} - {""}
 
 
@@ -35,7 +35,7 @@ class _File:
 
     @functools.cached_property
     def mentions(self) -> dict[str, set[str]]:
-        """Of each function, wherever it stands."""
+        """Returns each function of a file, nested ones included."""
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.FunctionDef):
@@ -47,7 +47,7 @@ class _File:
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef)]
 
     def reaches(self, name: str, makers: set[str]) -> bool:
-        """Whether what this file has by that name is a maker, or calls one, if only through others here."""
+        """Returns whether this file's function of that name makes a group, or calls one that does, directly or not."""
         seen, ahead = set(), [name]
         while ahead:
             name = ahead.pop()
@@ -72,13 +72,13 @@ def _files() -> list[_File]:
 
 
 def _makers(files: list[_File]) -> set[str]:
-    """Functions of any file that make a group themselves."""
+    """Returns the functions of any file that make a group themselves."""
     shared = [each for file in files for each in _functions_of(file.tree)]
     return {_MAKES_A_GROUP} | {each.name for each in shared if _MAKES_A_GROUP in _mentioned(each)}
 
 
 def _with_ranks(files: list[_File]) -> set[str]:
-    """Classes of common_distributed.py, and all that are derived from them."""
+    """Returns the classes of common_distributed.py, and all that derive from them."""
     bases = {node.name: set().union(*map(_mentioned, node.bases)) for file in files for node in file.classes}
     found = {node.name for file in files if file.name == _RANKS for node in file.classes}
     while derived := {name for name, above in bases.items() if above & found} - found:
@@ -88,7 +88,7 @@ def _with_ranks(files: list[_File]) -> set[str]:
 
 @functools.cache
 def decorators_by_test() -> dict[str, set[str]]:
-    """By Class.test, or the test's name alone, its decorators as ast.unparse writes them."""
+    """Returns the decorators as ast.unparse writes them, by Class.test, or by the test's name alone."""
     files = _files()
     makers, with_ranks, found = _makers(files), _with_ranks(files), {}
     for file in files:
@@ -103,7 +103,10 @@ def decorators_by_test() -> dict[str, set[str]]:
 
 
 def names(on_gpus: bool) -> list[str]:
-    """On CPUs also what wants GPUs, and is skipped. On GPUs all of distributed_test.py, of others what wants them."""
+    """On CPUs, this includes tests that require GPUs, which are skipped.
+
+    On GPUs, these are all tests of distributed_test.py, and those of other files that require GPUs.
+    """
     return [
         name
         for name, decorators in decorators_by_test().items()

@@ -1,11 +1,11 @@
 """PyTorch's own tests of backends, as its wheel ships them, for the backend under test.
 
-Importing this module gives `TestAxon`: over four ranks on CPUs, once gates that name built-in backends ("Only gloo
-supports …") have been opened. With BACKEND=nccl and WORLD_SIZE in the environment: over as many ranks on a GPU each,
-through the gates of NCCL, in whose place the backend under test stands, and through the one that NCCL itself is kept
-from: sparse tensors.
+Importing this module gives `TestAxon`: over four ranks on CPUs, with those gates opened that name built-in backends
+("Only gloo supports …"). With BACKEND=nccl and WORLD_SIZE in the environment, it runs over that many ranks with a GPU
+each, and the backend under test replaces NCCL. The gates of NCCL are then open, and so is the one that excludes NCCL
+itself: sparse tensors.
 
-Ranks are forked from the importing process, which must use neither torch.distributed nor CUDA itself: upstream spawns
+Ranks are forked from the importing process, which must use neither torch.distributed nor CUDA itself. Upstream spawns
 interpreters instead, which takes ten times as long.
 """
 
@@ -26,7 +26,7 @@ from unittest import mock
 TESTED = os.environ.get("AXON_TEST_BACKEND", "axon")
 ON_GPUS = os.environ.get("BACKEND") == "nccl"
 if ON_GPUS:
-    # Upstream deals all GPUs that it sees out to the ranks; in a group of ours each has one.
+    # Upstream distributes all GPUs that it sees over the ranks; in a group of ours each rank has one.
     num_ranks = int(os.environ["WORLD_SIZE"])
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_ranks))))
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible.split(",")[:num_ranks])
@@ -42,7 +42,7 @@ import torch.distributed as dist  # noqa: E402
 
 @contextmanager
 def without_cuda() -> Iterator[None]:
-    """Upstream asks for the GPUs when it is imported, and a process that has asked CUDA must not fork."""
+    """Hides CUDA while upstream is imported: it asks for the GPUs then, and a process that has asked must not fork."""
     if not ON_GPUS:
         yield
         return
@@ -100,7 +100,7 @@ def _open_gates() -> None:
 
 
 def stand_in_for(built_in: str) -> None:
-    """From here on whoever asks for a group over that backend gets one over the backend under test."""
+    """Gives the backend under test, from here on, to all code that requests a group over that backend."""
 
     def renamed(argument: Any) -> Any:
         return TESTED if isinstance(argument, str) and argument == built_in else argument
@@ -118,7 +118,7 @@ def stand_in_for(built_in: str) -> None:
 _open_gates()
 if ON_GPUS:
     stand_in_for("nccl")
-if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every one of them, though upstream asks for eight
+if int(os.environ["WORLD_SIZE"]) >= 4:  # enough for every test, though upstream asks for eight
     common_distributed.skip_if_small_worldsize = lambda function: function
 
 with without_cuda():
@@ -129,21 +129,21 @@ class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTes
     def setUp(self) -> None:
         super().setUp()
         torch.set_num_threads(1)
-        distributed_test.INIT_METHOD = f"file://{self.file_name}.second"  # for tests that start anew
+        distributed_test.INIT_METHOD = f"file://{self.file_name}.second"  # for tests that start again
         self._start_processes(multiprocessing.get_context("fork").Process)
 
     def _test_accumulate_gradients_no_sync(self, **arguments: Any) -> None:
-        """Upstream's body makes its model for backends that it knows only."""
+        """Upstream's body makes its model only for backends that it knows."""
         with mock.patch.object(distributed_test, "BACKEND", "nccl" if ON_GPUS else "gloo"):
             super()._test_accumulate_gradients_no_sync(**arguments)
 
     def test_get_backend(self) -> None:
-        """Where the backend under test stands in for another, upstream's body expects the other's name."""
+        """Gives upstream's body the name of the backend that the backend under test replaces."""
         with mock.patch.object(distributed_test, "BACKEND", TESTED):
             super().test_get_backend()
 
     def test_sparse_all_reduce_sum_cuda(self) -> None:
-        """Upstream's body leaves all ranks to the first GPU, which those of a group over Gloo may share."""
+        """Upstream's body gives all ranks the first GPU, which ranks of a group over Gloo may share."""
         if ON_GPUS:
             torch.cuda.set_device(self.rank)
         super().test_sparse_all_reduce_sum_cuda()
@@ -152,7 +152,7 @@ class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTes
         self._train_static_ddp()
 
     def reloaded_static_ddp_trains(self) -> None:
-        """What test_DistributedDataParallel asks for, without GPUs: the model is saved and loaded after three steps."""
+        """Does what test_DistributedDataParallel does, without GPUs: saves and loads the model after three steps."""
         self._train_static_ddp(test_save=True)
 
     def reloaded_static_ddp_trains_once_reset(self) -> None:
@@ -176,7 +176,7 @@ class TestAxon(distributed_test.TestDistBackend, distributed_test.DistributedTes
 
 
 def make(name: str) -> unittest.TestCase:
-    """The test of that name: of TestAxon, or Class.test of rpc_suite.py."""
+    """Returns the test of that name: of TestAxon, or Class.test of rpc_suite.py."""
     if "." not in name:
         return TestAxon(name)
     import rpc_suite

@@ -1,7 +1,7 @@
-"""The functional collectives beside those of tests/python/clients/test_training.py, eager, native and compiled.
+"""The functional collectives that tests/python/clients/test_training.py lacks, eager, native and compiled.
 
-Upstream's own tests of them, test_c10d_functional_native.py, are not in torch's wheel. These ask for the same:
-all_gather and reduce_scatter of several tensors at once, uneven splits of all_to_all, gradients.
+torch's wheel lacks upstream's own tests of them, test_c10d_functional_native.py. These tests cover the same: all_gather
+and reduce_scatter of several tensors at once, uneven splits of all_to_all, gradients.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from support.reference import case, same_bits
 
 
 def _of(rank: int, num_rows: int, num_columns: int = 3) -> torch.Tensor:
-    """Small integers, whose sums are exact, and which tell rank, row and column."""
+    """Returns small integers, whose sums are exact, and which identify rank, row and column."""
     return torch.arange(float(num_rows * num_columns)).reshape(num_rows, num_columns) + 100 * rank
 
 
 def _num_rows(sender: int, receiver: int) -> int:
-    """Of an uneven all_to_all; some pairs have nothing to send."""
+    """Returns the row counts of an uneven all_to_all; some pairs exchange nothing."""
     return (sender + 2 * receiver) % 4
 
 
@@ -70,7 +70,7 @@ def test_reduce_scatter_tensor_coalesced_leaves_each_rank_its_share(ranks: RankP
 
 
 def _reduce_scatter_coalesced_by_column() -> None:
-    """funcol itself lays tensors out anew that are scattered along another dimension."""
+    """funcol itself copies tensors that are scattered along another dimension."""
     num_ranks, rank = dist.get_world_size(), dist.get_rank()
     inputs = [_of(rank, 2, 2 * num_ranks), _of(rank, num_ranks)]
     expected = [
@@ -88,7 +88,7 @@ def test_reduce_scatter_tensor_coalesced_along_each_tensors_dimension(ranks: Ran
 
 
 def _uneven() -> tuple[torch.Tensor, list[int], list[int], torch.Tensor]:
-    """Input, the rows to each rank, the rows from each, and what has to come out."""
+    """Returns the input, the rows to each rank, the rows from each rank, and the expected output."""
     num_ranks, rank = dist.get_world_size(), dist.get_rank()
     sent = [_num_rows(rank, other) for other in range(num_ranks)]
     received = [_num_rows(other, rank) for other in range(num_ranks)]
@@ -115,7 +115,7 @@ def test_all_to_all_single_with_uneven_splits(ranks: RankPool) -> None:
 
 
 def _all_to_all_gradient() -> None:
-    """The gradient goes back the way that the data came: over the splits exchanged."""
+    """The gradient takes the data's way back, with the splits exchanged."""
     data, received, sent, expected = _uneven()
     data.requires_grad_()
     output = funcol.all_to_all_single_autograd(data, received, sent, dist.group.WORLD)

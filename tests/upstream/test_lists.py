@@ -1,4 +1,4 @@
-"""The committed results are as the lists say, whose quotations of upstream's source are true. Runs no test of it."""
+"""The committed results match the lists, and the lists quote upstream's source correctly. Runs no upstream test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_THIS_TORCH = [host for host in _COMMITTED if host.results == lists.Host(num_
 
 
 def _function_of(name: str, functions: Iterable[str]) -> str | None:
-    """A parametrized test bears its function's name and its arguments."""
+    """The name of a parametrized test consists of its function's name and its arguments."""
     return max((known for known in functions if name.startswith(known)), key=len, default=None)
 
 
@@ -44,7 +44,7 @@ def test_upstream_has_the_lines_that_are_quoted(on_gpus: bool) -> None:
 
 @pytest.mark.parametrize("host", _OF_THIS_TORCH, ids=lambda host: host.results.stem)
 def test_every_test_of_upstreams_with_a_group_is_listed(host: lists.Host) -> None:
-    """Whatever file and class this torch has it in; the others do without a backend."""
+    """Holds for whatever file and class this torch has the test in. Tests without a group need no backend."""
     expected, decorators = lists.expected(host), sources.decorators_by_test()
     listed = expected.to_pass | expected.not_to_pass.keys() | expected.not_to_run.keys()
     functions = {_function_of(name, decorators) for name in listed}
@@ -52,7 +52,7 @@ def test_every_test_of_upstreams_with_a_group_is_listed(host: lists.Host) -> Non
 
 
 def test_what_upstream_refuses_in_one_place_passes_in_the_other() -> None:
-    """Unless it skips the test whatever the backend, or wants more GPUs than there were, or it cannot pass."""
+    """Excludes tests that upstream always skips, that need more GPUs than there were, or that cannot pass."""
     passing, excused = set(), set()
     for host in (lists.Host("2.11"), lists.Host("2.11", num_gpus=2)):
         expected = lists.expected(host)

@@ -1,4 +1,4 @@
-"""Each listed test of upstream's passes; each that cannot pass does not. One process runs all (run.py)."""
+"""Each listed test of upstream's passes, and each that cannot pass fails. One process runs all of them (run.py)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ANSWER_TIMEOUT_S = 90
 
 
 class Runner:
-    """run.py, started when first asked and again after a test has ended it."""
+    """Runs run.py, started at first use and again after a test has ended it."""
 
     def __init__(self, **environment: str) -> None:
         self._environment = environment
@@ -75,13 +75,13 @@ def test_passes(name: str, runner: Runner) -> None:
 @pytest.mark.parametrize(("name", "why"), lists.cannot_pass().items())
 def test_cannot_pass(name: str, why: lists.Shortcoming, runner: Runner) -> None:
     row = runner.run(name)
-    assert row["outcome"] != "passed", f"passes by now, though listed as: {why.reason}. Move it to gated.txt."
+    assert row["outcome"] != "passed", f"passes, though listed as: {why.reason}. Move it to gated.txt."
     assert why.saying in row["detail"]
 
 
 @pytest.mark.parametrize("backend", ["gloo", "axon"])
 def test_torch_averages_nothing_once_static_ddp_is_reloaded(backend: str) -> None:
-    """Why cannot_pass_on_gpus.txt has test_DistributedDataParallel."""
+    """Shows why cannot_pass_on_gpus.txt lists test_DistributedDataParallel."""
     runner = Runner(AXON_TEST_BACKEND=backend)
     try:
         trains, reloaded, reset = map(
