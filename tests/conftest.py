@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Pools:
-    """One pool per number of ranks and device, made when first asked for and again after a failure."""
+    """One pool per number of ranks and device, created at first use and again after a failure."""
 
     def __init__(self) -> None:
         self._pools: dict[tuple[int, str], RankPool] = {}
@@ -47,7 +47,7 @@ def pools() -> Iterator[Pools]:
 
 @pytest.fixture
 def device() -> str:
-    """Where the pools of a test keep their tensors; the decorators of devices.py say otherwise."""
+    """Selects where the pools of a test keep their tensors; the decorators of devices.py override it."""
     return "cpu"
 
 
@@ -78,7 +78,7 @@ def four_ranks(pools: Pools, device: str) -> RankPool:
 
 @pytest.fixture
 def fresh_ranks(device: str) -> Iterator[Callable[..., RankPool]]:
-    """Pools of a test's own, for tests that kill ranks or start groups themselves (meeting="none")."""
+    """Creates a test's own pools, for tests that kill ranks or start groups themselves (meeting="none")."""
     made: list[RankPool] = []
 
     def make(size: int, meeting: str = "file", group_timeout_s: float = 60.0) -> RankPool:

@@ -1,4 +1,4 @@
-"""The committed results: one line a measurement, named and referred to; and how a new run is compared with them."""
+"""The committed results hold one named record per measurement; a new run is compared with them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_result_is_referred_to(path: Path) -> None:
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     if listed.returncode == 128:
-        pytest.skip("these sources are no git repository")
+        pytest.skip("the sources are outside a git repository")
     assert listed.stdout
 
 

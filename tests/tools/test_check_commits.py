@@ -1,4 +1,4 @@
-"""Which commit subjects tools/check_commits.py refuses, and which commits it looks at."""
+"""Tests which commit subjects tools/check_commits.py refuses, and which commits it checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tools/check_kernels.py takes for a kernel that waits for its stream."""
+"""Tests which kernels tools/check_kernels.py takes for kernels that wait for their stream."""
 
 import check_kernels
 import pytest

@@ -1,4 +1,4 @@
-"""What tools/check_readme.py takes for a front page."""
+"""Tests what tools/check_readme.py accepts as a front page."""
 
 from __future__ import annotations
 

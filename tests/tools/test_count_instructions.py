@@ -76,7 +76,7 @@ def test_two_percent_more_pass_and_not_one_instruction_above() -> None:
 
 
 def fake_build(folder: pathlib.Path, title: str = "a compiler 1.2") -> pathlib.Path:
-    """A build of a compiler that says that it is one, and a binary that is there."""
+    """Provides a build whose compiler reports its name, and an existing binary."""
     compiler = folder / "compiler"
     compiler.write_text(f"#!/bin/sh\necho '{title}'\necho and more\n")
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
@@ -88,7 +88,7 @@ def fake_build(folder: pathlib.Path, title: str = "a compiler 1.2") -> pathlib.P
 
 @pytest.fixture
 def history(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Of one line with 1,000 instructions; whatever is counted now has 1,100."""
+    """Provides the history of one benchmark with 1,000 instructions; each new count is 1,100."""
     monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/valgrind")
     monkeypatch.setattr(count_instructions, "count", lambda *_: {"all": 1100})
     monkeypatch.setattr(count_instructions, "vectors_of", lambda _: "avx2")

@@ -1,4 +1,4 @@
-"""The C++ reference: what is parsed from headers, and that the headers for users document all that they declare."""
+"""Tests the C++ reference: how headers are parsed, and that the users' headers document all their declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents: the errors that they quote exist, and links lead somewhere."""
+"""Tests the documents: the errors that they quote exist, and their links have targets."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _PAGES = sorted(page.relative_to(_DOCS).as_posix() for page in _DOCS.rglob("*.md
 
 
 def _source_texts() -> str:
-    """All sources; literals that the compiler joins are joined here."""
+    """Returns all sources, with adjacent literals joined as the compiler joins them."""
     paths = [path for folder in ("csrc", "torch_axon") for path in (_ROOT / folder).rglob("*")]
     text = "\n".join(path.read_text() for path in paths if path.suffix in (".cpp", ".hpp", ".py"))
     return re.sub(r'"\s*\n\s*f?"', "", text)
 
 
 def _quoted_errors() -> list[str]:
-    """What stands in backticks in the first column of the troubleshooting tables."""
+    """Returns the quoted code in the first column of the troubleshooting tables."""
     rows = re.findall(r"^\| (`.*?) \| ", (_DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
     return [quoted for row in rows for quoted in re.findall(r"`([^`]+)`", row)]
 

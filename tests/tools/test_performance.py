@@ -1,4 +1,4 @@
-"""docs/performance.md is what the command makes of the committed results, and so are its plots."""
+"""docs/performance.md and its plots match what the command generates from the committed results."""
 
 from __future__ import annotations
 

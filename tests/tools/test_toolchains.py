@@ -1,5 +1,4 @@
-"""The build takes UCX and CUDA from where it was told to, says what is missing rather than look elsewhere, and uses
-all processors that it may."""
+"""The build takes UCX and CUDA from the given paths, or reports what is missing, and uses all allowed processors."""
 
 import json
 import os
@@ -26,7 +25,7 @@ def run_cmake(folder: Path, *arguments: str, **options: object) -> subprocess.Co
 
 
 def configure(folder: Path, **options: object) -> str:
-    """What CMake says when it fails."""
+    """Returns CMake's error message when it fails."""
     result = run_cmake(folder, "-G", "Ninja", AXON_TESTS="OFF", **options)
     assert result.returncode != 0
     return " ".join(result.stderr.split())
@@ -42,7 +41,7 @@ def test_presets_can_be_configured(preset: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def host_with_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A CUDA toolkit that everything on the host points at."""
+    """Provides a CUDA toolkit that all of the host's settings point to."""
     nvcc = tmp_path / "host" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.write_text("#!/bin/sh\n")
