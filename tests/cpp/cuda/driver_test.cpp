@@ -1,5 +1,5 @@
-// What the driver offers beyond the runtime: memory that processes share, words that streams write and wait for. On a
-// machine without a driver: that its absence is an error and nothing worse.
+// Driver functions that the runtime lacks: memory that processes share, flags that streams write and wait for. On a
+// machine without a driver, its absence must be an ordinary error.
 #include "cuda/driver.hpp"
 
 #include <cuda_runtime_api.h>
@@ -119,7 +119,7 @@ TEST_F(Gpu, streams_hand_words_on_eagerly_and_in_graphs) {
   cudaGraphDestroy(graph);
 }
 
-// Torch captures in global mode, which forbids others to allocate; a relaxed thread may.
+// Torch captures in global mode, which forbids other threads to allocate; a relaxed thread may.
 TEST_F(Gpu, relaxed_calls_do_not_spoil_a_capture) {
   const Stream stream = value(Stream::create());
   EXPECT_FALSE(value(is_capturing(stream)));

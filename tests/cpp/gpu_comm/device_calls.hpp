@@ -1,4 +1,4 @@
-// What tests of a group's GPU side have in common: tensors of int32, and operations that are launched and awaited.
+// Helpers that tests of a group's GPU side share: tensors of int32, and operations that are launched and awaited.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ inline Bytes bytes_of(const Words& words) {
   return bytes;
 }
 
-// What rank `rank` puts into an operation: differs by rank, place and round.
+// Returns the input of rank `rank`: it differs by rank, position and round.
 inline Words contribution(int rank, size_t length, int round = 0) {
   Words words(length);
   std::iota(words.begin(), words.end(), 1000 * (rank + 1) + 7 * round);
@@ -49,7 +49,7 @@ class DeviceGroupTest : public ForkedLayoutTest {
   void on_ranks(const std::function<void(DeviceProcess& self)>& body) { on_devices(GetParam(), body); }
 };
 
-// Waits for a stream, but not for ever: then the group is aborted, and its fault says what happened.
+// Waits for a stream with a deadline; after it, the group is aborted, and its fault says what happened.
 inline void finish(Party& party, cuda::StreamView stream) {
   const cuda::Event done = require(cuda::Event::create_untimed());
   require(stream.record(done));

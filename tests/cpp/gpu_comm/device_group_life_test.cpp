@@ -1,4 +1,4 @@
-// Groups between processes that do much, come and go, fill the arena, and fail.
+// Groups between processes run many operations, are created and destroyed, fill the arena, and fail.
 #include "gpu_comm/device_calls.hpp"
 
 namespace axon::testing {
@@ -13,7 +13,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, DeviceGroupLifeTest,
                                            Layout{Placement::kGpuEach, 4}),
                          name_of);
 
-// Without a word from the host in between, on streams that take turns: their kernels share rings and epochs.
+// The host does not synchronise in between, and the streams alternate: their kernels share rings and epochs.
 TEST_P(DeviceGroupLifeTest, a_thousand_small_operations_on_changing_streams) {
   on_ranks([](DeviceProcess& self) {
     const std::vector<cuda::Stream> streams = [] {
@@ -59,8 +59,8 @@ TEST_P(DeviceGroupLifeTest, graphs_are_replayed_between_eager_operations) {
   });
 }
 
-// An arena has room for 33 groups at a time: blocks must come back, without anybody having to wait for it, and graphs
-// must not keep them longer than they live.
+// An arena has room for 33 groups at a time: slices must be freed without any thread waiting for that, and graphs must
+// not keep them beyond their own lifetime.
 TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
   on_ranks([](DeviceProcess& self) {
     std::optional<Graph> graph;
@@ -70,7 +70,7 @@ TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
       meet_all(party);
       all_reduce(self, party, 1000, i);
       if (i % 2 == 0) continue;
-      graph.reset();  // the one of a group that is gone
+      graph.reset();  // of a destroyed group
       graph.emplace(self.stream(), [&] { launch(party, *barrier, self.stream()); });
       graph->launch(self.stream());
       finish(party, self.stream());
@@ -78,7 +78,8 @@ TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
   });
 }
 
-// Every group that finds the arena full works, through the host; once others are gone, new ones have room again.
+// Every group that finds the arena full works through the host; after other groups are destroyed, new ones have room
+// again.
 TEST_P(DeviceGroupLifeTest, a_full_arena_is_no_error) {
   on_ranks([](DeviceProcess& self) {
     constexpr int kRoom = 33;
@@ -101,8 +102,7 @@ TEST_P(DeviceGroupLifeTest, a_full_arena_is_no_error) {
   });
 }
 
-// The next group gets other memory, which its peers map in the place of the former: whether they have given back theirs
-// or not.
+// The next group gets other memory, which its peers map in place of the former, whether or not they have freed theirs.
 TEST_P(DeviceGroupLifeTest, an_unused_arena_is_given_back_and_made_anew) {
   on_ranks([](DeviceProcess& self) {
     for (int i = 0; i < 6; ++i) {
@@ -110,7 +110,7 @@ TEST_P(DeviceGroupLifeTest, an_unused_arena_is_given_back_and_made_anew) {
         Party party = self.form("edition " + std::to_string(i));
         meet_all(party);
         all_reduce(self, party, 1'000'000, i);
-        ipc::Arena::give_back_unused();  // which it is not
+        ipc::Arena::give_back_unused();  // it is in use
         all_reduce(self, party, 1000, i);
       }
       self.barrier();
@@ -134,7 +134,7 @@ void expect_mismatch(DeviceProcess& self, Party& party) {
   EXPECT_NE(fault.message().find("barrier"), std::string::npos) << fault.message();
 }
 
-// On rank 0 alone.
+// Only rank 0 calls this.
 void expect_timeout(DeviceProcess& self, Party& party) {
   auto call = DeviceCall::collective(transport::OperationKind::kBarrier, DataType::kByte, 0);
   call->timeout = 300ms;
@@ -156,7 +156,7 @@ void expect_abort(DeviceProcess& self, Party& party) {
   EXPECT_NE(fault.message().find("enough"), std::string::npos) << fault.message();
 }
 
-// Each ends its own group; the device and the next group are as good as new.
+// Each fault ends its own group; the device and the next group work as before.
 TEST_P(DeviceGroupLifeTest, what_goes_wrong_is_named_and_the_next_group_works) {
   on_ranks([](DeviceProcess& self) {
     for (const auto expect : {expect_mismatch, expect_timeout, expect_abort}) {

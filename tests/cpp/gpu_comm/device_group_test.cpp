@@ -25,7 +25,7 @@ void all_gather(DeviceProcess& self, Party& party, const Tensor& gathered, size_
   gathered.expect_contents(bytes_of(everything), "all_gather of " + std::to_string(length));
 }
 
-// Of what all_gather has brought, the same on all ranks.
+// Reduces the output of all_gather, which is the same on all ranks.
 void reduce_scatter(DeviceProcess& self, Party& party, const Tensor& gathered, size_t length) {
   const size_t num_bytes = 4 * length;
   const Tensor reduced(length);
@@ -59,7 +59,7 @@ void broadcast_and_reduce(DeviceProcess& self, Party& party, int root, size_t le
       "reduce of " + std::to_string(length));
 }
 
-// Blocks of rank + 1 and more words, to show who sent what to whom.
+// Messages have rank + 1 and more elements, to show their source and destination.
 void all_to_all(DeviceProcess& self, Party& party) {
   std::vector<Tensor> sent;
   std::vector<Tensor> received;
@@ -78,7 +78,7 @@ void all_to_all(DeviceProcess& self, Party& party) {
   }
 }
 
-// Tensors that do not lie one behind the other, of which each rank has the blocks in another order.
+// Tensors are not adjacent in memory, and each rank has the shards in another order.
 void gather_scatter_apart(DeviceProcess& self, Party& party, int root) {
   constexpr size_t kLength = 77;
   const Tensor mine(contribution(self.rank(), kLength));
@@ -136,8 +136,8 @@ TEST_P(DeviceGroupTest, every_collective_of_every_size) {
   });
 }
 
-// Around the ring, both directions in one launch, several messages to the same rank; and pairs that meet without a
-// collective.
+// Messages go around the ring, with both directions in one launch and several messages to the same rank; and between
+// pairs without a prior collective.
 TEST_P(DeviceGroupTest, messages_go_around_the_ring) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("ring");

@@ -75,7 +75,7 @@ Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds tim
   engine::GroupSpecification specification{.name = name, .rank = rank_, .addresses = {}};
   for (int rank = 0; rank < size(); ++rank)
     specification.addresses.push_back(require(engine::PeerAddress::decode(board_.read(rank))));
-  barrier();  // before somebody writes the next card
+  barrier();  // before a rank writes its next address
   Party party{.communicator = require(engine_->form(std::move(specification))), .group = nullptr};
   party.group = require(gpu_comm::DeviceGroup::form(*party.communicator, device(), timeout));
   return party;
@@ -87,7 +87,7 @@ void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& b
     try {
       DeviceProcess self(rank, layout, group, board);
       body(self);
-      self.barrier();  // nobody leaves while others may still talk to it
+      self.barrier();  // no rank exits while others may still communicate with it
     } catch (const std::exception& failure) {
       ADD_FAILURE() << "rank " << rank << ": " << failure.what();
     }

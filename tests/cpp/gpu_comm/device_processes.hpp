@@ -1,11 +1,11 @@
-// Ranks as processes over UCX, on one GPU together or on a GPU each, every one with an engine and a stream.
+// Ranks as processes over UCX, which share one GPU or have a GPU each; every rank has an engine and a stream.
 //
-//   on_devices({Placement::kGpuEach, 2}, [](DeviceProcess& self) {
-//     Party party = self.form("name");
-//     EXPECT_OK(party.group->has_all_links()) …
-//   });
+//     on_devices({Placement::kGpuEach, 2}, [](DeviceProcess& self) {
+//       Party party = self.form("name");
+//       EXPECT_OK(party.group->has_all_links()) …
+//     });
 //
-// Processes are forked, and CUDA does not survive a fork: nothing in the parent may call it.
+// Processes are forked, and CUDA does not survive a fork: the parent must not call CUDA.
 #pragma once
 
 #include <functional>
@@ -19,10 +19,10 @@
 
 namespace axon::testing {
 
-// How many GPUs a child sees.
+// Returns the number of GPUs that a child sees.
 int count_devices();
 
-// Runs once a layout, in processes that its tests fork; skips where the machine has too few GPUs.
+// Runs once per layout, in processes that its tests fork; skips where the machine has too few GPUs.
 class ForkedLayoutTest : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
@@ -32,13 +32,13 @@ class ForkedLayoutTest : public ::testing::TestWithParam<Layout> {
   }
 };
 
-// A group's two sides; the GPU's goes first.
+// A group's two sides; the GPU's side is destroyed first.
 struct Party {
   std::unique_ptr<engine::Communicator> communicator;
   std::unique_ptr<gpu_comm::DeviceGroup> group;
 };
 
-// What the processes show each other: shared memory.
+// Shared memory in which the processes exchange addresses.
 class Board;
 
 class DeviceProcess {
@@ -50,9 +50,9 @@ class DeviceProcess {
   int device() const { return layout_.devices()[static_cast<size_t>(rank_)]; }
   cuda::StreamView stream() const { return stream_; }
 
-  // A new group of all processes; a call on all of them. The GPU side is there, and has met nobody.
+  // Forms a new group of all processes; all of them must call it. The GPU side exists, but has no peer links yet.
   Party form(const std::string& name, std::chrono::milliseconds timeout = std::chrono::seconds(20));
-  // Waits for all to come to this point.
+  // Waits until all ranks have called it.
   void barrier() { processes_.barrier(rank_); }
 
  private:
@@ -64,7 +64,7 @@ class DeviceProcess {
   std::unique_ptr<engine::Engine> engine_;
 };
 
-// Runs the body on every rank, each a process. What throws there fails the test, with the rank and the reason.
+// Runs the body on every rank, each a process. An exception there fails the test, with the rank and the reason.
 void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& body);
 
 // An operation that is launched as a kernel, never given to the engine.

@@ -1,4 +1,4 @@
-// The ranks' conversation, without a GPU: none has an arena to offer. With one: device_group_test.
+// The ranks' control messages without a GPU: no rank has an arena. device_group_test covers them with a GPU.
 #include "gpu_comm/peer_links.hpp"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(PeerLinksTest, all_ranks_decide_alike) {
   for (const auto& communicator : communicators) EXPECT_EQ(communicator->num_started(), 1u);  // one vote
 }
 
-// Each waits for the next one, and nobody for the one before: an answer needs no thread of its rank.
+// Each rank waits for the next one, and no rank for the previous one: an answer needs no thread of its rank.
 TEST_F(PeerLinksTest, ranks_may_ask_in_a_circle) {
   open_all();
   engine::on_all_ranks(kNumRanks, [&](int rank) {
@@ -77,7 +77,7 @@ TEST_F(PeerLinksTest, a_rank_that_uses_no_gpu_is_named) {
   }
 }
 
-// And once it does, the one that gave up finds it.
+// When the late rank arrives, the rank that gave up connects to it.
 TEST_F(PeerLinksTest, a_late_rank_is_met) {
   open(0);
   EXPECT_FALSE(links[0]->agree(1, 1ms).ok());
@@ -86,7 +86,7 @@ TEST_F(PeerLinksTest, a_late_rank_is_met) {
   EXPECT_TRUE(access.ok()) << access.status().message();
 }
 
-// Rank 1 did not use its GPU in the first round: what it was told then holds no more.
+// Rank 1 did not use its GPU in the first round: messages that it received then are stale.
 TEST_F(PeerLinksTest, a_round_reads_no_messages_of_an_earlier_one) {
   open(0);
   links[0]->close();
@@ -110,7 +110,7 @@ TEST_F(PeerLinksTest, the_end_of_the_group_ends_the_wait) {
   asker.join();
 }
 
-// As Ctrl-C does: the check stands for a handler that raises.
+// Interrupts as Ctrl-C does: the check acts as a handler that raises.
 class Interrupted {
  public:
   Interrupted() {
@@ -135,7 +135,7 @@ TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_a_peer) {
   EXPECT_TRUE(links[0]->agree(1, 30s).ok());
 }
 
-// The vote goes on: the next call takes part in the same one, and all ranks decide alike.
+// The vote continues: the next call takes part in the same one, and all ranks decide alike.
 TEST_F(PeerLinksTest, an_interrupted_vote_can_be_awaited_again) {
   open_all();
   {
@@ -162,7 +162,7 @@ TEST_F(PeerLinksTest, an_interrupt_ends_the_wait_for_another_thread) {
   EXPECT_LT(sync::Clock::now() - began, 5s);
 }
 
-// What is under way keeps what it needs; the group's memory is freed with its last control message.
+// Messages in flight keep what they need; the group's memory is freed with its last control message.
 TEST_F(PeerLinksTest, may_go_before_its_messages) {
   open_all();
   std::weak_ptr<PeerLinks> gone = links[0];

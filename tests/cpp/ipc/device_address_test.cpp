@@ -21,7 +21,7 @@ DeviceAddress example() {
           .slice = {.offset = 17 * kMiB, .num_bytes = 16 * kMiB}};
 }
 
-// The reason for which an address is refused.
+// Returns the reason for which an address is refused.
 std::string refusal(const std::vector<std::byte>& bytes) {
   Result<DeviceAddress> address = DeviceAddress::decode(bytes);
   return address.ok() ? "accepted" : address.status().message();

@@ -59,7 +59,7 @@ TEST_F(LaunchLedgerTest, is_busy_until_the_kernels_are_done_also_of_groups_that_
   EXPECT_TRUE(is_idle());
 }
 
-// A query would spoil the capture.
+// A query would invalidate the capture.
 TEST_F(LaunchLedgerTest, may_be_asked_while_a_stream_is_captured) {
   const cuda::Stream stream = require(cuda::Stream::create());
   StreamOrder order(require(cuda::Event::create_untimed()));
@@ -80,7 +80,7 @@ TEST_F(LaunchLedgerTest, is_busy_as_long_as_a_graph_lives) {
     ledger_.forget(order);
     EXPECT_FALSE(is_idle());
   }
-  // CUDA lets go of what graphs keep on a thread of its own.
+  // CUDA releases what graphs keep on a thread of its own.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (!is_idle() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   EXPECT_TRUE(is_idle());

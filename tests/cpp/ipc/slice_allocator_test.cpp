@@ -40,7 +40,7 @@ TEST(SliceAllocator, slices_that_came_back_are_handed_out_again) {
   }
 }
 
-// Whatever the order, slices lie within the arena and do not overlap, and all room comes back.
+// In whatever order, slices lie within the arena and do not overlap, and all memory returns.
 TEST(SliceAllocator, slices_never_overlap) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,4 +1,4 @@
-// GPU memory of one process that another reads where it lies, and what it says of memory that is not there.
+// One process reads GPU memory of another zero-copy, and reports memory that does not exist.
 #include "ipc/zero_copy_get.hpp"
 
 #include <gtest/gtest.h>
@@ -21,10 +21,10 @@ struct Exposed {
   ipc::ExposedLocation location;
 };
 
-// Named as the tests that fork before anybody has used CUDA.
+// The name matches the tests that must fork before any test has used CUDA.
 class ExposedRegistrationsTest : public ForkedLayoutTest {
  protected:
-  // Rank 0 lends `bytes`, rank 1 is called with where they lie.
+  // Rank 0 exposes `bytes`; `read` runs on rank 1 with their location.
   static void expose_to(const Bytes& bytes,
                         const std::function<void(DeviceProcess& self, const Exposed& exposed)>& read) {
     void* const page = mmap(nullptr, sizeof(Exposed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

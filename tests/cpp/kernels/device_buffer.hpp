@@ -1,4 +1,4 @@
-// A tensor on the device whose neighbourhood is watched.
+// A tensor on the device; tests check that the memory around it stays unchanged.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline Bytes random_bytes(size_t num_bytes, std::mt19937& random) {
   return bytes;
 }
 
-// On the current device, `misalignment` bytes off a multiple of 256, between two bands of poison.
+// Allocates on the current device, `misalignment` bytes off a multiple of 256, between two bands of poison.
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(size_t num_bytes, size_t misalignment = 0)
@@ -65,7 +65,7 @@ class DeviceBuffer {
   cuda::DeviceMemory memory_;
 };
 
-// contents[source][target] is what a rank sends to another, received[target][source] where it comes.
+// Checks all messages: contents[source][target] is what a rank sends, received[target][source] is its destination.
 inline void expect_received(const DeviceRanks& ranks, const std::vector<std::vector<DeviceBuffer>>& received,
                             const std::vector<std::vector<Bytes>>& contents) {
   ranks.synchronize();

@@ -1,4 +1,4 @@
-// Ranks of a team in one process: each a block, a stream and a team view, on one GPU together or on a GPU each.
+// Ranks of a team in one process: each has a slice, a stream and a team view. They share one GPU or have a GPU each.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,8 +35,8 @@ inline void require(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
-// Ranks that share a GPU need a hardware queue each: behind a kernel that waits, a shared queue stands still. Set
-// before CUDA starts, unless the caller has set it.
+// Ranks that share a GPU need a hardware queue each: in a shared queue, a kernel that waits blocks all later work. This
+// must be set before CUDA starts, unless the caller has set it.
 inline const int kQueuesAreSet = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
 
 inline std::string describe(const cuda::DeviceDescriptor& descriptor) {
@@ -62,7 +62,7 @@ struct TeamOptions {
   uint64_t timeout_ns = 5'000'000'000;
 };
 
-// Of two ranks, for calls that are refused before they launch anything.
+// Returns a team of two ranks, for calls that are refused before they launch anything.
 inline cuda::DeviceTeam team_without_memory() {
   return {.rank = 0,
           .num_ranks = 2,
@@ -76,7 +76,7 @@ inline cuda::DeviceTeam team_without_memory() {
 
 class DeviceRanks {
  public:
-  // Rank r lives on devices[r].
+  // Rank r uses devices[r].
   explicit DeviceRanks(std::vector<int> devices, TeamOptions options = {}) : devices_(std::move(devices)) {
     const cuda::TeamLayout layout = require(kernels::lay_out(size(), options.slice_bytes));
     for (const int device : devices_) add_rank(device, options, layout);
@@ -115,7 +115,8 @@ class DeviceRanks {
     for_each([this](int rank) { require(stream(rank).synchronize()); });
   }
 
-  // Makes what begins 256 bytes before `data` a segment of rank `owner`, which all others reach. Not during a kernel.
+  // Registers the memory that begins 256 bytes before `data` for rank `owner`, mapped by all other ranks. Must not be
+  // called during a kernel.
   cuda::IpcLocation publish(int owner, const std::byte* data) {
     const cuda::IpcLocation location{.offset = 256, .registration = ++ranks_[owner].num_registrations};
     for (int rank = 0; rank < size(); ++rank) {
@@ -124,26 +125,26 @@ class DeviceRanks {
     return location;
   }
 
-  // … to one of the others.
+  // Maps the registration for one of the other ranks.
   void reveal(int rank, int owner, cuda::IpcLocation location, const std::byte* data) const {
     write_entry(rank, owner,
                 {.registration = location.registration, .base = const_cast<std::byte*>(data) - location.offset});
   }
 
-  // `rank` alone does not reach that segment of `owner` any more.
+  // Unmaps that registration of `owner` for `rank` alone.
   void withdraw(int rank, int owner, cuda::IpcLocation location) const {
     write_entry(rank, owner,
                 {.registration = uint64_t{location.registration} + cuda::kRegistrationSlots, .base = nullptr});
   }
 
-  // After synchronize().
+  // Call this after synchronize().
   cuda::TeamState state(int rank) const {
     cuda::TeamState state{};
     require(cudaMemcpy(&state, ranks_[rank].team.state, sizeof state, cudaMemcpyDefault));
     return state;
   }
 
-  // After synchronize().
+  // Call this after synchronize().
   void expect_no_faults() const {
     for (int rank = 0; rank < size(); ++rank) {
       const cuda::FaultReport& report = ranks_[rank].team.control->report;
@@ -154,15 +155,15 @@ class DeviceRanks {
  private:
   struct Rank {
     cuda::DeviceMemory slice;
-    cuda::DeviceMemory tables;  // of segments, one a peer
+    cuda::DeviceMemory tables;  // registration tables, one per peer
     cuda::PinnedMemory control;
     cuda::Stream stream;
     cuda::DeviceTeam team;
     uint64_t num_registrations = 0;
   };
 
-  // All packets carry the epoch before the first, as if it had just passed; with the first at 1, these are the zeros
-  // that a block begins with.
+  // All packets carry the epoch before the first, as if it had just passed. With a first epoch of 1, these are the
+  // zeros with which a slice begins.
   void add_rank(int device, const TeamOptions& options, const cuda::TeamLayout& layout) {
     cuda::DeviceGuard guard(device);
     for (const int peer : devices_) require(cuda::enable_peer_access(device, peer));
@@ -197,7 +198,7 @@ class DeviceRanks {
   std::vector<Rank> ranks_;
 };
 
-// How many ranks, and whether they share one GPU.
+// The number of ranks, and whether they share one GPU.
 enum class Placement { kOneGpu, kGpuEach };
 
 struct Layout {
@@ -210,7 +211,8 @@ struct Layout {
     return devices;
   }
 
-  // All kernels of all ranks must fit on the GPU at once: where many share one, fewer channels, hence smaller grids.
+  // All kernels of all ranks must fit on the GPU at once. Where many ranks share one, they use fewer channels, hence
+  // smaller grids.
   size_t slice_bytes() const {
     return placement == Placement::kGpuEach ? size_t{16} << 20
            : num_ranks <= 3                 ? size_t{2} << 20
@@ -222,7 +224,7 @@ inline std::string name_of(const ::testing::TestParamInfo<Layout>& info) {
   return (info.param.placement == Placement::kOneGpu ? "one_gpu_" : "gpu_each_") + std::to_string(info.param.num_ranks);
 }
 
-// Runs once a layout; skips where the machine has too few GPUs.
+// Runs once per layout; skips where the machine has too few GPUs.
 class LayoutTest : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
@@ -231,7 +233,7 @@ class LayoutTest : public ::testing::TestWithParam<Layout> {
   }
 };
 
-// With ranks whose kernels of every kind are loaded.
+// Provides ranks whose kernels of every kind are loaded.
 class RanksTest : public LayoutTest {
  protected:
   void SetUp() override {
@@ -249,7 +251,7 @@ inline const auto kLayouts =
                       Layout{Placement::kOneGpu, 8}, Layout{Placement::kOneGpu, 10}, Layout{Placement::kGpuEach, 2},
                       Layout{Placement::kGpuEach, 3}, Layout{Placement::kGpuEach, 4});
 
-// A captured stream, ready to be launched again and again.
+// A captured stream that can be launched again and again.
 class Graph {
  public:
   // `enqueue` puts the work on `stream`; the current device must be the stream's.

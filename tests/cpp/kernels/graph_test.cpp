@@ -1,4 +1,4 @@
-// Collectives over packets and lines captured in CUDA graphs.
+// Collectives over LL packets and LL128 lines captured in CUDA graphs.
 #include <numeric>
 
 #include "kernels/ll/collectives.hpp"
@@ -10,7 +10,7 @@ namespace {
 constexpr size_t kElements = 1000;
 constexpr int kReplays = 1000;
 
-// A thousand inputs and outputs on the device; `slot` is where the captured operation reads and writes.
+// A thousand inputs and outputs on the device; the captured operation reads and writes `slot`.
 struct RankTables {
   cuda::DeviceMemory inputs = require(cuda::DeviceMemory::allocate(kReplays * kElements * 4));
   cuda::DeviceMemory outputs = require(cuda::DeviceMemory::allocate(kReplays * kElements * 4));
@@ -74,7 +74,7 @@ class DeviceGraphs : public RanksTest {
     });
   }
 
-  // On the device: input of this replay → slot, operation, slot → output of this replay.
+  // Copies on the device: input of this replay → slot, operation, slot → output of this replay.
   template <typename Operation>
   void replay(int number, Operation operation) {
     const size_t at = number * kElements * 4;
@@ -140,7 +140,7 @@ TEST_P(DeviceGraphs, two_graphs_and_eager_calls_take_turns) {
   expect_all_right();
 }
 
-// What is mapped changes while a graph lives.
+// Mappings change during the lifetime of a graph.
 TEST_P(DeviceGraphs, a_zero_copy_kernel_decides_anew_at_every_replay) {
   const auto graphs = capture(by_zero_copy);
   const RankTables& first = tables_[0];

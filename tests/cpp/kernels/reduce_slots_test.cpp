@@ -1,4 +1,4 @@
-// What several ranks have put into slots, reduced as the host reduces it.
+// Tests that the kernel reduces the slots of several ranks as the host does.
 #include "kernels/reduce_slots.hpp"
 
 #include "kernels/reference.hpp"

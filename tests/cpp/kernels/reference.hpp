@@ -1,4 +1,4 @@
-// What the kernels must compute, bit for bit: what the host's arithmetic computes in rank order.
+// Expected results of the kernels, bit for bit: the host's arithmetic in rank order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,7 +20,7 @@ void append(Bytes& bytes, T value) {
   bytes.insert(bytes.end(), begin, begin + sizeof value);
 }
 
-// Floating point within ±4, so that products of ten stay finite; all bits of integers, which wrap around.
+// Returns floating-point values within ±4, so that products of ten stay finite; integers use all bits, and wrap around.
 inline Bytes draw(DataType dtype, size_t num_elements, std::mt19937& random) {
   if (dtype != DataType::kBool && dtype < DataType::kFloat16)
     return random_bytes(num_elements * size_of(dtype), random);

@@ -34,7 +34,7 @@ T value(Result<T> result) {
 
 using Floats = std::vector<float>;
 
-// -2 … 2, in rows.
+// Returns values from -2 to 2, in rows.
 Floats draw(int64_t num_rows, int64_t num_columns, uint32_t seed) {
   std::mt19937 random(seed);
   Floats matrix(static_cast<size_t>(num_rows * num_columns));

@@ -1,4 +1,4 @@
-// Two ranks' words in one process, which maps their pages twice as two processes would.
+// Two ranks' flags in one process, which maps their pages twice as two processes would.
 #include "gpu_comm/workspace/arrivals.hpp"
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class ArrivalsTest : public ::testing::Test {
   std::optional<cuda::Event> passed_;
 };
 
-// The peer's words are registered while a stream waits: that must not wait for the device.
+// The peer's flags are registered while a stream waits: that must not wait for the device.
 TEST_F(ArrivalsTest, a_stream_waits_until_the_peer_has_told_of_the_tile) {
   const std::unique_ptr<Arrivals> mine = create(0);
   await(*mine, 2);
@@ -72,7 +72,7 @@ TEST_F(ArrivalsTest, giving_up_ends_the_waits_that_are_queued_and_those_that_com
   require(stream_->view().synchronize());
 }
 
-// More than the launch queue holds: this thread is blocked in CUDA until somebody ends the waits without it.
+// More launches than the queue holds: CUDA blocks this thread until another thread ends the waits.
 TEST_F(ArrivalsTest, giving_up_frees_a_thread_whose_launches_fill_the_queue) {
   const std::unique_ptr<Arrivals> arrivals = create(0);
   const cuda::DeviceMemory word = require(cuda::DeviceMemory::allocate(sizeof(uint32_t)));

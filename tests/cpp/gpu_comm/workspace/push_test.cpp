@@ -1,4 +1,4 @@
-// What copy engines push behind a meeting, between processes.
+// Copy engines push data between processes, after a barrier of their streams.
 #include "cuda/memory.hpp"
 #include "gpu_comm/device_calls.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
@@ -32,7 +32,7 @@ std::unique_ptr<gpu_comm::Workspace> make_workspace(DeviceProcess& self, Party& 
   return made;
 }
 
-// Pushes `data` to the own place in every workspace, tile by tile.
+// Pushes `data` to this rank's range in every workspace, tile by tile.
 void push(DeviceProcess& self, const gpu_comm::Workspace& workspace, const Tensor& data, cuda::StreamView stream) {
   constexpr size_t kPieceBytes = kNumBytes / kNumTiles;
   const size_t own_place = kNumBytes * static_cast<size_t>(self.rank());
@@ -45,7 +45,7 @@ void push(DeviceProcess& self, const gpu_comm::Workspace& workspace, const Tenso
   }
 }
 
-// Each round changes what is pushed; what a rank has read of the last one is safe behind the meeting.
+// Each round pushes other data; after the barrier, no rank still reads the data of the last round.
 TEST_P(DeviceGroupPushTest, what_all_ranks_have_told_of_is_there) {
   on_ranks([](DeviceProcess& self) {
     const cuda::Stream side = require(cuda::Stream::create());  // outlives the group
@@ -76,7 +76,7 @@ TEST_P(DeviceGroupPushTest, what_all_ranks_have_told_of_is_there) {
   });
 }
 
-// Several operations, of which nobody tells anything: each takes the words of the one before.
+// No rank signals any of these operations: each uses the flags of the one before.
 TEST_P(DeviceGroupPushTest, a_group_that_ends_lets_its_streams_go_on) {
   on_ranks([](DeviceProcess& self) {
     Party party = self.form("ending");

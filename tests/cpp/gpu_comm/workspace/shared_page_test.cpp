@@ -24,7 +24,7 @@ SharedPage create() {
   return std::move(page).value();
 }
 
-// The page that the parent has under this number, as a process that has not inherited its mapping gets it.
+// Maps the parent's page of this number as a process that has not inherited its mapping would.
 std::optional<SharedPage> fetch(pid_t parent, int number) {
   const Result<ipc::PeerProcess> process = ipc::PeerProcess::open(parent);
   if (!process.ok()) return std::nullopt;

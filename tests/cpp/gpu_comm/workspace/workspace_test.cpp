@@ -1,4 +1,5 @@
-// The ranks' conversation. Without a GPU nobody has memory to offer; with one, the ranks of this process share it.
+// The ranks' agreement on workspaces. Without a GPU no rank has memory to export; with one, all ranks of this process
+// share it.
 #include "gpu_comm/workspace/workspace.hpp"
 
 #include <gtest/gtest.h>

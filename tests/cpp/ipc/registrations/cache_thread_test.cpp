@@ -11,7 +11,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Until it is so, or long after it should have been.
+// Waits until the condition holds, or long enough to show that it does not.
 bool comes_true(const std::function<bool()>& condition) {
   const auto deadline = CacheThread::Clock::now() + seconds(20);
   while (!condition()) {
@@ -37,7 +37,7 @@ TEST(CacheThread, looks_at_all_tasks) {
   EXPECT_TRUE(comes_true([&] { return first > 1 && second > 1; }));
 }
 
-// New threads want more stack than there are addresses.
+// Makes new threads request more stack than the address space has.
 class NoMoreThreads {
  public:
   NoMoreThreads() {
@@ -88,7 +88,7 @@ TEST(CacheThread, keeps_looking_as_long_as_something_is_live) {
   std::atomic<int> num_looks{0};
   CacheThread cache_thread;
   ASSERT_TRUE(cache_thread.add_task([&] { return ++num_looks, Liveliness::kLive; }).ok());
-  EXPECT_TRUE(comes_true([&] { return num_looks > 25; }));  // more than fit into the time of alert
+  EXPECT_TRUE(comes_true([&] { return num_looks > 25; }));  // more than fit into the alert period
 }
 
 TEST(CacheThread, calls_nothing_once_it_has_stopped) {

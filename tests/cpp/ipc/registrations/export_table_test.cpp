@@ -55,7 +55,7 @@ TEST_F(ExportTables, show_what_was_published_last) {
   EXPECT_EQ(read()->bytes, bytes_of(kMostRecordBytes, 9));
 }
 
-// Something is published between any two reads of a reader.
+// A publication happens between any two reads of a reader.
 TEST_F(ExportTables, changes_while_it_is_read_are_seen) {
   export_table_.publish(bytes_of(100, 1));
   for (int changed_before = 2; changed_before <= 3; ++changed_before) {
@@ -69,7 +69,7 @@ TEST_F(ExportTables, changes_while_it_is_read_are_seen) {
   }
 }
 
-// Its writer may have died in the middle.
+// The writer may have died in the middle.
 TEST_F(ExportTables, being_written_they_have_no_content) {
   export_table_.publish(bytes_of(100, 1));
   ++header().version;
@@ -105,7 +105,7 @@ class OtherProcess final : public PeerMemory {
   PeerProcess process_;
 };
 
-// A child publishes without a pause, at the address where its export table was before the fork.
+// A child publishes without a pause, at the address that its export table had before the fork.
 TEST_F(ExportTables, are_never_seen_half_written) {
   export_table_.publish(bytes_of(1, 1));
   const pid_t child = fork();

@@ -28,7 +28,7 @@ class ExportsOf : public ::testing::Test {
         read_export_table(reader_, {.address = export_table_.address(), .incarnation = 7});
     return decode_records(content.value()->bytes).value();
   }
-  // A run of granules, as expandable segments have them.
+  // Allocates a run of granules, as expandable segments do.
   void allocate_run(uint64_t base, int num_granules) {
     for (int i = 0; i < num_granules; ++i) {
       memory_.allocate(base + kGranule * static_cast<uint64_t>(i), kGranule, Kind::kShareable);
@@ -132,7 +132,7 @@ TEST_F(ExportsOf, tensors_over_several_granules_are_runs) {
   EXPECT_EQ(within.registration, 1u);
   EXPECT_EQ(within.offset, kGranule);
   EXPECT_EQ(location(kBase, 2 * kGranule).registration, 2u);  // begins before it
-  EXPECT_EQ(memory_.num_shared, 4);                           // a granule once, whatever holds it
+  EXPECT_EQ(memory_.num_shared, 4);                           // each granule once, whatever contains it
 }
 
 TEST_F(ExportsOf, runs_have_no_gaps) {
@@ -141,7 +141,7 @@ TEST_F(ExportsOf, runs_have_no_gaps) {
   EXPECT_EQ(number(kBase, 4 * kGranule), 0u);
 }
 
-// A granule in the middle is remapped: the ends are the same, and the place must not be.
+// A granule in the middle is remapped: the ends are unchanged, but the registration must be new.
 TEST_F(ExportsOf, runs_go_with_each_of_their_granules) {
   allocate_run(kBase, 3);
   EXPECT_EQ(number(kBase, 3 * kGranule), 1u);
@@ -173,7 +173,7 @@ TEST_F(ExportsOf, descriptors_are_bounded) {
   allocate_run(kBase, 12);
   EXPECT_EQ(number(kBase, 6 * kGranule), 1u);
   EXPECT_EQ(number(kBase + 6 * kGranule, 3 * kGranule), 0u);
-  EXPECT_EQ(number(kBase + 7 * kGranule, 2 * kGranule), 2u);  // what was opened in vain was closed
+  EXPECT_EQ(number(kBase + 7 * kGranule, 2 * kGranule), 2u);  // descriptors of the failed attempt were closed
   memory_.free(kBase, kGranule);
   EXPECT_EQ(exports_.sweep(), 1u);
   EXPECT_EQ(number(kBase + 6 * kGranule, 3 * kGranule), 3u);

@@ -1,4 +1,4 @@
-// Memory of processes that are not there, for tests without a GPU.
+// Fake memory of processes, for tests without a GPU.
 #pragma once
 
 #include <fcntl.h>
@@ -14,7 +14,7 @@
 
 namespace axon::testing {
 
-// This process's, read as if it were another's. What is done between two reads is what a peer does meanwhile.
+// Reads this process's memory as if it were another's. `before_read` does what a peer does between two reads.
 class FakePeerMemory : public ipc::PeerMemory {
  public:
   Status read(uint64_t address, std::span<std::byte> bytes) const override {
@@ -30,12 +30,12 @@ class FakePeerMemory : public ipc::PeerMemory {
   mutable int num_reads = 0;
 };
 
-// Allocations as a driver tells of them.
+// Allocations as a driver reports them.
 class FakeOwnMemory final : public ipc::OwnMemory {
  public:
   enum class Kind { kLegacy, kShareable, kPool };
 
-  // Whatever lay there is gone.
+  // An earlier allocation at this address is freed.
   void allocate(uint64_t base, uint64_t num_bytes, Kind kind, int device = 0) {
     free(base, num_bytes);
     allocations_[base] = {.id = next_id_++,

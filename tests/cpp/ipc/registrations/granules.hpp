@@ -1,4 +1,4 @@
-// Memory as torch's expandable segments have it: a range of addresses, mapped in granules that come and go.
+// Memory like torch's expandable segments: a range of addresses in which granules are mapped and unmapped.
 #pragma once
 
 #include <cuda.h>
@@ -10,7 +10,7 @@ namespace axon::testing {
 
 class Granules {
  public:
-  static constexpr size_t kBytes = size_t{2} << 20;  // of one, as for small tensors
+  static constexpr size_t kBytes = size_t{2} << 20;  // of one granule, as for small tensors
 
   Granules(int device, size_t count);
   ~Granules();

@@ -10,12 +10,12 @@ namespace {
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kIncarnation = 7;
 
-// What has happened to the peer's segments here.
+// The state of the peer's registrations in this process.
 struct Here {
   std::map<uint32_t, const std::byte*> table;  // what kernels find
   std::set<uint32_t> mapped;
   std::vector<uint32_t> attempts;
-  std::set<uint32_t> impossible;  // to map
+  std::set<uint32_t> impossible;  // registrations that cannot be mapped
   bool has_ended = false;
 };
 
@@ -157,8 +157,8 @@ TEST_F(ImportsOf, what_cannot_be_mapped_is_tried_again_when_something_was_closed
   EXPECT_EQ(found(), (Numbers{1, 2, 3}));
 }
 
-// Between the look at the export table and the look whether it still says so, its descriptor may have become another
-// one's.
+// Between reading the export table and checking that it is unchanged, its descriptor may be reused for another
+// registration.
 TEST_F(ImportsOf, what_is_dropped_while_it_is_mapped_is_not_found) {
   for (const RegistrationRecord& going : {run(2), legacy(2)}) {
     publish({legacy(1), going});
@@ -207,7 +207,7 @@ TEST_F(ImportsOf, slots_change_their_owner) {
   EXPECT_EQ(found(), (Numbers{5 + cuda::kRegistrationSlots}));
 }
 
-// Some kernel of ours may be using it: a peer that dies frees nothing in order.
+// A kernel of this process may still use the memory: a peer that dies frees nothing in order.
 TEST_F(ImportsOf, all_of_a_peer_that_has_ended_is_retired) {
   publish({legacy(1), run(2)});
   imports_.look();
@@ -222,7 +222,7 @@ TEST_F(ImportsOf, all_of_a_peer_that_has_ended_is_retired) {
   retired_.clear();
 }
 
-// Its process id may be somebody else's already.
+// Another process may already have its process id.
 TEST_F(ImportsOf, what_was_read_as_a_peer_ended_is_void) {
   publish({run(1)});
   memory_.before_read = [&] { here_.has_ended = !here_.attempts.empty(); };

@@ -21,7 +21,7 @@ RegistrationRecord run(uint32_t number, std::vector<RegistrationExtent> extents)
   return record;
 }
 
-// The reason for which a list is refused.
+// Returns the reason for which a list is refused.
 std::string refusal(const std::vector<std::byte>& bytes) {
   Result<std::vector<RegistrationRecord>> records = decode_records(bytes);
   return records.ok() ? "accepted" : records.status().message();
@@ -89,7 +89,7 @@ TEST(RegistrationRecords, extents_without_descriptors_are_refused) {
   EXPECT_NE(refusal(std::vector{run(1, {{-1, kMiB}})}).find("without a descriptor"), std::string::npos);
 }
 
-// As many extents as a number can say, and not one there: nothing is allocated for them.
+// The list claims the maximum number of extents and contains none: nothing is allocated for them.
 TEST(RegistrationRecords, counts_are_not_believed) {
   std::vector<std::byte> bytes = encode(std::vector{legacy(1)});
   const uint32_t num_extents = ~uint32_t{0};

@@ -1,4 +1,4 @@
-// Memory of one process in the tables of another: how it comes there, and how it goes.
+// Tests how memory of one process enters the tables of another, and how it is removed.
 #include "ipc/registrations/registrations.hpp"
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kBytes = 8 * kMiB;
 
-// What two processes show each other.
+// What two processes exchange.
 struct Note {
   std::array<std::byte, ipc::DeviceAddress::kNumBytes> address;
   cuda::IpcLocation location;
@@ -52,7 +52,7 @@ class Side {
   ipc::LaunchLedger& launches() const { return arena_->launches(); }
   void meet() { processes_.barrier(rank_); }
 
-  // Where a tensor of this side is, to the other; and theirs.
+  // Sends the location of a tensor of this side, and returns the peer's.
   cuda::IpcLocation swap(cuda::IpcLocation location) {
     notes_[rank_].location = location;
     meet();
@@ -83,7 +83,7 @@ class Side {
   void expect_gone(cuda::IpcLocation location) const {
     EXPECT_TRUE(comes_true([&] { return !finds(location); })) << "registration " << location.registration;
   }
-  // What is at the other side's location, or behind it.
+  // Returns the byte at the other side's location, plus an offset.
   uint8_t look(cuda::IpcLocation location, size_t offset = 0) const {
     const std::byte* const there = entry(location.registration).base + location.offset + offset;
     uint8_t value = 0;
@@ -144,7 +144,7 @@ TEST_P(RegistrationsTest, memory_of_cuda_malloc_appears) {
   });
 }
 
-// The driver puts several into the 2 MiB that it maps at least.
+// The driver puts several allocations into the 2 MiB that it maps at least.
 TEST_P(RegistrationsTest, small_allocations_appear) {
   on_both_sides([](Side& side, transport::ProcessGroup&) {
     constexpr size_t kSmall = size_t{64} << 10;
@@ -163,8 +163,8 @@ TEST_P(RegistrationsTest, small_allocations_appear) {
   });
 }
 
-// What was freed is found by nobody, and stays mapped while somebody launches; what comes to its address is found under
-// another number, at the latest once the mapping of the former has been closed.
+// Freed memory is not found, and stays mapped while a launch may use it. New memory at its address is found under
+// another number, at the latest after the former mapping has been closed.
 TEST_P(RegistrationsTest, memory_that_is_freed_goes_and_its_address_comes_back) {
   on_both_sides([](Side& side, transport::ProcessGroup&) {
     auto memory = std::make_unique<cuda::DeviceMemory>(require(cuda::DeviceMemory::allocate(kBytes)));
@@ -265,7 +265,7 @@ TEST_P(RegistrationsTest, tensors_are_located_beside_a_capture) {
   });
 }
 
-// Kernels of ours may still be using what a peer that dies has offered.
+// Kernels of this process may still use memory that a dying peer has exported.
 TEST_P(RegistrationsTest, all_of_a_process_that_ends_is_retired) {
   on_both_sides([](Side& side, transport::ProcessGroup& processes) {
     const cuda::DeviceMemory memory = require(cuda::DeviceMemory::allocate(kBytes));

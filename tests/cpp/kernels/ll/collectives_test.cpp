@@ -22,8 +22,8 @@ struct Case {
   }
 };
 
-// One operation's tensors on every rank: rank r's start r elements into their allocation, the output lies between two
-// bands of poison. In-place operations read where they write.
+// One operation's tensors on every rank. Rank r's tensors start r elements into their allocation, and the output lies
+// between two bands of poison. In-place operations read and write the same tensor.
 class Tensors {
  public:
   Tensors(const DeviceRanks& ranks, const Case& what, std::mt19937& random) : ranks_(ranks), what_(what) {
@@ -158,14 +158,14 @@ TEST_P(LlCollectives, in_place) {
   }
 }
 
-// Workers that take several packets each, and grids that change from one launch to the next.
+// Each worker handles several packets, and grids change from one launch to the next.
 TEST_P(LlCollectives, any_grid) {
   for (const cuda::LaunchShape shape : {cuda::LaunchShape{1, 32}, {2, 64}, {7, 32}, {4, 512}, {12, 128}}) {
     for (const Algorithm algorithm : kAlgorithms) check({algorithm, 3001, DataType::kFloat32, Reduction::kSum, shape});
   }
 }
 
-// Starts just before the epoch wraps; some packets are last written long before they are read again.
+// The test starts just before the epoch wraps; some packets are last written long before they are read again.
 TEST_P(LlCollectives, epoch_wraps) {
   start({.slice_bytes = kernels::kMinSliceBytes, .first_epoch = 0xFFFF'FFF0});
   for (int round = 0; round < 48; ++round) {
@@ -174,7 +174,7 @@ TEST_P(LlCollectives, epoch_wraps) {
   }
 }
 
-// What lies unread in the arena is stamped once in 2²⁰ epochs, so that nothing survives 2³² of them.
+// Unread packets in the arena are stamped once in 2²⁰ epochs, so that no stale epoch survives 2³² of them.
 TEST_P(LlCollectives, stale_packets_are_wiped) {
   constexpr uint32_t kFirst = (1u << 20) - 4;
   start({.slice_bytes = kernels::kMinSliceBytes, .first_epoch = kFirst});
@@ -188,7 +188,7 @@ TEST_P(LlCollectives, stale_packets_are_wiped) {
   });
 }
 
-// One rank's host runs far ahead: no launch waits for a peer's.
+// One rank's host runs far ahead: no launch waits for a peer's launch.
 TEST_P(LlCollectives, one_rank_enqueues_far_ahead) {
   Tensors tensors(*ranks_, {kernels::ll::all_reduce_one_shot, 100}, random_);
   constexpr int kAhead = 200;

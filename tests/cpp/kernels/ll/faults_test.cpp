@@ -1,4 +1,4 @@
-// A rank that never comes, an abort, ranks that disagree: kernels return with a code and the GPU stays usable.
+// Kernels return with a code, and the GPU stays usable, if a rank never arrives, aborts, or disagrees.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -13,7 +13,7 @@ constexpr uint64_t kShortTimeoutNs = 50'000'000;
 
 class LlFaults : public LayoutTest {
  protected:
-  // `num_elements` on the ranks below `num_present`.
+  // Enqueues an all_reduce of `num_elements` on the ranks below `num_present`.
   void enqueue(DeviceRanks& ranks, int num_present, size_t num_elements = 1000) {
     ranks.for_each([&](int rank) {
       if (rank >= num_present) return;
@@ -31,7 +31,7 @@ class LlFaults : public LayoutTest {
             .reduction = Reduction::kSum};
   }
 
-  // A fresh team on the same GPUs works: nothing was left spinning or poisoned.
+  // Checks that a fresh team on the same GPUs works: no kernel still spins, and no state is poisoned.
   void expect_usable() {
     DeviceRanks fresh(GetParam().devices());
     enqueue(fresh, fresh.size());
@@ -66,7 +66,7 @@ TEST_P(LlFaults, abort_ends_the_wait_and_all_later_launches) {
   expect_usable();
 }
 
-// In everybody else's control, by the host that has seen it.
+// Marks the last rank as gone in the control memory of all others, as the host that detects it does.
 void say_that_last_has_ended(DeviceRanks& ranks) {
   for (int rank = 0; rank < ranks.size() - 1; ++rank) {
     std::atomic_ref(ranks.control(rank).gone).store(1u << (ranks.size() - 1), std::memory_order_release);

@@ -76,7 +76,7 @@ class Ll128Exchanges : public RanksTest {
     messages.expect_right();
   }
 
-  // Whatever; about one in eight sends nothing.
+  // Draws random sizes; about one message in eight is `none`.
   Sizes uneven(size_t most_bytes, int64_t none) {
     Sizes sizes = even(ranks_->size(), 0);
     for (auto& row : sizes) {
@@ -145,7 +145,7 @@ TEST_P(Ll128Exchanges, the_own_message_may_stay_in_place) {
   ranks_->for_each([&](int rank) { all[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
 }
 
-// The number of channels and the grid change from launch to launch; a channel goes on where it stood.
+// The number of channels and the grid change from launch to launch; a channel resumes at its last position.
 TEST_P(Ll128Exchanges, any_shape) {
   for (const kernels::Ll128Shape shape :
        {kernels::Ll128Shape{1, 1}, {2, 4}, {1, 8}, {3, 2}, {0, 16}, {2, 16}, {0, 5}}) {
@@ -174,7 +174,7 @@ TEST_P(Ll128Exchanges, point_to_point_batches) {
   for (int round = 0; round < 20; ++round) check({uneven(100'000, -1), 0, cuda::TrafficClass::kPointToPoint});
 }
 
-// Both directions of a link, each rank sends before it receives.
+// In both directions of a link, each rank sends before it receives.
 TEST_P(Ll128Exchanges, large_point_to_point_both_ways) {
   check({even(ranks_->size(), size_t{5} << 20), 0, cuda::TrafficClass::kPointToPoint});
 }
@@ -200,7 +200,7 @@ TEST_P(Ll128Exchanges, point_to_point_beside_collectives) {
   }
 }
 
-// One rank's host runs far ahead: no launch waits for a peer's.
+// One rank's host runs far ahead: no launch waits for a peer's launch.
 TEST_P(Ll128Exchanges, one_rank_enqueues_far_ahead) {
   const Messages messages(*ranks_, {even(ranks_->size(), 100'000)}, random_);
   ranks_->for_each([&](int rank) {

@@ -1,4 +1,4 @@
-// Line kernels without all their peers, aborted, or at odds: they return with a report and the GPU stays usable.
+// LL128 kernels return with a report, and the GPU stays usable, if peers are missing, abort, or disagree.
 #include <atomic>
 #include <thread>
 
@@ -15,7 +15,7 @@ constexpr size_t kElements = 500'000;  // more than the rings hold
 
 class Ll128Faults : public LayoutTest {
  protected:
-  // Tensors before any kernel: allocating one waits for the device.
+  // Allocate tensors before any kernel: allocation waits for the device.
   void SetUp() override {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
@@ -80,7 +80,7 @@ TEST_P(Ll128Faults, abort_ends_the_wait_and_all_later_launches) {
   expect_usable();
 }
 
-// Whoever does not wait for it itself waits for one who does, and is ended by its host.
+// A rank that does not wait for the last one itself waits for a rank that does; its host ends it.
 TEST_P(Ll128Faults, a_rank_whose_process_has_ended_is_named) {
   DeviceRanks ranks = this->ranks(60'000'000'000);
   const int last = ranks.size() - 1;
@@ -116,7 +116,7 @@ TEST_P(Ll128Faults, mismatch_is_seen_by_both_sides) {
   expect_usable();
 }
 
-// The two protocols meet in one epoch.
+// The two protocols run in one epoch.
 TEST_P(Ll128Faults, mismatch_between_ll_and_ll128) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int kHalfOfAHopper = 66;  // multiprocessors
 
-// Of a rank that sends to all others, receives from all, and has a part of its own, as many channels as there can be.
+// Returns the plan of a rank that sends to all others, receives from all, and has a shard of its own, with the maximum
+// number of channels.
 JobPlan everything(int num_ranks, ChannelLimits limits) {
   JobPlan plan(0, limits);
   const uint32_t num_channels = std::max(limits.of_short, limits.of_long);
@@ -26,7 +27,7 @@ JobPlan everything(int num_ranks, ChannelLimits limits) {
   return plan;
 }
 
-// Point-to-point messages to and from all others, whose headers have a warp each.
+// Returns the plan for point-to-point messages to and from all others, whose headers have a warp each.
 JobPlan batch_with_all(int num_ranks, uint32_t num_channels) {
   JobPlan plan(0, {num_channels, num_channels});
   for (int peer = 1; peer < num_ranks; ++peer) {

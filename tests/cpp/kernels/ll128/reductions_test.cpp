@@ -23,7 +23,7 @@ struct Case {
 
 class Ll128Reductions : public RanksTest {
  protected:
-  // One buffer a rank, rank r's r elements further off.
+  // One buffer per rank; rank r's buffer is r elements further off.
   std::vector<DeviceBuffer> buffers(const Case& what, size_t num_bytes) const {
     std::vector<DeviceBuffer> all;
     ranks_->for_each([&](int rank) { all.emplace_back(num_bytes, (what.misalignment + rank) * size_of(what.dtype)); });
@@ -195,7 +195,7 @@ TEST_P(Ll128Reductions, broadcast_from_each_root) {
   }
 }
 
-// Lines and packets take turns over one epoch and one block.
+// LL128 lines and LL packets alternate over one epoch and one slice.
 TEST_P(Ll128Reductions, random_sequence_with_ll) {
   struct Operation {
     Case what;

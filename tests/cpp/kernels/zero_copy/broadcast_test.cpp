@@ -1,4 +1,4 @@
-// A tensor handed on from rank to rank, and what happens where a rank fails amid that.
+// Tests zero-copy broadcasts, in which ranks pass a tensor on, and the failure of a rank during one.
 #include <atomic>
 
 #include "kernels/zero_copy/zero_copy_test.hpp"
@@ -9,7 +9,7 @@ namespace {
 struct Case {
   size_t num_bytes;
   int root = 0;
-  std::vector<int> num_blocks{};  // of rank r, repeated; none: as the layout wants
+  std::vector<int> num_blocks{};  // of rank r, repeated; empty: as the layout has it
   int num_spans = 0;
 };
 
@@ -70,7 +70,7 @@ class ZeroCopyBroadcasts : public RanksTest {
     expect_states(*ranks_, ++num_zero_copy_, 0, "broadcast");
   }
 
-  // As SetUp() does, with other options.
+  // Creates the ranks as SetUp() does, with other options.
   void start(const TeamOptions& options) { ranks_ = std::make_unique<DeviceRanks>(GetParam().devices(), options); }
 
   std::mt19937 random_{20261126};
@@ -114,7 +114,7 @@ TEST_P(ZeroCopyBroadcasts, a_miss_on_one_rank_makes_all_fall_back) {
   }
 }
 
-// Nobody writes into the root's.
+// No rank writes into the root's tensor.
 TEST_P(ZeroCopyBroadcasts, the_root_needs_no_registration) {
   const Broadcast broadcast(*ranks_, with_blocks({1'000'001}), random_);
   for (int rank = 1; rank < ranks_->size(); ++rank) ranks_->withdraw(rank, 0, broadcast.location(0));
@@ -144,13 +144,13 @@ TEST_P(ZeroCopyBroadcasts, a_misaligned_tensor_makes_all_fall_back) {
   ranks_->for_each([&](int rank) { tensors[rank].expect_contents(contents, "rank " + std::to_string(rank)); });
 }
 
-// What has been told in an epoch is not taken for what is told in another, over 2³² of them.
+// Progress reports of one epoch are not taken for those of another, across the wrap after 2³² epochs.
 TEST_P(ZeroCopyBroadcasts, epoch_wraps) {
   start({.slice_bytes = GetParam().slice_bytes(), .first_epoch = 0xFFFF'FFF8});
   for (int round = 0; round < 20; ++round) check({size_t{1'000'001} + round, round % ranks_->size(), {}, 1});
 }
 
-// One after the other without a pause, from changing roots: a rank may be one operation ahead of another.
+// Broadcasts follow each other without a pause, from changing roots: a rank may be one operation ahead of another.
 TEST_P(ZeroCopyBroadcasts, in_a_row) {
   std::vector<std::unique_ptr<Broadcast>> all;
   for (int number = 0; number < 60; ++number) {
@@ -176,7 +176,7 @@ TEST_P(ZeroCopyBroadcasts, replayed) {
   expect_states(*ranks_, 100, 0, "replays");
 }
 
-// Wherever they are: none waits for ever.
+// No kernel waits forever, wherever the abort finds it.
 TEST_P(ZeroCopyBroadcasts, abort_ends_all) {
   for (const bool of_all : {true, false}) {
     start({.slice_bytes = GetParam().slice_bytes(), .timeout_ns = of_all ? 60'000'000'000u : 50'000'000u});

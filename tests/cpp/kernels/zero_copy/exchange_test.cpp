@@ -13,8 +13,8 @@ Sizes even(int num_ranks, size_t num_bytes) {
 
 struct Case {
   Sizes sizes;
-  std::vector<int> num_blocks{};  // of rank r, repeated; none: as the layout wants
-  size_t misalignment = 0;        // of what the last rank receives
+  std::vector<int> num_blocks{};  // of rank r, repeated; empty: as the layout has it
+  size_t misalignment = 0;        // of the last rank's receive buffers
 };
 
 // All messages of one exchange, each in buffers of its own.
@@ -135,7 +135,7 @@ TEST_P(ZeroCopyExchanges, a_misaligned_tensor_makes_all_fall_back) {
   expect_states(*ranks_, 0, 1, "misaligned");
 }
 
-// What need not be reached need not have a location.
+// Tensors that no peer maps need no location.
 TEST_P(ZeroCopyExchanges, empty_messages_need_no_registration) {
   Sizes sizes = even(ranks_->size(), 0);
   sizes[0][1] = 50'000;

@@ -1,5 +1,5 @@
-// Zero-copy kernels without all their peers, aborted, or at odds: they return with a report, nothing is written, and
-// none ends while a peer may still write to its rank.
+// Zero-copy kernels return with a report and write nothing if peers are missing, abort, or disagree. No kernel ends
+// while a peer may still write to its rank.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -21,7 +21,7 @@ const Bytes kUntouched(kElements * 4, std::byte{0xA5});
 
 class ZeroCopyFaults : public LayoutTest {
  protected:
-  // Tensors before any kernel: allocating one waits for the device.
+  // Allocate tensors before any kernel: allocation waits for the device.
   void SetUp() override {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
@@ -119,7 +119,7 @@ TEST_P(ZeroCopyFaults, mismatch_is_seen_by_both_sides) {
 TEST_P(ZeroCopyFaults, mismatch_between_ll_and_zero_copy_kernels) {
   DeviceRanks ranks = this->ranks();
   const int odd = ranks.size() - 1;
-  const size_t num_elements = 2000;  // in packets that lie on words, votes and done_flags
+  const size_t num_elements = 2000;  // its packets overlap flags, votes and done flags
   for (int rank = 0; rank < odd; ++rank) all_reduce(ranks, rank);
   {
     cuda::DeviceGuard guard(ranks.device(odd));
@@ -141,7 +141,7 @@ TEST_P(ZeroCopyFaults, mismatch_between_ll_and_zero_copy_kernels) {
 
 INSTANTIATE_TEST_SUITE_P(layouts, ZeroCopyFaults, kLayouts, name_of);
 
-// The packets that a peer of rank 0 sends in the first epoch, one after the other as the test wants.
+// Sends the packets of a peer of rank 0 in the first epoch, one by one as the test requires.
 class Puppet {
  public:
   static constexpr uint32_t kNumBlocks = 5;  // more than rank 0 has
@@ -196,7 +196,7 @@ class Puppet {
   cuda::Stream stream_;
 };
 
-// Rank 0 of some, whose peers are puppets.
+// Runs rank 0 alone; puppets act as its peers.
 class ZeroCopyGuards : public ::testing::Test {
  protected:
   static constexpr int kNumBlocks = 2;
@@ -239,7 +239,7 @@ class ZeroCopyGuards : public ::testing::Test {
     puppets_[rank]->announce(descriptor, locations_[rank], locations_[rank]);
   }
 
-  // From rank 1, to 0 and 2, which pass on a part of one stretch each.
+  // Announces a broadcast from rank 1 to ranks 0 and 2, each of which passes on part of one stretch.
   void announce_broadcast(int rank) {
     const cuda::DeviceDescriptor descriptor{.operation = static_cast<uint64_t>(cuda::DeviceOperation::kBroadcast),
                                             .dtype = static_cast<uint64_t>(DataType::kByte),
@@ -283,7 +283,7 @@ class ZeroCopyGuards : public ::testing::Test {
     began_ = Clock::now();
   }
 
-  // The host knows of the failure while the kernel still runs.
+  // Waits until the host knows of the failure, while the kernel still runs.
   void await_report() {
     while (code_of(ranks_->control(0)) == cuda::FaultCode::kNone && Clock::now() - began_ < kLongestGuard) {
       std::this_thread::yield();
@@ -318,7 +318,7 @@ TEST_F(ZeroCopyGuards, a_puppet_can_play_along) {
   targets_[1].expect_contents(contents_, "peer");
 }
 
-// It has agreed and failed then: what it owes does not come, and must not be taken for done.
+// The peer agreed and then failed: its part never arrives, and must not be taken for done.
 TEST_F(ZeroCopyGuards, a_peer_that_has_not_done_its_part_is_missed) {
   set_up_ranks(2);
   announce(1);
@@ -341,7 +341,7 @@ TEST_F(ZeroCopyGuards, a_peer_that_is_late_to_end_is_waited_for) {
   targets_[1].expect_contents(contents_, "peer");
 }
 
-// Each of them: the peer may still write from any.
+// Rank 0 waits for each block: the peer may still write from any.
 TEST_F(ZeroCopyGuards, all_blocks_of_a_peer_are_waited_for) {
   set_up_ranks(2);
   announce(1);
@@ -368,7 +368,7 @@ TEST_F(ZeroCopyGuards, who_has_agreed_waits_even_without_having_heard_all) {
   for (int rank = 0; rank < 3; ++rank) targets_[rank].expect_contents(Bytes(kBytes, std::byte{0xA5}), "target");
 }
 
-// What it has read of a peer that never agrees goes nowhere.
+// The kernel discards what it has read from a peer that never agrees.
 TEST_F(ZeroCopyGuards, a_reduction_that_has_begun_to_read_gives_up) {
   set_up_ranks(2);
   announce_reduction(1);
@@ -395,7 +395,7 @@ TEST_F(ZeroCopyGuards, a_part_is_passed_on_once_the_root_has_told) {
   targets_[2].expect_contents(expected, "peer");
 }
 
-// Its word of the own first stretch does not come; the other peer may still write here.
+// The root's progress report for rank 0's own stretch never arrives; the other peer may still write here.
 TEST_F(ZeroCopyGuards, a_root_that_falls_silent_is_missed) {
   set_up_ranks(3);
   for (const int rank : {1, 2}) {
@@ -432,7 +432,7 @@ TEST_F(ZeroCopyGuards, the_guard_gives_up) {
 
 TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
   set_up_ranks(3);
-  announce(1);  // 2 never does
+  announce(1);  // rank 2 never agrees
   launch();
   expect_end_before_the_guard_gives_up();
   EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kTimeout);

@@ -1,5 +1,5 @@
-// Direct point-to-point messages without their other end, aborted, or at odds: both ends return with a report, nothing
-// is written, and no receiver ends while its tensor may still be written to.
+// Both ends of zero-copy messages return with a report, and write nothing, if an end is missing, aborts, or disagrees.
+// No receiver ends while a sender may still write to its tensor.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -18,7 +18,7 @@ constexpr size_t kBytes = 3'000'000;
 constexpr uint32_t kTag = 7;
 constexpr auto kLongestGuard = std::chrono::seconds(10);  // as in point_to_point.cuh
 
-// What one end calls.
+// The arguments of one end's call.
 struct End {
   size_t num_bytes = kBytes;
   uint32_t tag = kTag;
@@ -28,7 +28,7 @@ struct End {
 // Rank 0 sends, rank 1 receives.
 class MessageFaults : public LayoutTest {
  protected:
-  // Tensors before any kernel: allocating one waits for the device.
+  // Allocate tensors before any kernel: allocation waits for the device.
   void SetUp() override {
     LayoutTest::SetUp();
     if (IsSkipped()) return;
@@ -103,7 +103,7 @@ class MessageFaults : public LayoutTest {
     tensors_[1].expect_contents(contents_, "receiver");
   }
 
-  // Into what rank `owner` keeps for its peer, as the peer's GPU would.
+  // Writes into the rendezvous that rank `owner` keeps for its peer, as the peer's GPU would.
   template <typename Member, typename Value>
   void write(int owner, Member member, const Value& value) {
     const cuda::DeviceTeam& team = ranks_->team(owner);
@@ -115,7 +115,7 @@ class MessageFaults : public LayoutTest {
     require(beside_->view().synchronize());
   }
 
-  // As if the sender had claimed the first offer, and were writing.
+  // Acts as a sender that has claimed the first RTS and is writing.
   void claim() {
     write(0, &cuda::Rendezvous::claim, uint64_t{1} << 32 | static_cast<uint32_t>(kernels::zero_copy::Claim::kClaimed));
   }
@@ -157,7 +157,7 @@ TEST_P(MessageFaults, a_missing_receiver_is_named) {
   expect_usable();
 }
 
-// … and the sender that comes later finds the offer withdrawn: the tensor is somebody else's by then.
+// A sender that arrives later finds the RTS withdrawn: the tensor may already be in use for something else.
 TEST_P(MessageFaults, a_receiver_that_has_given_up_is_not_written_to) {
   set_up_ranks(kShortTimeoutNs);
   receive();
@@ -197,7 +197,7 @@ TEST_P(MessageFaults, mismatches_are_seen_by_both_sides) {
   expect_usable();
 }
 
-// One side's message is a small one. The other is ended by its host, which hears of it.
+// One side's message is small. The other side's host learns of the mismatch and ends its kernel.
 TEST_P(MessageFaults, mismatch_between_zero_copy_messages_and_ll128) {
   const End small{.num_bytes = 1000, .is_zero_copy = false};
   set_up_ranks(kShortTimeoutNs);
@@ -216,7 +216,7 @@ TEST_P(MessageFaults, mismatch_between_zero_copy_messages_and_ll128) {
   expect_usable();
 }
 
-// A message that is offered goes to the wrong send: the receiver says so though it has been written to.
+// A zero-copy receive matches the wrong send: the receiver reports that, although its tensor was written.
 TEST_P(MessageFaults, a_small_message_before_a_zero_copy_one_is_not_lost_sight_of) {
   const End small{.num_bytes = 900, .is_zero_copy = false};
   set_up_ranks(kShortTimeoutNs);

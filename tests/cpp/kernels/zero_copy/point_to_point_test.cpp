@@ -13,7 +13,7 @@ using Sizes = std::vector<std::vector<int64_t>>;
 
 struct Case {
   Sizes sizes;
-  int64_t least_zero_copy = 0;  // messages of so many bytes go directly
+  int64_t least_zero_copy = 0;  // messages of this many bytes or more are zero-copy
   size_t misalignment_of_sends = 0;
   size_t misalignment_of_receives = 0;
   kernels::Ll128Shape shape{};
@@ -40,7 +40,7 @@ class Messages {
     });
   }
 
-  // The messages to and from the peers in these masks.
+  // Enqueues the messages to and from the peers in these masks.
   void enqueue(int rank, uint32_t to, uint32_t from, cuda::StreamView stream) const {
     kernels::ExchangeCall call{.traffic = cuda::TrafficClass::kPointToPoint,
                                .operation = cuda::DeviceOperation::kPointToPoint,
@@ -70,7 +70,7 @@ class Messages {
     ranks_.for_each([&](int rank) { enqueue(rank); });
   }
 
-  // The sender does not reach the tensor that it is to write, or does so again.
+  // Unmaps the receiver's tensor for the sender, or maps it again.
   void withdraw(int source, int target) const { ranks_.withdraw(source, target, locations_[target][source]); }
   void reveal(int source, int target) const {
     ranks_.reveal(source, target, locations_[target][source], received_[target][source].data());
@@ -89,7 +89,7 @@ class Messages {
     });
   }
 
-  // That rank's, to and from all.
+  // Returns this rank's number of zero-copy messages, to and from all peers.
   uint32_t num_zero_copy(int rank) const {
     uint32_t count = 0;
     for (int peer = 0; peer < ranks_.size(); ++peer) {
@@ -124,14 +124,14 @@ class ZeroCopyMessages : public RanksTest {
 
   Sizes all(int64_t num_bytes) const { return Sizes(ranks_->size(), std::vector<int64_t>(ranks_->size(), num_bytes)); }
 
-  // From each rank to the next.
+  // Returns sizes for messages from each rank to the next.
   Sizes ring(int64_t num_bytes) const {
     Sizes sizes = all(kNone);
     for (int rank = 0; rank < ranks_->size(); ++rank) sizes[rank][(rank + 1) % ranks_->size()] = num_bytes;
     return sizes;
   }
 
-  // Whatever; about one in four is none.
+  // Draws random sizes; about one message in four is absent.
   Sizes uneven(size_t most_bytes) {
     Sizes sizes = all(0);
     for (auto& row : sizes) {
@@ -168,7 +168,7 @@ TEST_P(ZeroCopyMessages, all_sizes) {
   }
 }
 
-// Both directions of every link at once.
+// Messages use both directions of every link at once.
 TEST_P(ZeroCopyMessages, large) {
   check({all(int64_t{40} << 20 >> (ranks_->size() > 4 ? 3 : 0))});
 }
@@ -206,11 +206,11 @@ TEST_P(ZeroCopyMessages, a_misaligned_tensor_is_sent_over_ll128) {
     const Messages messages(*ranks_, what, random_);
     messages.run();
     messages.expect_right();
-    expect_num_zero_copy();  // none
+    expect_num_zero_copy();  // no messages
   }
 }
 
-// One rank's host runs far ahead: no launch waits for a peer's.
+// One rank's host runs far ahead: no launch waits for a peer's launch.
 TEST_P(ZeroCopyMessages, one_rank_enqueues_far_ahead) {
   constexpr int kOperations = 200;
   const Messages messages(*ranks_, {all(100'000)}, random_);
@@ -248,8 +248,8 @@ TEST_P(ZeroCopyMessages, each_link_and_direction_on_a_stream_of_its_own) {
   expect_num_zero_copy();
 }
 
-// Rank 0 sends to two ranks in one batch. The first is to hear of the second before it receives, and the second's
-// message goes over LL128: neither waits for the other.
+// Rank 0 sends to two ranks in one batch. The first receives a message from the second before it receives rank 0's, and
+// the second's message goes over LL128: neither waits for the other.
 TEST_P(ZeroCopyMessages, those_of_a_batch_do_not_wait_for_each_other) {
   if (ranks_->size() < 3) GTEST_SKIP() << "needs three ranks";
   Sizes sizes = all(kNone);
@@ -269,7 +269,7 @@ TEST_P(ZeroCopyMessages, those_of_a_batch_do_not_wait_for_each_other) {
   messages.expect_right();
 }
 
-// What is mapped changes while a graph lives.
+// Mappings change during the lifetime of a graph.
 TEST_P(ZeroCopyMessages, a_graph_decides_anew_at_every_replay) {
   constexpr int kReplays = 40;
   const Messages messages(*ranks_, {ring(200'003)}, random_);

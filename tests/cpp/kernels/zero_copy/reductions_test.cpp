@@ -14,13 +14,13 @@ struct Case {
   Reduction reduction = Reduction::kSum;
   int root = cuda::kNoRoot;
   int num_blocks = 0;
-  int num_more_blocks = 0;  // of each rank than of the one before
+  int num_more_blocks = 0;  // of each rank over the rank before it
 
   size_t num_bytes() const { return num_elements * size_of(dtype); }
   std::string name() const { return std::to_string(num_elements) + " x " + name_of(dtype) + " " + name_of(reduction); }
 };
 
-// One all_reduce or reduce: a tensor to read and one to write on every rank, the same where it is in place.
+// One all_reduce or reduce: an input and an output tensor on every rank, which are the same if it is in place.
 class Reduced {
  public:
   Reduced(DeviceRanks& ranks, const Case& what, std::mt19937& random) : ranks_(ranks), what_(what) {
@@ -94,7 +94,7 @@ class ZeroCopyReductions : public RanksTest {
 
   enum class Way { kZeroCopy, kFallBack };
 
-  // Every shard a tensor of its own. Declined: rank 0 does not reach rank 1's.
+  // Every shard is a tensor of its own. To fall back, rank 1's tensor is unmapped for rank 0.
   void check_reduce_scatter(Case what, const std::vector<size_t>& shards, Way way = Way::kZeroCopy) {
     what = with_blocks(what);
     const size_t width = size_of(what.dtype);
@@ -206,7 +206,8 @@ TEST_P(ZeroCopyReductions, reduce_scatter_uneven) {
   }
 }
 
-// The zero-copy kernel and lines tell each other different sizes then; who has met does not meet again.
+// The zero-copy and the LL128 kernel announce different sizes then; ranks that have completed the handshake do not
+// repeat it.
 TEST_P(ZeroCopyReductions, reduce_scatter_uneven_and_fallen_back) {
   std::vector<size_t> shards(ranks_->size());
   std::iota(shards.begin(), shards.end(), size_t{10'000});
@@ -216,7 +217,7 @@ TEST_P(ZeroCopyReductions, reduce_scatter_uneven_and_fallen_back) {
   }
 }
 
-// One rank does not reach one tensor that it needs: all fall back, and the LL128 kernel does the work.
+// One rank has not mapped one tensor that it needs: all fall back, and the LL128 kernel does the work.
 TEST_P(ZeroCopyReductions, a_miss_on_one_rank_makes_all_fall_back) {
   const Case what = with_blocks({100'003, DataType::kBFloat16});
   for (int rank = 0; rank < ranks_->size(); ++rank) {
@@ -264,7 +265,7 @@ TEST_P(ZeroCopyReductions, a_misaligned_tensor_makes_all_fall_back) {
   ranks_->for_each([&](int rank) { tensors[rank].expect_contents(expected, "rank " + std::to_string(rank)); });
 }
 
-// Zero-copy kernels, fallen back ones, and packets take turns over one epoch.
+// Zero-copy kernels, kernels that have fallen back, and LL packets alternate over one epoch.
 TEST_P(ZeroCopyReductions, random_sequence_with_ll128_and_ll) {
   std::vector<std::unique_ptr<Reduced>> operations;
   for (int number = 0; number < 100; ++number) {

@@ -1,4 +1,4 @@
-// What the tests of zero-copy kernels share: both launches of a collective, and whether the first one did the work.
+// Helpers of the zero-copy tests: both launches of a collective, and a check of which one did the work.
 #pragma once
 
 #include "kernels/reference.hpp"
@@ -6,12 +6,12 @@
 
 namespace axon::testing {
 
-// Ranks that share a GPU take turns in few multiprocessors: all blocks of all ranks must be resident at once.
+// Ranks that share a GPU share its few multiprocessors: all blocks of all ranks must be resident at once.
 inline int num_zero_copy_blocks(const Layout& layout) {
   return layout.placement == Placement::kGpuEach ? 0 : 4;
 }
 
-// As many operations as zero-copy kernels have done, and whether the latest has fallen back; the same on all ranks.
+// Checks the number of zero-copy operations, and whether the latest fell back; both are the same on all ranks.
 inline void expect_states(const DeviceRanks& ranks, uint32_t num_zero_copy, uint32_t must_fall_back,
                           const std::string& what) {
   for (int rank = 0; rank < ranks.size(); ++rank) {
