@@ -70,7 +70,7 @@ TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
       meet_all(party);
       all_reduce(self, party, 1000, i);
       if (i % 2 == 0) continue;
-      graph.reset();  // of a destroyed group
+      graph.reset();  // the graph of a destroyed group
       graph.emplace(self.stream(), [&] { launch(party, *barrier, self.stream()); });
       graph->launch(self.stream());
       finish(party, self.stream());

@@ -47,7 +47,7 @@ class DeviceBuffer {
     require(cudaMemcpy(found.data(), memory_.data(), found.size(), cudaMemcpyDeviceToHost));
     const auto is_poison = [](std::byte byte) { return byte == std::byte{kPoison}; };
     EXPECT_TRUE(std::all_of(found.begin(), found.begin() + begin_, is_poison)) << what << ": wrote before";
-    EXPECT_TRUE(std::all_of(found.end() - kBand, found.end(), is_poison)) << what << ": wrote behind";
+    EXPECT_TRUE(std::all_of(found.end() - kBand, found.end(), is_poison)) << what << ": wrote past the end";
     const auto begin = found.begin() + begin_;
     const size_t at = std::mismatch(expected.begin(), expected.end(), begin).first - expected.begin();
     ASSERT_EQ(expected.size(), num_bytes_);

@@ -69,7 +69,8 @@ class Tensors {
     ranks_.for_each([&](int rank) {
       const Bytes found = download(output(rank) - kBand, output_bytes() + 2 * kBand);
       EXPECT_TRUE(std::equal(poison.begin(), poison.end(), found.begin())) << "rank " << rank << " wrote before";
-      EXPECT_TRUE(std::equal(poison.begin(), poison.end(), found.end() - kBand)) << "rank " << rank << " wrote behind";
+      EXPECT_TRUE(std::equal(poison.begin(), poison.end(), found.end() - kBand))
+          << "rank " << rank << " wrote past the end";
       const auto at = std::mismatch(expected.begin(), expected.end(), found.begin() + kBand).first - expected.begin();
       EXPECT_EQ(static_cast<size_t>(at), expected.size())
           << "rank " << rank << " of " << ranks_.size() << ", " << what_.num_elements << " x "
