@@ -1,8 +1,8 @@
-"""A small GPT-2 of Hugging Face's transformers learns to write English by accelerate, from Python's own help texts.
+"""A small GPT-2 of Hugging Face's transformers learns English from Python's own help texts, through accelerate.
 
     torchrun --nproc-per-node=2 examples/accelerate_text.py
 
-accelerate knows backends by name and asks for one of its own; a group that is there already it takes as it is.
+accelerate knows backends by name and asks for one of its own; it uses an existing group as it is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
 CONTEXT, NUM_STEPS, BATCH_A_RANK = 48, 100, 16
-BEST_GUESS_WITHOUT_LEARNING = 3.0  # nats a byte, where all that is known is how often each comes
+BEST_GUESS_WITHOUT_LEARNING = 3.0  # nats per byte, where only the frequency of each byte is known
 
 
 def writer() -> GPT2LMHeadModel:
-    """Of ASCII, a character a token; without dropout, so that it learns the same over every backend."""
+    """An ASCII model with one token per character; without dropout, so that it learns the same over every backend."""
     config = GPT2Config(
         vocab_size=128,
         n_positions=CONTEXT,

@@ -1,9 +1,10 @@
-"""Checkpoints that are written while the training goes on, and read under another sharding: from FSDP1 to FSDP2.
+"""Writes checkpoints while training continues, and reads them under another sharding: from FSDP1 to FSDP2.
 
     torchrun --nproc-per-node=2 examples/checkpoints.py
 
-The job trains half of its steps with FSDP1, writing as it goes. Then, as after a move to another cluster, a job sharded
-by FSDP2 goes on from the last checkpoint with the same optimizer. What runs between is told with object collectives.
+The job trains half of its steps with FSDP1 and writes checkpoints meanwhile. Then, as after a move to another cluster,
+a job sharded by FSDP2 continues from the last checkpoint with the same optimizer. Object collectives pass on what the
+first job tells the second.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def learn(model: nn.Module, optimizer: torch.optim.Optimizer, data: Digits, step
 
 
 def train_with_fsdp1(mesh: DeviceMesh, data: Digits, folder: str) -> str:
-    """The name of the last checkpoint."""
+    """Returns the name of the last checkpoint."""
     device = data.images.device
     model = FullyShardedDataParallel(build(device), use_orig_params=True, device_id=device, device_mesh=mesh)
     optimizer = adam(model)
-    beside = dist.new_group()  # for what is written beside the training, in an order of its own
+    beside = dist.new_group()  # for checkpoints beside the training, in an order of its own
     written: Any = None
     for step in range(NUM_STEPS // 2):
         learn(model, optimizer, data, step)

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node=2 examples/compiled.py
 
-One graph, collectives included (fullgraph=True): distances to this rank's neighbours, the closest of them, those of all
-ranks, and the vote. On CPUs without a C++ compiler at hand: BACKEND_OF_COMPILE=aot_eager.
+One graph contains everything, collectives included (fullgraph=True): distances to this rank's neighbours, the closest
+of them, those of all ranks, and the vote. On CPUs without a C++ compiler, set BACKEND_OF_COMPILE=aot_eager.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Context parallelism: a transformer reads a digit pixel by pixel, and each rank has a part of the pixels.
 
-    torchrun --nproc-per-node=2 examples/context_parallel.py        # on GPUs: torch has ring attention for them alone
+    torchrun --nproc-per-node=2 examples/context_parallel.py        # on GPUs only: torch has no other ring attention
 
-Keys and values go round the ranks. Each rank's gradients come from its own pixels: DDP adds them up.
+Keys and values go around the ranks. Each rank's gradients come from its own pixels: DDP adds them up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(FEATURES, 10)
 
     def forward(self, pixels: Tensor, places: Tensor) -> Tensor:
-        """Pixels are [batch, own part of 64, 1]."""
+        """Returns the pixels: [batch, own part of 64, 1]."""
         x = self.embed(pixels) + self.place(places)
         heads = self.project(self.norm1(x)).unflatten(-1, (3 * HEADS, -1)).transpose(1, 2).chunk(3, dim=1)
         mixed = nn.functional.scaled_dot_product_attention(*heads, is_causal=True)

@@ -1,12 +1,13 @@
-"""DistributedDataParallel with what people switch on: layers that a step leaves out, compressed gradients, uneven data.
+"""DistributedDataParallel with common options: layers that a step leaves out, compressed gradients, uneven data.
 
     torchrun --nproc-per-node=2 examples/ddp.py [--gradients exact|fp16|bf16|powersgd] [--batch-norm]
 
-Layers are dropped at random (stochastic depth), so some parameters have no gradient. Gradients travel as bfloat16, or
-as is said. Rank 0 has more batches than the others, which go on taking part in its reductions until it is through.
-With PowerSGD no layer is dropped: its second all_reduce starts when its first is over, on CPUs in no order with DDP's
-own of which parameters were used. Batches are normalised over all ranks (SyncBatchNorm), on CPUs, where torch has no
-such thing, over each by itself; all ranks then have as many, since nobody stands in for a rank in the forward pass.
+Layers are dropped at random (stochastic depth), so some parameters have no gradient. Gradients are sent as bfloat16, or
+as --gradients says. Rank 0 has more batches than the others, which take part in its reductions until it has finished.
+With PowerSGD no layer is dropped: its second all_reduce starts when its first completes, which on CPUs has no fixed
+order with DDP's own all_reduce of the used parameters. Batches are normalised over all ranks (SyncBatchNorm). On CPUs,
+where torch has no SyncBatchNorm, each rank normalises its own. With --batch-norm all ranks have equally many batches,
+since no rank replaces another in the forward pass.
 """
 
 from __future__ import annotations

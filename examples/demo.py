@@ -15,7 +15,7 @@ NUM_PROCESSES = 2
 def main(command_line: Sequence[str]) -> int:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={NUM_PROCESSES}"]
     script = Path(__file__).with_name("digits_ddp.py")
-    # One thread a process: the processes share the cores, and one order of summation makes runs repeat exactly.
+    # Each process uses one thread: the processes share the cores, and one order of summation makes runs repeat exactly.
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     return subprocess.run([*command, str(script), *command_line], env=environment, check=False).returncode
 

@@ -1,11 +1,11 @@
-"""One model trained with DistributedDataParallel on real data, over two backends side by side.
-
-Each process holds a group on each backend and a replica of the model for it, from the same seed and on the same
-batches. The backends take turns, an epoch each, so that whatever else the machine does falls on both alike. With two
-processes a sum of two gradients does not depend on its order, so both trainings must give the same losses to the last
-digit; with more the order may differ and a bound is stated instead.
+"""Trains one model with DistributedDataParallel on real data, over two backends side by side.
 
     torchrun --nproc-per-node=2 examples/digits_ddp.py
+
+Each process holds a group on each backend and a replica of the model for it, from the same seed and on the same
+batches. The backends alternate by epoch, so that other load on the machine affects both alike. With two processes a sum
+of two gradients does not depend on its order, so both trainings must give the same losses to the last digit. With more
+processes the order may differ, and a bound applies instead.
 """
 
 import argparse
@@ -30,13 +30,13 @@ SEED = 7
 BATCH_SIZE = 32
 LEARNING_RATE = 0.05
 LEAST_ACCURACY = 0.95
-# Another order of summation over many ranks: a few hundred steps let float32's rounding grow to this, not further.
+# Many ranks sum in another order: over a few hundred steps, float32's rounding grows to this bound at most.
 LARGEST_RELATIVE_DIFFERENCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Data:
-    """The same on every rank; `batches` cuts an epoch into this rank's batches."""
+    """A data set, the same on every rank; `batches` cuts an epoch into this rank's batches."""
 
     train_images: Tensor
     train_labels: Tensor
@@ -52,7 +52,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training came to: losses are means over the ranks, the step time is that of the slowest rank."""
+    """The results of a training: losses are means over the ranks, and the step time is that of the slowest rank."""
 
     backend: str
     accuracy: float
@@ -169,7 +169,7 @@ def _train(groups: Sequence[tuple[str, dist.ProcessGroup]], epochs: int) -> list
 
 
 def conclude(outcomes: Sequence[Outcome], num_ranks: int, arguments: argparse.Namespace) -> int:
-    """Prints, saves and judges; 1 where accuracy or losses are not what they must be."""
+    """Prints, saves and checks the results; returns 1 if accuracy or losses are out of bounds."""
     for outcome in outcomes:
         print(
             f"{outcome.backend:>6}: accuracy on held-out digits {outcome.accuracy:.2%}, "
@@ -199,7 +199,7 @@ def conclude(outcomes: Sequence[Outcome], num_ranks: int, arguments: argparse.Na
 
 
 def largest_relative_difference(left: Sequence[float], right: Sequence[float]) -> float:
-    """Infinite where one is not a number."""
+    """Returns the largest difference, or infinity where a loss is not a number."""
     differences = (abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in zip(left, right, strict=True))
     return max(each if math.isfinite(each) else math.inf for each in differences)
 

@@ -1,9 +1,9 @@
-"""A training that survives the death of a rank: torchrun starts all of them again, and they go on from the checkpoint.
+"""A training that survives the death of a rank: torchrun restarts all ranks, and they continue from the checkpoint.
 
     torchrun --standalone --nproc-per-node=2 --max-restarts=1 examples/elastic.py [FOLDER]
 
-In the first life of the job rank 1 is killed half-way. The other one raises at once, instead of waiting for it. Each
-life begins when all ranks have come; those that have not within a minute are all named (monitored_barrier).
+In the first life of the job, rank 1 is killed half-way. The other rank raises at once, instead of waiting for it. Each
+life begins when all ranks have arrived; ranks that have not arrived within a minute are all named (monitored_barrier).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""FSDP with mixed precision; a checkpoint that is written from shards and read by whoever serves the model.
+"""FSDP with mixed precision; a checkpoint that is written from shards and loaded by a process that serves the model.
 
     torchrun --nproc-per-node=2 examples/fsdp.py        # with 4 processes: two replicas of two shards each (HSDP)
-    torchrun --nproc-per-node=2 examples/fsdp.py --cpu-offload      # shards, gradients and optimizer wait on the host
+    torchrun --nproc-per-node=2 examples/fsdp.py --cpu-offload      # shards, gradients and optimizer stay on the host
     torchrun --nproc-per-node=2 examples/fsdp.py --fsdp1            # FSDP1 instead of FSDP2
-    torchrun --nproc-per-node=2 examples/fsdp.py --summed-loss      # FSDP2 divides gradients by what it is told
+    torchrun --nproc-per-node=2 examples/fsdp.py --summed-loss      # FSDP2 divides gradients by a given factor
 
-Parameters are gathered as bfloat16, gradients are reduced as float32. The checkpoint is loaded into a model that is not
-sharded at all, which reads the held-out digits.
+Parameters are gathered as bfloat16, and gradients are reduced as float32. The checkpoint is loaded into a model without
+shards, which reads the held-out digits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def mesh_of(device: torch.device) -> DeviceMesh:
 
 
 def shard(model: nn.Sequential, mesh: DeviceMesh, arguments: argparse.Namespace) -> nn.Module:
-    """With FSDP2."""
+    """Shards the model with FSDP2."""
     precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if arguments.cpu_offload else OffloadPolicy()
     for layer in (*(each for each in model if isinstance(each, nn.Linear)), model):

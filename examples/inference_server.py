@@ -1,13 +1,13 @@
-"""An inference server over torch_axon.Runtime: batches requests, streams characters, stops for who has gone.
+"""An inference server over torch_axon.Runtime: batches requests, streams characters, stops when a caller leaves.
 
     python examples/inference_server.py [--clients 8] [--characters 200]
 
-The parent starts a server on a port and, at once, asks it; the server needs its time to come up, which `wait=` is for.
-The model counts which character follows which two in torch's own documentation, and goes on from a prompt. All prompts
-that wait are one batch for each character, whoever has sent them.
+The parent starts a server on a port and sends requests at once; `wait=` covers the time in which the server starts. The
+model counts which character follows which two in torch's own documentation, and continues a prompt. All waiting prompts
+form one batch for each character, whichever client has sent them.
 
-A caller also gives up in the middle of its answer: the coroutine that works for it is cancelled, and `current_call()`
-says who that was. The others go on.
+One caller gives up in the middle of its answer: the coroutine that works for it is cancelled, and `current_call()`
+names the caller. The others continue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LONGEST_START_S = 60.0
 
 
 def learn(text: str) -> Tensor:
-    """How likely each character is after each two. [128, 128, 128]"""
+    """Returns the probability of each character after each two. [128, 128, 128]"""
     codes = torch.tensor([min(ord(character), ALPHABET - 1) for character in text])
     counts = torch.full((ALPHABET, ALPHABET, ALPHABET), 1e-6)
     counts.index_put_((codes[:-2], codes[1:-1], codes[2:]), torch.tensor(1.0), accumulate=True)
@@ -40,7 +40,7 @@ def learn(text: str) -> Tensor:
 
 @dataclass
 class Batcher:
-    """Draws the next character for all who wait, at once."""
+    """Draws the next character for all waiting requests at once."""
 
     model: Tensor
     _waiting: list[tuple[str, asyncio.Future[str]]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Batcher:
         drawn: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiting.append((text, drawn))
         if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._draw)  # once all others of this turn are there
+            asyncio.get_running_loop().call_soon(self._draw)  # after all other requests of this turn have been queued
         return await drawn
 
     def _draw(self) -> None:

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node=2 examples/llama_block.py
 
-The residual stream is spread over the ranks along the sequence; attention and feed-forward each gather it before their
-first products and scatter it after their last. On GPUs where there are some, else on CPUs; prints how far the block's
-output and gradients are from those of the same block in one process.
+The residual stream is split over the ranks along the sequence. Attention and feed-forward each gather it before their
+first products and scatter it after their last. The example runs on GPUs if there are any, else on CPUs. It prints how
+far the block's output and gradients are from those of the same block in one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch_axon.tensor_parallel import FusedColwiseParallel, FusedRowwiseParalle
 
 
 class Attention(nn.Module):
-    """Grouped queries; no rotary embedding, which needs no communication."""
+    """Attention with grouped queries; it has no rotary embedding, which needs no communication."""
 
     def __init__(self, features: int, heads: int, kv_heads: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Attention(nn.Module):
         self.wo = nn.Linear(features, features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, sequence, features]; a rank has as many heads as its products are wide."""
+        """Takes [batch, sequence, features]; the width of a rank's products determines its number of heads."""
         queries, keys, values = (self._heads(projection(x)) for projection in (self.wq, self.wk, self.wv))
         mixed = nn.functional.scaled_dot_product_attention(queries, keys, values, is_causal=True, enable_gqa=True)
         output: Tensor = self.wo(mixed.transpose(1, 2).flatten(2))
@@ -76,7 +76,7 @@ class Block(nn.Module):
 
 
 def fused_plan() -> dict[str, ParallelStyle]:
-    """One gather for queries, keys and values, one for both products of the feed-forward; all hidden."""
+    """Uses one gather for queries, keys and values, and one for both products of the feed-forward; all are hidden."""
     return {
         "attention_norm": SequenceParallel(use_local_output=True),
         "attention": FusedColwiseParallel("wq", "wk", "wv"),
@@ -88,7 +88,7 @@ def fused_plan() -> dict[str, ParallelStyle]:
 
 
 def torch_plan() -> dict[str, ParallelStyle]:
-    """The same by torch's own styles, which communicate, then multiply."""
+    """Builds the same block with torch's own styles, which communicate, then multiply."""
     gather = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
     return {
         "attention_norm": SequenceParallel(),
@@ -103,7 +103,7 @@ def torch_plan() -> dict[str, ParallelStyle]:
 
 
 def shard(x: Tensor, mesh: DeviceMesh) -> Tensor:
-    """This rank's part of the sequence."""
+    """Returns this rank's part of the sequence."""
     return x.chunk(mesh.size(), dim=1)[mesh.get_local_rank()].contiguous()
 
 

@@ -1,4 +1,4 @@
-"""A pipeline: each rank has every other quarter of the layers, and passes what it has computed on (interleaved 1F1B).
+"""A pipeline: each rank has every other quarter of the layers, and passes on its results (interleaved 1F1B).
 
     torchrun --nproc-per-node=2 examples/pipeline.py [--schedule 1F1B]
 

@@ -1,11 +1,11 @@
-"""What a training sends: torch's profiler over DDP, and a Chrome trace of it.
+"""Shows what a training sends: torch's profiler over DDP, and a Chrome trace of it.
 
     torchrun --nproc-per-node=2 examples/profiled.py [FOLDER]
-    TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …       # besides, every collective is compared before it is made
+    TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …       # also compares every collective before it starts
 
-The operations of the group are named in the profile, with the shapes of their tensors. For Nsight Systems, which shows
-the same names as NVTX ranges: nsys profile -t cuda,nvtx torchrun …, and torch.autograd.profiler.emit_nvtx() in place
-of the profiler.
+The profile names the operations of the group, with the shapes of their tensors. Nsight Systems shows the same names as
+NVTX ranges: run nsys profile -t cuda,nvtx torchrun …, with torch.autograd.profiler.emit_nvtx() in place of the
+profiler.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ FOLDER = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.gettempdir())
 
 
 def tell(profiler: profile) -> None:
-    """The group's calls by name and shape: "all_reduce of [9610]: 10 calls"."""
+    """Prints the group's calls by name and shape: "all_reduce of [9610]: 10 calls"."""
     backend = dist.get_backend()
     for row in profiler.key_averages(group_by_input_shape=True):
         name, _, operation = row.key.partition(":")
-        if name == backend and row.input_shapes:  # what the GPU did for a call has none
+        if name == backend and row.input_shapes:  # the GPU's part of a call has none
             print(f"{operation} of {row.input_shapes[0]}: {row.count} calls")
 
 

@@ -1,10 +1,10 @@
-"""Asynchronous reinforcement learning: workers try a policy on real data, a learner improves it, nobody waits in step.
+"""Asynchronous reinforcement learning: workers try a policy on real data, a learner improves it, without lockstep.
 
     python examples/rollout_workers.py [--workers 3] [--updates 400] [--kill-a-worker]
 
 The policy learns to read scikit-learn's handwritten digits from rewards alone: a worker shows it images, draws its
-answers, and tells the learner which were right. Workers call the learner's functions over torch_axon.Runtime whenever
-they have something, two batches in flight; the learner answers when it has room for more, so it is never flooded, and
+answers, and tells the learner which were right. Workers call the learner's functions over torch_axon.Runtime when they
+have a batch, with two batches in flight. The learner answers when it has room for more, so it is never flooded, and
 corrects for policies that are some updates old (PPO's clipped ratio). A worker that dies is replaced, and the others do
 not notice.
 """
@@ -29,10 +29,10 @@ from torch.distributions import Categorical
 from torch_axon.runtime import Future, Runtime
 
 BATCH_SIZE = 256
-NUM_IN_FLIGHT = 2  # batches of a worker's
-NUM_WAITING = 4  # batches at the learner; then workers wait
+NUM_IN_FLIGHT = 2  # of one worker
+NUM_WAITING = 4  # batches at the learner; when it holds these, workers wait
 LEAST_ACCURACY = 0.9
-LONGEST_PAUSE_S = 20  # without a batch: then no worker lives, or none gets through
+LONGEST_PAUSE_S = 20  # without a batch: then no worker lives, or none reaches the learner
 
 
 def make_policy() -> nn.Module:
@@ -40,7 +40,7 @@ def make_policy() -> nn.Module:
 
 
 def work(number: int, address: bytes) -> None:
-    """A worker's process: until the learner is gone, or has learned enough."""
+    """Runs a worker's process until the learner has closed, or has finished learning."""
     torch.set_num_threads(1)
     torch.manual_seed(number)
     data = digits(torch.device("cpu"))
@@ -61,7 +61,7 @@ def work(number: int, address: bytes) -> None:
 
 @torch.no_grad()
 def roll_out(policy: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Images, the answers drawn for them, how likely they were, and whether they were right."""
+    """Images, the answers drawn for them, the probabilities of these, and whether they were right."""
     shown = torch.randint(len(labels), (BATCH_SIZE,))
     answers = Categorical(logits=policy(images[shown]))
     drawn = answers.sample()
@@ -73,8 +73,8 @@ class Tally:
     """What the learner knows of a worker."""
 
     batches: int = 0
-    rewards: float = 0.0  # of its last batch, a mean
-    age: int = 0  # updates that its policy was behind by
+    rewards: float = 0.0  # the mean of its last batch
+    age: int = 0  # the updates that its policy lagged
     lives: int = 1
 
 
@@ -93,7 +93,8 @@ class Learner:
         return [self.version, nn.utils.parameters_to_vector(self.policy.parameters()).detach()]
 
     async def experience(self, worker: int, version: int, *batch: Tensor) -> int | None:
-        """A worker's batch, once there is room. The answer is the newest version; None: that was enough."""
+        """Takes a worker's batch when there is room. Returns the newest version of the policy, or None to stop the
+        worker."""
         await self._waiting.put(batch)
         tally = self.tallies[worker]
         tally.batches += 1
@@ -102,7 +103,7 @@ class Learner:
         return None if self.done else self.version
 
     async def update(self) -> None:
-        """One step of clipped policy gradients, on whoever's batch is next."""
+        """Runs one step of clipped policy gradients on the next batch of any worker."""
         images, drawn, old_log_probs, rewards = await self._waiting.get()
         answers = Categorical(logits=self.policy(images))
         ratio = (answers.log_prob(drawn) - old_log_probs).exp()
@@ -114,14 +115,14 @@ class Learner:
         self.version += 1
 
     async def dismiss(self) -> None:
-        """Until it is cancelled: whoever comes or waits for room hears that it was enough."""
+        """Learns until it is cancelled; then stops the workers that call or wait for room."""
         self.done = True
         while True:
             await self._waiting.get()
 
 
 class Crew:
-    """The workers' processes; who dies is replaced."""
+    """Runs the workers' processes, and replaces those that die."""
 
     def __init__(self, size: int, address: bytes, learner: Learner) -> None:
         self._context, self._address, self._learner = multiprocessing.get_context("spawn"), address, learner
@@ -165,7 +166,7 @@ async def learn(arguments: argparse.Namespace) -> Learner:
         runtime.register(learner.newest_policy)
         runtime.register(learner.experience)
         crew = Crew(arguments.workers, runtime.address, learner)
-        while learner.version == 0:  # until the first worker is there
+        while learner.version == 0:  # until the first worker has connected
             await learner.update()
         began = time.monotonic()
         with Live(show(learner, began), auto_refresh=False) as live:

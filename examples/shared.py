@@ -1,4 +1,4 @@
-"""What the examples share: how they join, and handwritten digits, which ship with scikit-learn."""
+"""Code that the examples share: joining a group, and handwritten digits, which ship with scikit-learn."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ BATCH_SIZE = 96  # of all ranks together
 
 
 def join() -> torch.device:
-    """The group of torchrun's processes; where this one computes. BACKEND=gloo or nccl runs the same over another.
+    """Joins the group of torchrun's processes, and returns this one's device. BACKEND=gloo or nccl selects another
+    backend.
 
-    Processes share GPUs where there are fewer. The group is bound to this one's, so that a DeviceMesh splits its groups
-    off it instead of forming them anew.
+    Processes share GPUs where there are fewer. The group is bound to this process's GPU, so that a DeviceMesh splits
+    its groups off it instead of forming them anew.
     """
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -34,7 +35,7 @@ def join() -> torch.device:
 
 @dataclass(frozen=True)
 class Digits:
-    """Images are [n, 64] of 0 to 1; every sixth is held out."""
+    """Images [n, 64] with values from 0 to 1, and their labels; every sixth image is held out."""
 
     images: Tensor
     labels: Tensor
@@ -42,12 +43,12 @@ class Digits:
     held_out_labels: Tensor
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """The same on every rank."""
+        """Returns the batch of this step, the same on every rank."""
         chosen = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(step))[:BATCH_SIZE]
         return self.images[chosen], self.labels[chosen]
 
     def share(self, step: int) -> tuple[Tensor, Tensor]:
-        """This rank's part of the batch."""
+        """Returns this rank's part of the batch."""
         rank, size = dist.get_rank(), dist.get_world_size()
         images, labels = self.batch(step)
         return images[rank::size], labels[rank::size]
@@ -62,7 +63,7 @@ def digits(device: torch.device) -> Digits:
 
 
 def conclude(predicted: Tensor, labels: Tensor, loss: Tensor | float, least_accuracy: float = 0.9) -> None:
-    """Tells how well the held-out digits were read, leaves the group, and fails where that was badly."""
+    """Prints the accuracy on the held-out digits, leaves the group, and fails if the accuracy is too low."""
     accuracy = (predicted == labels).double().mean().item()
     if dist.get_rank() == 0:
         print(f"read {accuracy:.2%} of {len(labels)} held-out digits; last loss {float(loss):.9g}", flush=True)

@@ -1,9 +1,9 @@
 """Serving over symmetric memory: each rank has half of a layer, and torch's own kernel adds the halves up.
 
-    torchrun --nproc-per-node=2 examples/symmetric_memory.py        # on GPUs that reach each other
+    torchrun --nproc-per-node=2 examples/symmetric_memory.py        # on GPUs with peer access
 
-The ranks train together with DDP, then each keeps its part of the hidden features. The memory is torch's, and so is
-the kernel; an axon group is what the ranks meet by.
+The ranks train together with DDP, then each keeps its part of the hidden features. The memory and the kernel are
+torch's; the ranks exchange its handles through an axon group.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Server:
         symmetric_memory.rendezvous(self._partial, group)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Images are [at most MOST_IMAGES, 64], the same on every rank."""
+        """Takes images [at most MOST_IMAGES, 64], the same on every rank."""
         hidden = nn.functional.gelu(images @ self._up.T + self._bias)
         self._partial[: len(images)] = hidden @ self._down.T
         total: Tensor = torch.ops.symm_mem.one_shot_all_reduce(self._partial, "sum", self._group_name)

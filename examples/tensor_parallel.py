@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node=2 examples/tensor_parallel.py
 
-Each rank has half of the heads and half of the hidden features; norms and residuals are spread along the sequence.
+Each rank has half of the heads and half of the hidden features; norms and residuals are split along the sequence.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Attention(nn.Module):
         self.output = nn.Linear(FEATURES, FEATURES, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, rows, features]; a rank has as many heads as its products are wide."""
+        """Takes [batch, rows, features]; the width of a rank's products determines its number of heads."""
         heads = (
             product(x).unflatten(-1, (-1, HEAD_FEATURES)).transpose(1, 2)
             for product in (self.query, self.key, self.value)

@@ -1,5 +1,5 @@
-// Helpers with which the examples' processes find each other. The server writes its address to a file that only its
-// user can read, since every process that can read the address can connect.
+// How the examples' processes find each other: the server writes its address to a file that only its user can read. A
+// process that can read the address can connect.
 #pragma once
 
 #include <axon/axon.hpp>
@@ -33,7 +33,7 @@ inline void leave_address(axon::Runtime& runtime, const std::string& file) {
   std::ofstream(unfinished, std::ios::binary).flush();
   std::filesystem::permissions(unfinished, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   std::ofstream(unfinished, std::ios::binary).write(reinterpret_cast<const char*>(address.data()), address.size());
-  std::filesystem::rename(unfinished, file);  // atomically: readers never see a partial file
+  std::filesystem::rename(unfinished, file);  // the file is complete or absent
 }
 
 inline axon::Peer connect_to(axon::Runtime& runtime, const std::string& file) {
@@ -41,6 +41,6 @@ inline axon::Peer connect_to(axon::Runtime& runtime, const std::string& file) {
   for (int i = 0; i < 100 && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(100ms);
   std::ifstream stream(file, std::ios::binary);
   const std::string address{std::istreambuf_iterator<char>(stream), {}};
-  if (address.empty()) give_up("no address was written to " + file);
+  if (address.empty()) give_up("no server has left an address in " + file);
   return checked(runtime.connect(std::as_bytes(std::span(address)), 10s));
 }

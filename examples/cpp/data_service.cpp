@@ -1,8 +1,8 @@
-// A data service: one process makes batches on several threads, and others train on them. Trainers iterate over a
-// generator, and request values ahead, so that the next batch has arrived when the previous one was used.
+// A data service: one process makes batches on several threads, and others train on them. Trainers see a generator and
+// request its values ahead, so that the next batch is ready when they have used the previous one.
 //
-//   data_service serve FILE               # until a trainer has finished
-//   data_service train FILE 500
+//     data_service serve FILE               # until a trainer reports that it has finished
+//     data_service train FILE 500
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -34,7 +34,7 @@ std::shared_ptr<Batch> make_batch(uint64_t number) {
   return batch;
 }
 
-// Makes the batches that trainers request. Generators must not wait, so they pass the requests to threads that may.
+// Makes the batches that trainers request. Generators must not wait, so they leave that to these threads.
 class Makers {
  public:
   Makers() {
@@ -62,7 +62,7 @@ class Makers {
     std::unique_lock lock(mutex_);
     while (true) {
       has_come_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
-      if (stopped_) return;  // requests that are left fail when they are destroyed
+      if (stopped_) return;  // requests still queued get an error: a dropped one fails
       axon::Next next = std::move(waiting_.front());
       waiting_.pop_front();
       const uint64_t number = num_made_++;
@@ -83,7 +83,7 @@ class Makers {
     next.reply();
   }
 
-  std::mutex mutex_;  // guards the following members
+  std::mutex mutex_;  // guards the members below
   std::condition_variable has_come_;
   std::deque<axon::Next> waiting_;
   uint64_t num_made_ = 0;
@@ -101,12 +101,12 @@ int serve(const std::string& file) {
     runtime.stop();
   }));
   leave_address(runtime, file);
-  if (!runtime.serve(60s)) give_up("no trainer has finished");
+  if (!runtime.serve(60s)) give_up("no trainer has reported that it has finished");
   runtime.drain(5s);
   return 0;
 }
 
-// Simulates a training step.
+// Simulates a step of training.
 void use(axon::ValueReader values, const axon::Received& batch) {
   if (values.next().count != 3) give_up("a batch must have a number, images and labels");
   const auto number = static_cast<uint64_t>(values.next().integer);

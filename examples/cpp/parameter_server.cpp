@@ -1,8 +1,8 @@
-// A parameter server: workers fetch weights, compute gradients on samples of their own, and send them asynchronously.
-// Any number of workers may join and leave.
+// A parameter server: workers fetch weights, improve them on samples of their own, and send back gradients when they
+// are ready. Any number of workers may start and stop at any time.
 //
-//   parameter_server serve FILE 2         # until two workers have finished
-//   parameter_server work FILE 1          # and, in another process: parameter_server work FILE 2
+//     parameter_server serve FILE 2         # until two workers have finished
+//     parameter_server work FILE 1          # and, elsewhere: parameter_server work FILE 2
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -20,15 +20,15 @@ constexpr size_t kNumWeights = 100'000;
 constexpr int kNumSteps = 200;
 constexpr float kLearningRate = 0.05F;
 
-// The mean of the workers' samples, which the server does not know.
+// The values around which the workers' samples lie; the server does not know them.
 float truth(size_t index) {
   return std::sin(0.001F * static_cast<float>(index));
 }
 
 using Weights = std::vector<float>;
 
-// Functions run on any thread, several at a time. An answer references its tensors until it has been sent. So weights
-// that were handed out are never written again: each gradient makes new ones.
+// Functions run on any thread, several at a time. An answer refers to its tensors until it has been sent, so the server
+// never writes to weights that it has answered with: each gradient makes new ones.
 class Server {
  public:
   void pull(axon::Invocation& invocation) {
@@ -103,7 +103,8 @@ int work(const std::string& file, unsigned seed) {
     const axon::Tensor weights = pull.reply().tensor(0);
     const float shift = noise(random);  // error of this step's sample
     for (size_t i = 0; i < kNumWeights; ++i) gradient[i] = weights.as<float>()[i] - truth(i) - shift;
-    push.request().tensor(std::span<const float>(gradient));  // not copied: not written before the call has finished
+    // not copied: must stay unchanged until the call has finished
+    push.request().tensor(std::span<const float>(gradient));
     push.start();
     finish(push);
     pull.open(server, "pull");
