@@ -32,7 +32,7 @@ def prepare(name: str, redop: str = "sum", root: int = 0) -> Exercise:
 
 
 def count_wrong(name: str, is_async: bool) -> int:
-    """Wrong elements of this rank after a call with the last rank as root."""
+    """Returns the number of wrong elements on this rank after a call with the last rank as root."""
     exercise = prepare(name, root=dist.get_world_size() - 1)
     exercise.fill()
     work = exercise.launch(dist.group.WORLD, is_async)
@@ -58,7 +58,7 @@ def test_operation_gives_what_its_row_expects(ranks: RankPool, name: str, is_asy
 
 
 def run_chain(name: str) -> bool:
-    """Whether the chain of calls, run over zeros, leaves zeros: as timed calls must, for ever."""
+    """Returns whether the chain of calls keeps buffers of zeros at zero, as repeated timed calls must."""
     exercise = prepare(name)
     chain = exercise.chain()
     for launch in 3 * chain:
@@ -169,7 +169,7 @@ def test_run_keeps_a_window_of_asynchronous_calls_in_flight_and_judges_it(tmp_pa
 
 
 def window_of_64k(free: int) -> int:
-    """Calls in flight that are asked for are 16, where the last rank has `free` bytes and the others have more."""
+    """Returns the window for 16 requested calls in flight. The last rank has `free` bytes, the others have more."""
     rank = dist.get_rank()
     arguments = parse_arguments(("--backend", BACKEND, "--async", "--window", "16"), dist.get_world_size())
     meter = Meter([], Control(dist.group.WORLD), arguments, describe_machine())

@@ -1,4 +1,4 @@
-"""The benchmark's command line: sizes and every argument's mistakes."""
+"""Tests the benchmark's command line: sizes, and errors of every argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUM_RANKS = 2
 
 
 def parse(*command_line: str) -> Arguments:
-    """With Gloo judged, so that no build is needed."""
+    """Parses with Gloo under test, so that no build is needed."""
     return parse_arguments(("--backend", "gloo", *command_line), NUM_RANKS)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark makes of calls beside a matrix product: kernels of a trace, overlapping times, the table."""
+"""Tests the benchmark of calls beside a matrix product: kernels of a trace, overlapping times, the table."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_period_of_what_does_not_overlap_is_infinite(begin: float, end: float)
 
 def test_a_call_costs_what_the_product_lengthens_while_it_runs() -> None:
     assert OURS.slowdown == pytest.approx(1.25)
-    # 80 µs of calls and product at once hold 64 µs worth of product.
+    # 80 µs of calls and product at once contain 64 µs worth of product.
     assert OURS.lost_us == pytest.approx(16.0)
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark's clocks count, and what not."""
+"""Tests what the benchmark's clocks count, and what they leave out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmark says of groups, of further peers, and of processes that are quiet and woken."""
+"""Tests the benchmark's costs of groups, of further peers, and of processes that are idle and woken."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_run_says_what_groups_and_further_peers_cost(num_ranks: int, tmp_path: P
     for cost, row in zip(costs_of(record), rows, strict=True):
         assert row[0] == cost["backend"]
         assert cost["num_further"] == 3
-        if cost["backend"] == BACKEND:  # Gloo's peers take less than what its groups differ by
+        if cost["backend"] == BACKEND:  # the memory of Gloo's peers is below the variation between its groups
             assert (cost["peer_kib"] > 0) == (num_ranks > 2)
         assert row[-3] == (f"{cost['peer_kib']:.0f}" if cost["peer_kib"] else "–")
 
@@ -46,7 +46,7 @@ def test_run_says_what_groups_and_further_peers_cost(num_ranks: int, tmp_path: P
 def test_peers_cost_what_is_left_without_their_group(
     rank: int, num_ranks: int, further_kib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a process that pays 1,000 KiB once, 50 for each group, and 8 for each peer."""
+    """Each process pays 1,000 KiB once, 50 KiB for each group, and 8 KiB for each peer."""
     known = {rank}
 
     def growth_kib(_: str, teams: Sequence[list[int]]) -> int:
@@ -86,7 +86,7 @@ def measured_wakes() -> Wakes:
 
 
 def test_receivers_are_woken_after_their_messages_left(three_ranks: RankPool) -> None:
-    """And one that did not wait would have been done before."""
+    """A receiver that did not wait would have finished before."""
     found = three_ranks.run(measured_wakes)
     assert found == [found[0]] * 3
     assert found[0].asleep_us > 0
@@ -96,7 +96,7 @@ def test_receivers_are_woken_after_their_messages_left(three_ranks: RankPool) ->
 
 @pytest.fixture
 def pipe() -> Iterator[int]:
-    """Its reading end; nobody writes."""
+    """Yields the reading end of a pipe to which no process writes."""
     ends = os.pipe()
     yield ends[0]
     for end in ends:

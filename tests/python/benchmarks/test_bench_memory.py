@@ -1,4 +1,4 @@
-"""What memory the benchmark takes for free: the host's, or what the tightest cgroup above it leaves."""
+"""Tests what memory the benchmark takes for free: the host's, or the rest of the tightest cgroup above it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where they are mounted; the process is in /outer/inner of version 2, and in /job of version 1."""
+    """Fakes the mounts; the process is in /outer/inner of version 2, and in /job of version 1."""
     own = tmp_path / "own"
     own.write_text("4:memory:/job\n3:cpu,cpuacct:/elsewhere\n0::/outer/inner\n")
     monkeypatch.setattr(memory, "_OWN_CGROUPS", own)
@@ -48,7 +48,7 @@ def test_cgroup_is_bound_by_those_that_it_is_in(cgroups: Path) -> None:
 
 def test_cgroup_of_version_1_counts_too(cgroups: Path) -> None:
     limit_to(cgroups / "memory" / "job", str(4 * MIB), usage=MIB, version=1)
-    limit_to(cgroups / "memory", str(2**63 - 4096), usage=MIB, version=1)  # what version 1 says of no limit
+    limit_to(cgroups / "memory", str(2**63 - 4096), usage=MIB, version=1)  # version 1's value for no limit
     assert free_bytes("cpu") == 3 * MIB
 
 

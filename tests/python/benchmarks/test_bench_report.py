@@ -1,4 +1,4 @@
-"""What the benchmark makes of measured lines: files, tables, verdicts, plots. No process group is opened."""
+"""Tests what the benchmark makes of measured records: files, tables, verdicts, plots. No process group is opened."""
 
 from __future__ import annotations
 

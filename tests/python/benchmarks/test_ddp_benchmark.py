@@ -1,4 +1,4 @@
-"""The benchmark of DDP's steps measures each side of each model, whose losses agree, and what hides in them."""
+"""The benchmark of DDP's steps measures each side of each model, whose losses agree, and the hidden communication."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_every_side_of_every_model_is_measured(tmp_path: Path) -> None:
 
 
 def training_of(name: str, blocks: list[list[float]]) -> ddp_step.Training:
-    """That has taken so many seconds for its steps."""
+    """Returns a training whose steps have taken these numbers of seconds."""
     training = object.__new__(ddp_step.Training)
     training.name, training.blocks = name, blocks
     return training
 
 
 def test_hidden_is_what_does_not_show_of_communication_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """axon's steps take 2 and 6 ms longer than those of the same turns over groups of one rank."""
+    """axon's steps take 2 and 6 ms longer than the steps over groups of one rank in the same rounds."""
     monkeypatch.setattr(ddp_step, "_losses", lambda _: torch.tensor([3.0, 2.0]))
     trainings = [
         training_of("axon", [[0.012, 0.030, 0.011], [0.016, 0.017, 0.001]]),
@@ -77,7 +77,8 @@ def event(phase: str, name: str, ident: int, at: float) -> str:
 
 def test_what_lies_before_the_last_bucket_leaves_is_beside_the_backward_pass(tmp_path: Path) -> None:
     trace = tmp_path / "trace.json"
-    calls = [(100, 130), (120, 170), (150, 190)]  # the first is over, the second not, when the last one leaves at 150
+    # when the last one leaves at 150, the first has completed and the second has not
+    calls = [(100, 130), (120, 170), (150, 190)]
     events = "".join(
         event("b", "all_reduce", begin, begin) + event("e", "all_reduce", begin, end)
         for begin, end in [(10, 20), *calls, (300, 310)]

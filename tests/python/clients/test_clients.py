@@ -1,6 +1,6 @@
-"""What else builds on torch.distributed: FSDP1, hybrid sharding, hooks, sequence parallelism, pipelines, checkpoints.
+"""Other clients of torch.distributed: FSDP1, hybrid sharding, hooks, sequence parallelism, pipelines, checkpoints.
 
-Each trains as one process does; what a single process cannot do is compared with Gloo.
+Each trains as one process does; where a single process cannot, the results are compared with Gloo.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _agrees_with_fsdp1(model: FullyShardedDataParallel, alone: Sequence[torch.Te
 
 
 def _fsdp1(strategies: Sequence[ShardingStrategy], *mesh: int) -> None:
-    """Over the default group, or a mesh of this shape."""
+    """Trains over the default group, or over a mesh of this shape."""
     for strategy in strategies:
         with case(strategy=strategy.name):
             model = _sharded_by_fsdp1(sharding_strategy=strategy, device_mesh=_mesh(*mesh) if mesh else None)
@@ -103,7 +103,7 @@ def test_fsdp1_over_a_mesh_of_two_dimensions(four_ranks: RankPool) -> None:
 
 
 def _alone_in_mixed_precision(reduced_as: torch.dtype) -> list[torch.Tensor]:
-    """Each rank's share passes through parameters rounded to bfloat16; their gradients are averaged as `reduced_as`."""
+    """Each rank's share uses parameters rounded to bfloat16; their gradients are averaged as `reduced_as`."""
     num_ranks, model = dist.get_world_size(), _model()
     parameters = dict(model.named_parameters())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -168,12 +168,12 @@ def test_fsdp1_offloads_to_the_cpu(two_ranks: RankPool) -> None:
 
 
 def _fsdp1_states() -> None:
-    """What is trained goes by its state into a model that is not: whole on rank 0, or a shard on each rank."""
+    """Loads the trained state into an untrained model: whole on rank 0, or a shard on each rank."""
     mesh, alone = _mesh(dist.get_world_size()), _model()
     trained = _sharded_by_fsdp1(device_mesh=mesh)
     _train(trained, _share())
     _train(alone)
-    on_gpu = torch.get_default_device().type == "cuda"  # from the CPU, torch offloads what it has freed
+    on_gpu = torch.get_default_device().type == "cuda"  # torch offloads freed memory from the CPU
     whole = FullStateDictConfig(offload_to_cpu=on_gpu, rank0_only=True)
     with FullyShardedDataParallel.state_dict_type(trained, StateDictType.FULL_STATE_DICT, whole):
         state = trained.state_dict()
@@ -196,7 +196,7 @@ def test_fsdp1_exports_and_loads_its_state(two_ranks: RankPool) -> None:
 
 
 def _hybrid() -> None:
-    """Sharded within pairs of ranks, replicated between them."""
+    """Trains a model sharded within pairs of ranks and replicated between them."""
     from torch.distributed.fsdp import fully_shard
 
     mesh, model = _mesh(2, 2), _model()
@@ -214,7 +214,7 @@ def test_fsdp2_over_a_mesh_of_two_dimensions(four_ranks: RankPool) -> None:
 
 
 def _divided_and_exported() -> None:
-    """Gradients are divided by what the program says; the whole state is to be had on rank 0."""
+    """The program sets the divisor of the gradients, and rank 0 can get the whole state."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
     from torch.distributed.fsdp import fully_shard
 
@@ -241,7 +241,7 @@ def test_fsdp2_divides_gradients_and_exports_its_state(ranks: RankPool) -> None:
 
 
 def _in_memory_of_the_group() -> None:
-    """What FSDP gathers into and reduces from is the backend's own memory where it has any: on GPUs."""
+    """FSDP gathers into and reduces from the backend's own memory where it has any: on GPUs."""
     from torch.distributed.fsdp import fully_shard
 
     backend = backend_of()
@@ -269,7 +269,7 @@ def test_fsdp2_communicates_from_memory_of_the_group(two_ranks: RankPool) -> Non
 
 
 class _Adapted(nn.Module):
-    """What is trained stands on what is not, and is of another type."""
+    """Trained and frozen parameters differ in type."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ def test_an_optimizer_shards_its_state(two_ranks: RankPool) -> None:
 
 
 def _sequence_parallel() -> None:
-    """Columns, then rows; between the layers each rank has a part of the sequence."""
+    """Shards columns, then rows; between the layers each rank has a part of the sequence."""
     from torch.distributed.tensor import Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 
@@ -411,7 +411,7 @@ def test_pipeline_schedules(name: str, ranks: RankPool) -> None:
 
 
 def _checkpoint_elsewhere(folder: str) -> None:
-    """Saved in the background from four shards, loaded into two pairs of replicas."""
+    """Saves in the background from four shards, and loads into two pairs of replicas."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.fsdp import fully_shard
 

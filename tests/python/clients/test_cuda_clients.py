@@ -56,12 +56,12 @@ def _train(model: nn.Module, share: slice = slice(None)) -> None:
         inputs, targets = torch.randn(24, 16), torch.randn(24, 4)
         optimizer.zero_grad()
         nn.functional.mse_loss(model(inputs[share]), targets[share]).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # a reduction of what is on the CPU
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # a reduction of CPU tensors
         optimizer.step()
 
 
 def _offloaded() -> None:
-    """Parameters, gradients and optimizer are on the CPU, and go through the same group as what is on the GPU."""
+    """Parameters, gradients and optimizer are on the CPU, and use the same group as the tensors on the GPU."""
     from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
     alone, model = _model(), _model()
@@ -80,7 +80,7 @@ def test_fsdp2_offloads_to_the_cpu(two_ranks: RankPool) -> None:
 
 
 def _ring_attention() -> None:
-    """A sequence is spread over the ranks, which pass keys and values round; output and gradients of the whole."""
+    """A sequence is split over the ranks, which pass keys and values around; output and gradients match the whole."""
     from torch.distributed.tensor.experimental import context_parallel
     from torch.distributed.tensor.experimental._attention import context_parallel_unshard, set_rotate_method
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -113,7 +113,7 @@ def test_context_parallelism(two_ranks: RankPool) -> None:
 
 
 def _symmetric_memory() -> None:
-    """torch's own kernels over its own memory: a group of ours is what its ranks meet by."""
+    """Runs torch's own kernels over its own memory; the ranks exchange its handles through a group of ours."""
     from torch.distributed import _symmetric_memory as symmetric_memory
 
     rank, group = dist.get_rank(), dist.group.WORLD

@@ -1,4 +1,4 @@
-"""Training on GPUs as people do it: DDP, FSDP2 and tensor parallelism learn digits as one process does."""
+"""Common training on GPUs: DDP, FSDP2 and tensor parallelism learn digits as one process does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _model() -> nn.Sequential:
 
 
 def _train(model: nn.Module, share: slice = slice(None)) -> list[torch.Tensor]:
-    """The loss of every step, of this rank's share of each batch."""
+    """Returns the loss of every step for this rank's share of each batch."""
     images, labels = _digits()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)  # DTensors beside tensors
     losses = []
@@ -54,7 +54,7 @@ def _mesh() -> DeviceMesh:
 
 
 def _compare(model: nn.Module, losses: list[torch.Tensor], alone: nn.Module, expected: list[torch.Tensor]) -> None:
-    """Of losses, the mean over the ranks; parameters in full; and the model has learnt."""
+    """Compares the losses, averaged over the ranks, and the full parameters, and checks that the model has learnt."""
     torch.testing.assert_close(torch.stack(losses), torch.stack(expected), atol=2e-3, rtol=2e-3)
     assert float(losses[-1]) < 0.5 * float(losses[0])
     for parameter, other in zip(model.parameters(), alone.parameters(), strict=True):
@@ -115,7 +115,7 @@ def test_tensor_parallel_learns_digits(two_ranks: RankPool) -> None:
 
 
 def _pipeline() -> None:
-    """Activations go to the next rank in batches of messages, gradients come back: two stages by hand."""
+    """Activations go to the next rank in batches of messages, and gradients return: two stages by hand."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
     stages = [nn.Linear(32, 32) for _ in range(num_ranks)]
@@ -148,7 +148,7 @@ def _receive(peer: int) -> torch.Tensor:
 
 
 def _check_stage(stages: list[nn.Linear], data: torch.Tensor, rank: int) -> None:
-    """The gradient of the whole, computed here, in this rank's stage."""
+    """Returns the gradient of the whole, computed in this process, for this rank's stage."""
     found = [parameter.grad.clone() for parameter in stages[rank].parameters() if parameter.grad is not None]
     copies = [nn.Linear(32, 32) for _ in stages]
     for copy, stage in zip(copies, stages, strict=True):

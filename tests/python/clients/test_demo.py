@@ -1,4 +1,4 @@
-"""`make demo` in small."""
+"""Runs a small `make demo`."""
 
 from __future__ import annotations
 

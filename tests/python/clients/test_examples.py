@@ -24,11 +24,11 @@ from support.processes import output_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-Processes = Callable[..., RankPool]  # of a device, and how many
+Processes = Callable[..., RankPool]  # the device's processes, and how many
 
 
 def _visible_to(device: str) -> dict[str, str]:
-    """Examples use the GPUs that they see."""
+    """Returns the variables that show an example its GPUs."""
     return {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
 
 
@@ -59,8 +59,8 @@ def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
     command = [sys.executable, str(EXAMPLES / "rollout_workers.py"), "--workers=2", "--kill-a-worker"]
     try:
         output = output_of(command)
-    except AssertionError as error:  # killed amid a message: docs/adr/0024-recover-from-a-wedged-ucx-queue.md
-        if "no longer receives messages from its host" not in str(error):
+    except AssertionError as error:  # killed during a message: docs/adr/0024-recover-from-a-wedged-ucx-queue.md
+        if "hears nothing from its host any more" not in str(error):
             raise
         output = output_of(command)
     assert re.search(r"read 9\S+% of 300 held-out digits after 400 updates; 3 workers lived\n", output), output
@@ -74,7 +74,7 @@ def test_an_inference_server_answers_in_batches_and_drops_what_nobody_waits_for(
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
-    """Some for each device, and not those of other tests: examples choose their own."""
+    """Provides a pool per device, apart from those of other tests, because examples choose their own device."""
     pools: dict[tuple[str, int], RankPool] = {}
 
     def of(device: str, size: int = 2) -> RankPool:
@@ -91,8 +91,8 @@ def processes() -> Iterator[Processes]:
 def _outliving_group() -> Iterator[None]:
     """Keeps the group that an example destroys until its models are gone.
 
-    Gloo's joins its threads when it goes, which hangs where DDP's reducer is the last owner: that holds Python's lock,
-    for which a thread may wait that lets go of a tensor.
+    Gloo's group joins its threads when it is destroyed. That hangs where DDP's reducer is the last owner: the reducer
+    holds Python's lock, and a thread that releases a tensor may wait for the lock.
     """
     kept = []
     destroy = dist.destroy_process_group
@@ -106,7 +106,7 @@ def _outliving_group() -> Iterator[None]:
 
 
 def _run(example: str, variables: dict[str, str], arguments: tuple[str, ...]) -> str:
-    """As torchrun would, but without importing torch anew."""
+    """Runs an example as torchrun would, but without importing torch again."""
     rank = str(own_rank())
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "BACKEND_OF_COMPILE": "aot_eager", **variables}
     sys.path.insert(0, str(EXAMPLES))
@@ -123,7 +123,7 @@ def _run(example: str, variables: dict[str, str], arguments: tuple[str, ...]) ->
 
 
 def _free_port() -> int:
-    """One that no connection is given for its own end, as those of other tests would be until rank 0 listens."""
+    """Returns a port outside the ephemeral range, so that no connection of another test takes it before rank 0 listens."""
     while True:
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
@@ -131,7 +131,7 @@ def _free_port() -> int:
 
 
 def _output(example: str, pool: RankPool, device: str, *arguments: str, backend: str = "axon") -> str:
-    """What rank 0 prints."""
+    """Returns the output of rank 0."""
     meeting = {"WORLD_SIZE": str(pool.size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     variables = {**meeting, **_visible_to(device), "BACKEND": backend}
     return str(pool.run(_run, f"{example}.py", variables, arguments, timeout_s=150)[0])
@@ -141,7 +141,7 @@ def _output(example: str, pool: RankPool, device: str, *arguments: str, backend:
 # profile that ends in between lacks that call.
 _CALLS = r"all_reduce of \[9610\]: \d+ calls\n"
 _DIGITS = r"read 9\S+% of \d+ held-out digits; last loss \S+\n"
-# By example, what it prints.
+# Expected output by example.
 _LEARNED = dict.fromkeys(
     ("ddp", "fsdp", "checkpoints", "tensor_parallel", "pipeline", "compiled", "lightning_digits"), _DIGITS
 ) | {
@@ -151,7 +151,7 @@ _LEARNED = dict.fromkeys(
 
 
 def _skip_unless_runnable(device: str) -> None:
-    """Of hosts with GPUs not every one has what requirements/ names, or a GPU for each process."""
+    """Some hosts with GPUs lack packages that requirements/ names, or a GPU for each process."""
     if device == "cuda":
         if torch.cuda.device_count() < 2:
             pytest.skip("needs 2 GPUs")
@@ -177,7 +177,7 @@ def test_examples_learn(example: str, device: str, processes: Processes) -> None
     outputs = [_output(example, processes(device), device, backend=backend) for backend in backends]
     assert re.fullmatch(_LEARNED[example], outputs[0])
     learned = [re.sub(_CALLS, "", output) for output in outputs]
-    assert len(set(learned)) == 1  # of two ranks' sums no order differs
+    assert len(set(learned)) == 1  # a sum of two ranks has only one order
 
 
 @on_cpu_and_gpu
@@ -200,7 +200,7 @@ def test_examples_learn_as_switched(example: str, switch: str, device: str, proc
         _output(example, processes(device), device, *switches) for switches in ((), tuple(switch.split()))
     )
     assert re.fullmatch(_DIGITS, switched)
-    # Which are those that change no number, if the optimizer runs on the same processor.
+    # Only CPU offload leaves the numbers unchanged, if the optimizer runs on the same processor.
     assert (switched == plain) == (switch.endswith("--cpu-offload") and device == "cpu")
 
 

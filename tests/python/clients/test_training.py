@@ -1,4 +1,4 @@
-"""What trains over the backend: DDP, FSDP2, functional collectives, compiled code, checkpoints, DETAIL debugging."""
+"""Training over the backend: DDP, FSDP2, functional collectives, compiled code, checkpoints, DETAIL debugging."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_ddp_trains_as_one_process_does(ranks: RankPool) -> None:
 
 
 class _Branches(nn.Module):
-    """Of two layers one is used by rank 0, the other by all others."""
+    """Rank 0 uses one of two layers, and all other ranks use the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Branches(nn.Module):
 
 
 def _agrees(model: nn.Module, alone: nn.Module) -> None:
-    """With what one process has learnt, and between the ranks bit for bit."""
+    """Compares with the model of one process, and bit for bit between the ranks."""
     for parameter, expected in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(parameter.detach(), expected.detach(), atol=1e-5, rtol=1e-5)
         gathered = [torch.zeros_like(expected) for _ in range(dist.get_world_size())]
@@ -106,7 +106,7 @@ def _agrees(model: nn.Module, alone: nn.Module) -> None:
 
 
 def _drops_out_over(group: dist.ProcessGroup) -> list[torch.Tensor]:
-    """What a training says of itself whose every step draws random numbers, of which rank 0 draws some for all."""
+    """Returns the losses of a training whose every step draws random numbers; rank 0 draws some for all."""
     torch.manual_seed(own_rank())
     network = nn.Sequential(nn.Linear(16, 64), nn.Dropout(0.5), nn.Linear(64, 4))
     model = nn.parallel.DistributedDataParallel(network, process_group=group)
@@ -155,7 +155,7 @@ def _unused_parameters() -> None:
 
 
 def _accumulated_gradients() -> None:
-    """Halves of a rank's share, of which the first stays on the rank until the second is reduced."""
+    """Halves of a rank's share; the first stays on the rank until the second is reduced."""
     alone, model = _model(), nn.parallel.DistributedDataParallel(_model())
     _train(alone, slice(None))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -170,7 +170,7 @@ def _accumulated_gradients() -> None:
 
 
 def _uneven_inputs() -> None:
-    """Rank 0 has two batches less than rank 1: a rank that has none counts as one with gradients of 0."""
+    """Rank 0 has two batches less than rank 1: a rank without a batch counts as one with gradients of 0."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     alone, model = _model(), nn.parallel.DistributedDataParallel(_model())
     optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
@@ -202,13 +202,13 @@ def test_ddp_joins_ranks_of_uneven_inputs(two_ranks: RankPool) -> None:
 
 
 def _reducer_as_last_owner() -> None:
-    """A group goes with Python's lock held, for which its thread waits to let go of a tensor that Python knows.
+    """A group is destroyed with Python's lock held, while its thread waits for the lock to release a tensor.
 
-    Gloo's joins that thread, and hangs.
+    Gloo's group joins that thread, and hangs.
     """
     group = dist.new_group()
     model = nn.parallel.DistributedDataParallel(_model(), process_group=group)
-    dist.barrier()  # all are through with DDP's first messages before rank 0 leaves
+    dist.barrier()  # all ranks have finished DDP's first messages before rank 0 leaves
     data = torch.ones(1000)
     data.is_python_s = True  # type: ignore[attr-defined]
     if dist.get_rank() == 1:
@@ -219,7 +219,7 @@ def _reducer_as_last_owner() -> None:
     work = dist.all_reduce(data, async_op=True, group=group)
     del work, data
     interval = sys.getswitchinterval()
-    sys.setswitchinterval(1000)  # nobody else gets the lock but by our leave
+    sys.setswitchinterval(1000)  # no other thread gets the lock unless this one releases it
     try:
         dist.destroy_process_group(group)
         del group
@@ -304,7 +304,7 @@ def _compiled(backend: str, folder: str) -> None:
         return funcol.reduce_scatter_tensor(gathered + data.repeat(2), "sum", 0, group) - 1
 
     data = torch.arange(5.0) + dist.get_rank()
-    own_cache = mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder)  # with nothing of an earlier run
+    own_cache = mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=folder)  # without files of an earlier run
     with own_cache, inductor.patch(compile_threads=1):
         compiled = torch.compile(function, fullgraph=True, backend=backend)
         same_bits(compiled(data), function(data))
@@ -348,7 +348,7 @@ def test_distributed_checkpoints(two_ranks: RankPool, tmp_path: Path) -> None:
 
 
 def _join_in_detail(folder: str) -> int:
-    """This rank. torch wraps groups, checks shapes and sequence numbers through Gloo, and then calls the backend."""
+    """Runs this rank. torch wraps groups, checks shapes and sequence numbers through Gloo, and then calls the backend."""
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
     dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
@@ -389,7 +389,7 @@ def _disagree_in_detail(folder: str) -> None:
         with pytest.raises(RuntimeError, match="Detected mismatch between collectives on ranks"):
             call()
     data = torch.ones(10)
-    dist.all_reduce(data)  # the backend was not asked, and goes on
+    dist.all_reduce(data)  # the backend was not called, and still works
     same_bits(data, torch.full((10,), 2.0))
     dist.destroy_process_group()
 

@@ -105,7 +105,7 @@ _WRONG_CALLS: dict[str, tuple[Callable[[], object], str | None]] = {
 
 
 def _call_wrongly() -> None:
-    """Only rank 0 makes the wrong call; had it sent anything, what follows would not fit."""
+    """Only rank 0 makes the wrong call; if it had sent anything, the next call would fail."""
     for name, (call, pattern) in _WRONG_CALLS.items():
         with case(call=name):
             if dist.get_rank() == 0:

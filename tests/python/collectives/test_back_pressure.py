@@ -1,4 +1,4 @@
-"""Ranks far ahead of others: what they send waits with them once the other rank holds a bound, and nobody fails."""
+"""Ranks run far ahead of others: beyond a bound at the receiver, their messages wait at the sender, and no rank fails."""
 
 from __future__ import annotations
 
@@ -83,14 +83,14 @@ def _wait(works: list[dist.Work]) -> None:
 
 
 def _num_completed_before(works: list[dist.Work]) -> int:
-    """How many are complete by now; all are when this returns."""
+    """Returns how many are complete now; all are complete when this returns."""
     num_completed = sum(work.is_completed() for work in works)
     _wait(works)
     return num_completed
 
 
 def _send_ahead() -> int | None:
-    """A barrier gets past what has been sent before it, and waits."""
+    """A barrier overtakes messages that were sent before it and wait."""
     if dist.get_rank() == 0:
         works = [dist.isend(_number(number), 1) for number in range(MESSAGES)]
         dist.barrier()
@@ -109,7 +109,7 @@ def test_sends_wait_for_their_receives(pair: Pair) -> None:
 
 
 class _Full:
-    """Told beside the group: the sender has sent as much as the receiver holds."""
+    """A signal outside the group: the sender has sent as much as the receiver holds."""
 
     def __init__(self, folder: str) -> None:
         self._store = dist.FileStore(f"{folder}/token", 2)
@@ -122,7 +122,7 @@ class _Full:
 
 
 def _block_ahead(folder: str) -> None:
-    """Blocking sends: the receiver begins once as much has been sent as it holds."""
+    """Sends are blocking: the receiver begins once as much has been sent as it holds."""
     full = _Full(folder)
     if dist.get_rank() == 0:
         for number in range(MESSAGES):
@@ -178,7 +178,7 @@ def test_gathers_wait_for_their_root(pair: Pair) -> None:
 
 
 def _objects_ahead(folder: str) -> None:
-    """Two messages an object: its size and its bytes."""
+    """Each object takes two messages: its size and its bytes."""
     full = _Full(folder)
     count = 200
     for number in range(count) if dist.get_rank() == 0 else ():
@@ -216,7 +216,7 @@ def test_batches_of_sends_and_receives_both_ways(pair: Pair) -> None:
 
 
 def _tags_in_reverse() -> None:
-    """More small messages than may be announced; the receiver wants the last one first."""
+    """Sends more small messages than may have an RTS in flight; the receiver takes the last one first."""
     count = 17_000
     if dist.get_rank() == 0:
         _wait([dist.isend(_number(number, 1), 1, tag=number) for number in range(count)])

@@ -145,7 +145,7 @@ def _block(source: int, to: int, size: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _all_to_all() -> None:
-    """From rank s to rank t go `size` + uneven * (s + 2 t) elements."""
+    """Rank s sends `size` + uneven * (s + 2 t) elements to rank t."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for index, (dtype, size) in enumerate(CASES):
         for uneven in (0, 3):

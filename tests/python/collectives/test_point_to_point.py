@@ -22,7 +22,7 @@ def _ring_neighbours() -> tuple[int, int, int]:
 
 
 def _send_recv() -> None:
-    """Rank 0 sends to all others, which answer: blocking calls only."""
+    """Rank 0 sends to all others, which answer with blocking calls only."""
     cases = [(dtype, 37) for dtype in MOVABLE] + [(torch.float32, size) for size in ALL_SIZES]
     for dtype, size in cases:
         for other in range(1, dist.get_world_size()):
@@ -43,7 +43,7 @@ def test_send_and_recv(ranks: RankPool) -> None:
 
 
 def _isend_irecv() -> None:
-    """Everybody sends round the ring at once, receiving before and after sending."""
+    """All ranks send around the ring at once, receiving before and after sending."""
     rank, following, preceding = _ring_neighbours()
     for size in ALL_SIZES:
         for receive_first in (True, False):
@@ -64,7 +64,7 @@ def test_isend_and_irecv_round_a_ring(ranks: RankPool) -> None:
 
 
 def _tags() -> None:
-    """Messages are received in the opposite order of their sending; the tag says which is which."""
+    """Messages are received in the opposite order of their sending; the tag identifies them."""
     rank, following, preceding = _ring_neighbours()
     tags = (0, 1, 7, 1000, 2**31 - 1)
     for size in ALL_SIZES:
@@ -85,7 +85,7 @@ def test_tags_tell_messages_apart(ranks: RankPool) -> None:
 
 
 def _order() -> None:
-    """One tag: first in, first out, small and long mixed."""
+    """With one tag, messages arrive in order, small and long ones mixed."""
     rank, following, preceding = _ring_neighbours()
     sizes = [1, LONG, 7, 1000, LONG // 2, 2] * 3
     sent = [dist.isend(contribution(rank, size, torch.int64, seed=i), following) for i, size in enumerate(sizes)]
@@ -146,7 +146,7 @@ def test_a_rank_sends_to_itself(one_rank: RankPool, two_ranks: RankPool) -> None
 
 
 def _batch() -> None:
-    """Both directions with every peer at once, self included, with tags."""
+    """Messages go both ways with every peer at once, self included, with tags."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for size in ALL_SIZES:
         for receive_first in (True, False):
@@ -203,7 +203,7 @@ def test_messages_and_collectives_overlap(ranks: RankPool) -> None:
 
 
 def _unexpected() -> None:
-    """Messages that nobody waits for yet do not hold anything up."""
+    """Messages without a matching receive do not delay others."""
     _, following, preceding = _ring_neighbours()
     for _ in range(3):
         sent = [dist.isend(torch.full((100,), float(i)), following, tag=9) for i in range(200)]

@@ -32,7 +32,7 @@ pytestmark = on_every_path
 
 
 def _cases() -> Iterator[tuple[str, torch.dtype, int]]:
-    """Every reduction of every type; every size for some; the large one for a few."""
+    """Tests every reduction of every type; every size for some; the large size for a few."""
     for name, (_, dtypes) in REDUCTIONS.items():
         for dtype in dtypes:
             yield name, dtype, 37
@@ -96,7 +96,7 @@ def test_reduce_scatter_tensor(ranks: RankPool) -> None:
 
 
 def _reduce_scatter_list() -> None:
-    """Block r has r more elements than block 0 where `uneven`."""
+    """Shard r has r more elements than shard 0 where `uneven`."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for index, (name, dtype, size) in enumerate(_cases()):
         for uneven in (0, 3):
@@ -223,7 +223,7 @@ def _fail_amid_coalesced(data: torch.Tensor, device: torch.device | None) -> Non
 
 
 def _error_amid_coalesced() -> None:
-    """What was gathered before the error is not done; what comes after it is."""
+    """Calls gathered before the error are dropped; later calls run."""
     rank = dist.get_rank()
     for device in (None, torch.get_default_device()):
         with case(device=device):

@@ -1,4 +1,4 @@
-"""Tensors that have no elements of their own in a row, as arguments of collectives: refused before anything is sent."""
+"""Tensors whose elements are not contiguous in memory of their own are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch_axon.fused import all_gather_matmul, matmul_reduce_scatter
 
 
 def _all_reduce(tensor: torch.Tensor) -> None:
-    """Of the backend itself: dispatch would keep many forms from it."""
+    """Calls the backend itself, since dispatch would filter many forms."""
     group = dist.group.WORLD
     assert group is not None
     group._get_backend(torch.device("cpu")).allreduce([tensor], dist.AllreduceOptions()).wait()
@@ -120,7 +120,7 @@ _WRONG_CALLS: dict[str, tuple[Callable[[], object], str]] = {
 
 
 def _call_wrongly() -> None:
-    """Only rank 0 makes the wrong call; had it sent anything, what follows would not fit."""
+    """Only rank 0 makes the wrong call; if it had sent anything, the next call would fail."""
     for name, (call, pattern) in _WRONG_CALLS.items():
         with case(call=name):
             if dist.get_rank() == 0:
@@ -150,7 +150,7 @@ def test_overlapping_tensors_are_read(two_ranks: RankPool) -> None:
 
 
 def _give_other_memory() -> None:
-    """As Module.to() does to parameters; the result goes to the memory that the call was given."""
+    """Swaps tensors as Module.to() swaps parameters; the result goes to the memory that the call was given."""
     parameter = torch.nn.Parameter(torch.full((4 << 20,), 1.0), requires_grad=False)
     works = [dist.all_reduce(parameter, async_op=True)]
     parameter.data = torch.full((3,), 1.0)

@@ -11,7 +11,7 @@ from support.devices import on_every_path
 from support.pool import RankPool
 from support.torture import Torture
 
-# Unless the command line says otherwise. A CPU has few cores here, and other tests.
+# Defaults of the command line. CPU runs have few cores, and run beside other tests.
 OPERATIONS = {"cpu": 1000, "cuda": 2000, "staged": 500}
 
 
@@ -22,7 +22,7 @@ def _torture(seed: int, num_operations: int) -> int:
 
 
 def _torture_in_threads(seed: int, num_threads: int, num_operations: int) -> None:
-    """Each on groups of its own."""
+    """Runs each on groups of its own."""
     tortures = [Torture(seed + thread) for thread in range(num_threads)]
     with ThreadPoolExecutor(num_threads) as threads:
         list(threads.map(lambda torture: torture.run(num_operations), tortures))
@@ -34,7 +34,7 @@ def test_random_operations(ranks: RankPool, request: pytest.FixtureRequest) -> N
     num_operations = request.config.getoption("--torture-operations", None) or OPERATIONS[ranks.device]
     if seed is None:
         seed = random.randrange(1 << 32)
-    print(f"--torture-operations {num_operations} --torture-seed {seed}")  # shown where it fails
+    print(f"--torture-operations {num_operations} --torture-seed {seed}")  # shown in a failure report
     num_zero_copy = ranks.run(_torture, seed, num_operations, timeout_s=60 + num_operations / 50)
     print(f"{num_zero_copy} operations on the peers' tensors themselves")
     if ranks.device == "cuda" and num_operations >= OPERATIONS["cuda"]:

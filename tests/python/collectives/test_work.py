@@ -1,4 +1,4 @@
-"""What a call returns: futures, waits, completion, errors, sequence numbers, profiler records."""
+"""Tests what a call returns: futures, waits, completion, errors, sequence numbers, profiler records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_futures_hold_lists_of_tensors_and_chain(ranks: RankPool) -> None:
 
 
 def _completes_unwatched() -> None:
-    """Nobody waits: the future's callback fires all the same."""
+    """The future's callback runs even if no thread waits."""
     fired = threading.Event()
     future = dist.all_reduce(torch.ones(1000), async_op=True).get_future()
     future.add_done_callback(lambda _: fired.set())
@@ -56,7 +56,7 @@ def test_asynchronous_work_completes_though_nobody_waits(ranks: RankPool) -> Non
 
 
 def _callbacks_that_wait() -> None:
-    """As torch's PowerSGD hook does, while nobody else drives the engine."""
+    """Chains futures as torch's PowerSGD hook does, while no other thread drives the engine."""
     num_ranks = dist.get_world_size()
 
     def again(done: torch.futures.Future[list[torch.Tensor]], depth: int) -> torch.Tensor:
@@ -81,7 +81,7 @@ def test_callbacks_of_futures_may_wait(ranks: RankPool) -> None:
 
 
 def _wait_from_threads() -> None:
-    """As compiled functional collectives do: another thread waits, several for one work."""
+    """Waits as compiled functional collectives do: on another thread, and several times for one work."""
     for _ in range(20):
         data = torch.ones(100)
         work = dist.all_reduce(data, async_op=True)
@@ -100,7 +100,7 @@ def test_any_thread_may_wait(ranks: RankPool) -> None:
 
 
 def _threads_submit() -> None:
-    """Each thread has a group of its own; all go at once."""
+    """Each thread has a group of its own; all run at once."""
     groups = [dist.new_group() for _ in range(4)]
     wrong: list[str] = []
 
@@ -127,7 +127,7 @@ def test_threads_with_groups_of_their_own_do_not_disturb_each_other(ranks: RankP
 
 
 def _wait_with_timeout(what: str) -> tuple[list[str], list[float]]:
-    """What rank 0 starts completes only when the last rank comes, long after two waits have given up."""
+    """Rank 0's operation completes only when the last rank arrives, long after two waits have timed out."""
     last = dist.get_world_size() - 1
     group = dist.new_group()
     dist.barrier(group)
@@ -234,8 +234,8 @@ def test_the_profiler_names_operations_and_their_sizes(two_ranks: RankPool) -> N
 
 
 def _errors() -> tuple[str, str]:
-    """What getError says of a whole group, and of one in which a rank never comes."""
-    dist.all_reduce(torch.ones(3))  # a GPU's first call takes longer than the group below allows
+    """Returns getError of a complete group, and of a group in which one rank never arrives."""
+    dist.all_reduce(torch.ones(3))  # a GPU's first call takes longer than the timeout of the group below
     group = dist.new_group(timeout=timedelta(milliseconds=500))
     backend = group._get_backend(torch.device("cpu"))
 
@@ -270,7 +270,7 @@ def test_the_backend_knows_its_name_rank_and_size(ranks: RankPool) -> None:
 
 
 def _results_outlive_references() -> None:
-    """The tensors of a call that nobody keeps live until it is done."""
+    """The tensors of a call live until it completes, although the program keeps no reference."""
     works = [dist.all_reduce(torch.ones(100_000), async_op=True) for _ in range(20)]
     futures = [work.get_future() for work in works]
     works.clear()

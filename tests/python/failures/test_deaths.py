@@ -1,6 +1,6 @@
-"""A rank that dies or stops: those who wait for it learn who it was, clean up and go on without it.
+"""A rank dies or stops: ranks that wait for it raise an error that names it, clean up and go on without it.
 
-More of that on CPUs: tests/fault.
+tests/fault has more such tests on CPUs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from support.devices import on, on_cpu_and_gpu
 from support.pool import BACKEND, RankPool
 from support.reference import eventual_failure, failure, same_bits
 
-# The kernel tells at once; this is for a loaded machine. tests/fault hold to the second that is promised on CPUs.
+# The kernel reports a death at once; this limit is for a loaded machine. tests/fault checks the promised second on
+# CPUs.
 NOTICE_S = 5.0
 
 
 def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
-    """The last rank kills itself; the others, meanwhile or afterwards, wait for it, and then regroup."""
+    """The last rank kills itself; the others wait for it, meanwhile or afterwards, and then regroup."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
     size = 1 << 20 if how == "streaming" else 10
     dist.all_reduce(torch.ones(size))
@@ -85,7 +86,8 @@ def test_a_killed_rank_is_named_and_the_survivors_regroup(
     for message, seconds in results[:-1]:
         assert f"rank {size - 1}" in message
         assert seconds < NOTICE_S
-        if device == "cpu" and how == "waiting":  # what each had done; the dead one's own words are not to be had
+        # the last messages of each rank; the dead rank's own report is unavailable
+        if device == "cpu" and how == "waiting":
             assert re.search(rf"Last messages: .*rank {size - 1} \(of #1, all_reduce \(float32, 10 elements", message)
 
 
@@ -95,7 +97,7 @@ def _watch_stopped() -> str:
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
     started = time.monotonic()
-    # The stopped rank may find all that it needs for the first one.
+    # The stopped rank may already have all that it needs for the first one.
     message = eventual_failure(lambda: dist.all_reduce(torch.ones(3), group=group))
     assert dist.get_rank() == 1 or time.monotonic() - started < 3
     return message
@@ -137,7 +139,7 @@ def test_abort_from_another_thread_ends_a_wait(two_ranks: RankPool) -> None:
 
 
 def _destroy_with_work_in_flight() -> None:
-    group = dist.new_group(timeout=timedelta(seconds=2))  # a GPU has until then to end what is enqueued
+    group = dist.new_group(timeout=timedelta(seconds=2))  # the limit for a GPU to finish enqueued work
     dist.all_reduce(torch.ones(1), group=group)
     dist.barrier(group)
     pending = [dist.irecv(torch.ones(10), (dist.get_rank() + 1) % 2, group=group)]

@@ -1,4 +1,4 @@
-"""Ranks that disagree about a collective all learn so, from an error that holds both sides."""
+"""Ranks that disagree about a collective all get an error that holds both sides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.pool import RankPool
 from support.reference import eventual_failure, failure, failure_or_nothing, same_bits
 
 Call = Callable[[dist.ProcessGroup], object]
-SMALL, LARGE = 12, 12 << 17  # of which every number of ranks makes equal blocks
+SMALL, LARGE = 12, 12 << 17  # which every number of ranks divides evenly
 
 
 def _reduce(size: int, dtype: torch.dtype = torch.float32, op: dist.ReduceOp = dist.ReduceOp.SUM) -> Call:
@@ -47,7 +47,7 @@ def _both(first: Call, second: Call) -> Call:
     return lambda group: (first(group), second(group))
 
 
-# What all ranks but the last call, what the last calls, and what the error must name.
+# The call of all ranks but the last, the call of the last, and what the error must name.
 _DISAGREEMENTS: dict[str, tuple[Call, Call, tuple[str, ...]]] = {}
 for _size, _label in ((SMALL, "small"), (LARGE, "large")):
     _DISAGREEMENTS |= {
@@ -70,7 +70,7 @@ _DISAGREEMENTS["small against large"] = (_reduce(SMALL), _reduce(LARGE), (str(SM
 
 
 def _disagree(name: str) -> tuple[str, float]:
-    """An operation may succeed where its part was over before the other side was heard of: then the next fails."""
+    """An operation may succeed if it completed before the other side's message arrived: then the next one fails."""
     usual, deviant, _ = _DISAGREEMENTS[name]
     group = dist.new_group(timeout=timedelta(seconds=20))
     dist.barrier()
@@ -101,14 +101,14 @@ def test_a_disagreement_raises_on_every_rank(name: str, ranks: RankPool) -> None
 
 
 def _messages_disagree(size: int, when: str) -> list[str]:
-    """What this rank hears of each of three messages that do not fit. The group is unharmed."""
+    """Returns this rank's errors for three messages that do not fit. The group is unharmed."""
     told, heard = [], torch.zeros(1)
     for tag, wrong in enumerate((torch.ones(size + 1), torch.ones(size - 1), torch.ones(size, dtype=torch.int32))):
         if dist.get_rank() == 0:
             if when == "expected":
                 dist.recv(heard, 1, tag=100)
             work = dist.isend(torch.ones(size), 1, tag=tag)
-            dist.send(heard, 1, tag=200)  # comes behind
+            dist.send(heard, 1, tag=200)  # arrives after the message
             told.append(failure_or_nothing(work.wait))
             continue
         if when == "expected":
@@ -128,7 +128,7 @@ def _messages_disagree(size: int, when: str) -> list[str]:
 @pytest.mark.parametrize("when", ["expected", "unexpected"])
 @pytest.mark.parametrize("size", [SMALL, 16_384, 16_385, 1_000_003])
 def test_a_message_that_does_not_fit_raises_at_both_ends(size: int, when: str, two_ranks: RankPool) -> None:
-    """At its sender, too, unless it is sent at once, however it is received: up to 64 KiB."""
+    """The sender gets the error too, unless the message is sent at once however it is received: up to 64 KiB."""
     sent, received = two_ranks.run(_messages_disagree, size, when)
     is_awaited = size * 4 > 65_536
     for i, (count, dtype) in enumerate(((size + 1, "float32"), (size - 1, "float32"), (size, "int32"))):
@@ -157,7 +157,7 @@ def _splits_disagree(size: int, wrong: int) -> str:
 
 @pytest.mark.parametrize(("size", "wrong"), [(12, 13), (12, 0), (16_384, 16_385), (20_000, 16), (1_000_003, 1_048_583)])
 def test_both_ranks_of_mismatched_splits_name_both_sizes(size: int, wrong: int, ranks: RankPool) -> None:
-    """Others may be through by then; but what they raise is that."""
+    """Other ranks may have finished by then; if they raise, it is this error."""
     for _ in range(4):
         messages = ranks.run(_splits_disagree, size, wrong)
         for rank, message in enumerate(messages):

@@ -1,4 +1,4 @@
-"""A rank that never comes: the others raise within the timeout and a second, and say who is missing from what."""
+"""A rank never arrives: the others raise within the timeout and a second, and name the missing rank and operation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CALLS: dict[str, Callable[[dist.ProcessGroup], object]] = {
 
 
 def _miss(name: str) -> tuple[str, float, str]:
-    """The last rank sleeps in Python, beyond the others' timeout; when it comes it is told why it came too late."""
+    """The last rank sleeps in Python beyond the others' timeout; when it arrives, its error says why it is too late."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     dist.all_reduce(torch.ones(1), group=group)
     dist.barrier()
@@ -77,7 +77,7 @@ def test_a_missing_rank_is_named_in_time(size: int, name: str, pools, device: st
 
 
 def _enter_in_the_debuggers_sight() -> str:
-    """Rank 0 enters its second call, rank 1 has not come from its first in time: each says at which line it was."""
+    """Rank 0 enters its second call while rank 1 is still in its first: each error names the line of the call."""
     dist.set_debug_level(dist.DebugLevel.INFO)
     try:
         group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
@@ -111,7 +111,7 @@ def _receive_in_vain(sender: str) -> tuple[str, float]:
         seconds = time.monotonic() - started
     dist.barrier()
     data = torch.ones(3)
-    dist.all_reduce(data, group=group)  # a message that never came harms nothing else
+    dist.all_reduce(data, group=group)  # a message that never arrives harms nothing else
     same_bits(data, torch.full((3,), 2.0))
     dist.destroy_process_group(group)
     return message, seconds
@@ -127,7 +127,7 @@ def test_a_message_that_never_comes_times_out_alone(sender: str, two_ranks: Rank
 
 
 def _call_with_timeout(way: str) -> tuple[str, float]:
-    """The group's timeout is long; this call's is short."""
+    """The group's timeout is long; this call's timeout is short."""
     group = dist.new_group(timeout=timedelta(seconds=30))
     dist.all_reduce(torch.ones(3), group=group)
     dist.barrier()
@@ -163,7 +163,7 @@ def test_timeouts_of_a_call_and_set_later_hold(way: str, two_ranks: RankPool) ->
 
 
 def _asynchronous() -> list[tuple[str, float]]:
-    """Nobody waits when the time is up: the error is there all the same, and what was behind it fails too."""
+    """No thread waits when the time is up: the operation fails all the same, and so do the operations queued after it."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     if dist.get_rank() == 1:
         time.sleep(TIMEOUT_S + 2)

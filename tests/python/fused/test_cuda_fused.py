@@ -26,7 +26,7 @@ TYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def factor(shape: Sequence[int], rank: int, seed: int = 0) -> Tensor:
-    """Sums of DEPTH products, of all ranks together, stay below 256: exact in 8 bits, whatever is summed first."""
+    """Sums of DEPTH products over all ranks stay below 256: exact in 8 bits, in any order of summation."""
     return dense_factor(shape, rank, seed, one_in=4)
 
 
@@ -73,12 +73,12 @@ def _even() -> list[int]:
 
 
 def _uneven() -> list[int]:
-    """None of which is a multiple of a tile."""
+    """Returns sizes of which none is a multiple of a tile."""
     return [ROWS + 100 * (rank - 1) + 1 for rank in range(dist.get_world_size())]
 
 
 def _scaled(tensor: Tensor, step: int) -> Tensor:
-    """Another result each step, as exact as the first."""
+    """Returns a tensor with another result for each step, as exact as the first."""
     return tensor * 2 ** (step % 4)
 
 
@@ -102,14 +102,14 @@ def test_every_call_is_right_between_kernels(name: str, ranks: RankPool) -> None
 
 
 def _several_weights() -> None:
-    """All products and what was gathered, of one gather."""
+    """Checks all products of one gather, and the gathered tensor."""
     rank = dist.get_rank()
     sizes = _uneven()
     whole = torch.cat([factor((size, DEPTH), other) for other, size in enumerate(sizes)])
     shard = whole.split(sizes)[rank].bfloat16()
     weights = [factor((width, DEPTH), rank, seed).bfloat16().t() for seed, width in enumerate((1024, 256, 1), start=1)]
     biases = [factor((weight.shape[1],), rank, 9).bfloat16() for weight in weights]
-    biases[1] = torch.stack([biases[1]] * 2, 1)[:, 0]  # its elements lie apart
+    biases[1] = torch.stack([biases[1]] * 2, 1)[:, 0]  # its elements are strided
     for _ in range(5):
         gathered, outputs = all_gather_matmul(shard, weights, biases=biases, sizes=sizes)
         assert gathered is not None
@@ -123,7 +123,7 @@ def test_one_gather_serves_several_weights(ranks: RankPool) -> None:
 
 
 def _gradients() -> None:
-    """Of the sum of all ranks' losses: exact in float32, too."""
+    """Checks gradients of the sum of all ranks' losses, which are exact in float32, too."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for work in (
         Gathering((0, DEPTH), 0, _uneven(), widths=(1024, 512)),
@@ -147,7 +147,7 @@ def test_gradients_of_large_products(two_ranks: RankPool) -> None:
 
 
 def _replay(name: str) -> None:
-    """Data that changes from step to step, and a verdict, in the graph itself."""
+    """The graph itself changes the data from step to step and checks the results."""
     product = _OPERATIONS[name](torch.bfloat16, _even())
     step, wrong = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
 
@@ -215,7 +215,7 @@ def test_training_steps_are_captured(two_ranks: RankPool) -> None:
 
 
 def _host_goes_on(name: str) -> None:
-    """Neither torch's own watch over synchronisation nor a busy stream holds the host up."""
+    """Torch's synchronisation warnings stay silent, and a busy stream does not delay the host."""
     product = _OPERATIONS[name](torch.bfloat16, _even())
     product.x.copy_(product.base)
     product.launch()
@@ -255,7 +255,7 @@ def test_products_are_cut_by_rows(two_ranks: RankPool) -> None:
 
 
 def _long_sums() -> None:
-    """Each rank's own rows, and each half of them, are several products that are not alike."""
+    """Each rank's rows, and each half of them, form several products that differ in shape."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     sizes, depth, width = [9000] * num_ranks, 5000, 8192
 
@@ -277,7 +277,7 @@ def test_products_of_long_sums_are_right(two_ranks: RankPool) -> None:
 
 
 def _beside_others() -> None:
-    """Two streams' products of two groups, and asynchronous collectives of the same group in between."""
+    """Two streams run products of two groups, with asynchronous collectives of the same group in between."""
     other = dist.new_group()
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     gathering, scattering = (make(torch.bfloat16, _even()) for make in _OPERATIONS.values())
@@ -315,7 +315,7 @@ def _free_bytes() -> int:
 
 
 def _memory() -> list[int]:
-    """What is free after the first call of each operation, and what after many of all sizes up to that."""
+    """Returns the free memory after the first call of each operation, and after many calls of all smaller sizes."""
     for make in _OPERATIONS.values():
         make(torch.bfloat16, _even()).launch()
     free = [_free_bytes()]

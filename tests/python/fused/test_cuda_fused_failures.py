@@ -1,4 +1,4 @@
-"""Fused products whose peers fail them: streams wait for words that copy engines write, and go on nevertheless."""
+"""Fused products whose peers fail: streams wait for flags that copy engines write, and must still go on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = on("cuda")
 
 NOTICE_S = 15.0  # a hang is longer; the products that are queued run to their end
 TIMEOUT_S = 1.5
-ROWS, DEPTH, WIDTH = 8192, 8192, 8192  # of a rank: products of milliseconds, in several pieces
+ROWS, DEPTH, WIDTH = 8192, 8192, 8192  # of a rank: products of milliseconds, in several tiles
 
 
 def _launch(
@@ -51,7 +51,7 @@ def _die_amid_products(name: str, delay_s: float, store: str) -> tuple[str, floa
     if rank == last:
         threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
     started = time.monotonic()
-    while not failure_or_nothing(launch):  # the stream's queue is full by the time
+    while not failure_or_nothing(launch):  # the stream's queue is full by then
         pass
     torch.cuda.synchronize()
     seconds = time.monotonic() - started
@@ -62,7 +62,7 @@ def _die_amid_products(name: str, delay_s: float, store: str) -> tuple[str, floa
 
 
 @_each_operation
-@pytest.mark.parametrize("delay_s", [0.5, 0.501, 0.502, 0.503])  # wherever in a product that is
+@pytest.mark.parametrize("delay_s", [0.5, 0.501, 0.502, 0.503])  # at several moments within a product
 def test_streams_go_on_when_a_peer_is_killed_amid_products(name: str, delay_s: float, fresh_ranks, tmp_path) -> None:
     ranks: RankPool = fresh_ranks(2)
     results = ranks.run(_die_amid_products, name, delay_s, str(tmp_path / "store"), dying=[1], timeout_s=50)
@@ -99,7 +99,7 @@ def test_streams_go_on_at_the_timeout(name: str, two_ranks: RankPool) -> None:
 
 
 def _abort_amid_products(name: str) -> tuple[str, float]:
-    """Rank 1 comes to one call less."""
+    """Rank 1 makes one call less."""
     group = dist.new_group(timeout=timedelta(seconds=20))
     launch = _launch(name, group=group)
     launch()
@@ -126,7 +126,7 @@ def test_abort_frees_streams(name: str, two_ranks: RankPool) -> None:
         assert seconds < NOTICE_S
 
 
-# What each of two ranks takes for both ranks' rows.
+# The row counts that each of two ranks assumes for both ranks.
 _BELIEFS = {
     "total": ((ROWS // 2, ROWS // 2), (ROWS // 4, ROWS // 4)),
     "division": ((ROWS // 2, ROWS // 2), (ROWS // 4, 3 * ROWS // 4)),

@@ -1,4 +1,4 @@
-"""all_gather_matmul and matmul_reduce_scatter yield what their parts would one after the other."""
+"""all_gather_matmul and matmul_reduce_scatter give the results of their parts, run one after the other."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from torch_axon import all_gather_matmul, matmul_reduce_scatter
 
 pytestmark = on_every_path
 
-# Shapes, of which the sizes replace the dimension that follows.
+# Shapes and a dimension, in which the sizes replace the shape's value.
 _PLACES = (((0, 6), 0), ((4, 3, 6), 0), ((4, 3, 6), 1), ((4, 6), -1), ((4, 3, 6), -1))
 
 
 def _places() -> list[tuple[tuple[int, ...], int, list[int]]]:
-    """Every place, shared evenly and not."""
+    """Returns every shape and dimension, with even and uneven sizes."""
     num_ranks = dist.get_world_size()
     shares = ([4] * num_ranks, uneven(num_ranks))
     return [(shape, dim % len(shape), sizes) for shape, dim in _PLACES for sizes in shares]
@@ -71,14 +71,14 @@ def test_products_are_reduced_and_scattered(ranks: RankPool) -> None:
 
 
 def _sizes_of_random_factors() -> list[tuple[int, int, int]]:
-    """Rows of a rank, depth, width; on GPUs also such as are overlapped."""
+    """Returns rows of a rank, depth and width; on GPUs also sizes that are overlapped."""
     small = [(5, 300, 7)]
     return small if torch.get_default_device().type == "cpu" else [*small, (2048, 2048, 2048)]
 
 
 @contextlib.contextmanager
 def _sums_in_float32() -> Iterator[None]:
-    """Not of parts that cuBLAS has rounded to half types, as torch allows it."""
+    """Disables half-precision partial sums, which torch allows cuBLAS by default."""
     settings = torch.backends.cuda.matmul
     names = ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = [getattr(settings, name) for name in names]
@@ -92,13 +92,15 @@ def _sums_in_float32() -> Iterator[None]:
 
 
 def _check_within(actual: Tensor, expected: Tensor, bound: Tensor) -> None:
-    """The hundredth is for terms of second order."""
+    """The hundredth covers terms of second order."""
     assert int(((actual.double() - expected).abs() > 1.01 * bound).sum()) == 0
 
 
 def _rounding_errors() -> None:
-    """A sum of `depth` products in float32 or better, in any order, is rounded to the type; of several ranks' products
-    each is, and each sum of them may be."""
+    """A sum of `depth` products in float32 or better, in any order, is rounded to the type.
+
+    Each of several ranks' products is rounded, and each sum of them may be.
+    """
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for (rows, depth, width), dtype in itertools.product(_sizes_of_random_factors(), FLOATING):
         with case(rows=rows, depth=depth, width=width, dtype=dtype), _sums_in_float32():
@@ -121,7 +123,7 @@ def test_rounding_errors_stay_within_a_derived_bound(ranks: RankPool) -> None:
 
 
 def _defaults() -> None:
-    """One weight, no bias, even shares, the default group: only the tensors."""
+    """Uses defaults: one weight, no bias, even shares, the default group, only the tensors."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     shard, weight = factor((2, 6), rank), factor((6, 5), rank, 1)
     gathered, output = all_gather_matmul(shard, weight)
@@ -138,7 +140,7 @@ def test_tensors_alone_are_enough(ranks: RankPool) -> None:
 
 
 def _strides() -> None:
-    """Weights as layers hold them, transposed; inputs with gaps and with rows that lie in columns."""
+    """Uses transposed weights as layers hold them, and inputs with gaps and with column-major rows."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     weight = factor((5, 6), rank, 1).t()
     for shard in (factor((6, 2), rank).t(), factor((2, 12), rank)[:, ::2], factor((4, 6), rank)[1:3]):
@@ -158,7 +160,7 @@ def test_any_strides_will_do(two_ranks: RankPool) -> None:
 
 
 def _subgroup() -> None:
-    """Whose ranks have other numbers in it than in the world."""
+    """Uses a group whose ranks have other numbers than in the world."""
     group = dist.new_group([1, 2])
     rank = dist.get_rank()
     if rank in (1, 2):
@@ -196,7 +198,7 @@ def _results(work: Gathering, rank: int, with_gathered: bool) -> list[Tensor]:
 
 
 def _check_gradients(work: Gathering | Scattering, own: list[Tensor], results: Callable[[int], list[Tensor]]) -> None:
-    """Of the sum of all ranks' losses, which every rank works out for itself."""
+    """Checks gradients of the sum of all ranks' losses, which every rank computes for itself."""
     rank = dist.get_rank()
     torch.stack([loss(results(each), each) for each in range(dist.get_world_size())]).sum().backward()
     for mine, leaf in zip(own, work.leaves(rank), strict=True):
@@ -210,7 +212,7 @@ def test_gradients_are_those_of_all_ranks_losses(ranks: RankPool) -> None:
 
 
 def _some_gradients() -> None:
-    """Frozen inputs, weights and biases, in every combination."""
+    """Freezes inputs, weights and biases, in every combination."""
     num_ranks = dist.get_world_size()
     for mask in range(1, 8):
         for work in (Gathering((0, 6), 0, [2] * num_ranks), Scattering((0, 6), 0, [2] * num_ranks)):
@@ -233,7 +235,7 @@ def test_frozen_tensors_get_no_gradients(two_ranks: RankPool) -> None:
 
 
 def _unused_results() -> None:
-    """The gradient of one product of two, and of the gathered input alone."""
+    """Checks the gradient of one product of two, and of the gathered input alone."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for chosen in ([0], [1], [2], [0, 2]):
         with case(chosen=chosen):
@@ -256,7 +258,7 @@ def test_results_may_go_unused(two_ranks: RankPool) -> None:
 
 
 def _bytes_kept(return_gathered: bool) -> int:
-    """What the forward pass keeps of tensors that are not leaves' own."""
+    """Returns the bytes that the forward pass keeps, without the leaves' own memory."""
     num_ranks = dist.get_world_size()
     work = Gathering((0, 64), 0, [16] * num_ranks)
     kept: dict[int, int] = {}
@@ -319,7 +321,7 @@ def test_what_cannot_be_multiplied_is_refused_at_once(two_ranks: RankPool) -> No
 
 
 def _disagree(other_operation: bool) -> str:
-    """The last rank brings another number of rows, or calls the other operation."""
+    """The last rank has another number of rows, or calls the other operation."""
     group = dist.new_group(timeout=timedelta(seconds=20))
     dist.barrier()
     deviates = dist.get_rank() == dist.get_world_size() - 1

@@ -1,4 +1,4 @@
-"""Factors that do not fit are refused before anything is communicated, by the names that the caller knows."""
+"""Factors that do not fit are refused before any communication, with the argument names that the caller knows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch_axon import (
 
 pytestmark = on_cpu_and_gpu
 
-# What is gathered or scattered, and how deep the weights of a gather must be, of two ranks.
+# The tensor to gather or scatter, and the weights' required depth for a gather, for two ranks.
 _DEPTHS = {0: 6, 1: 12}
 
 
@@ -74,7 +74,7 @@ def _scaled_refusals() -> dict[str, Callable[[], object]]:
 
 
 def _refuse_on_one_rank() -> None:
-    """The other one has not begun anything that would miss it."""
+    """The other rank has not begun anything that would miss it."""
     calls = [_gathering_refusals, _scattering_refusals]
     for refusals in (*(make(dim) for make in calls for dim in (0, 1)), _scaled_refusals()):
         for message, call in refusals.items():
@@ -89,7 +89,7 @@ def test_factors_that_do_not_fit_are_refused_by_name(two_ranks: RankPool) -> Non
 
 
 def _cast() -> None:
-    """Biases as factors are, whichever dimension is gathered or scattered."""
+    """Biases fit like factors, whichever dimension is gathered or scattered."""
     rank, device = dist.get_rank(), torch.get_default_device().type
     for dim, depth in _DEPTHS.items():
         with case(dim=dim), torch.autocast(device, torch.bfloat16):

@@ -1,4 +1,4 @@
-"""The fused products under torch.compile, autocast and activation checkpointing; what torch asks of operators."""
+"""The fused products under torch.compile, autocast and activation checkpointing; torch's checks of operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = on_cpu_and_gpu
 
 
 def _layer(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """The feed-forward part of a Llama, its sequence spread over the ranks: [batch, sequence, features]."""
+    """The feed-forward part of a Llama, its sequence split over the ranks: [batch, sequence, features]."""
     _, (gated, raised) = all_gather_matmul(x, [gate, up], gather_dim=1, return_gathered=False)
     return matmul_reduce_scatter(torch.nn.functional.silu(gated) * raised, down, scatter_dim=1)
 
@@ -34,7 +34,7 @@ def _inputs(dtype: torch.dtype = torch.float32) -> list[Tensor]:
 
 
 def _run(layer: Callable[..., Tensor], dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """The output and all gradients."""
+    """Returns the output and all gradients."""
     inputs = _inputs(dtype)
     output = layer(*inputs)
     output.square().sum().backward()
@@ -65,7 +65,7 @@ def test_a_layer_is_compiled_as_one_graph(backend: str, two_ranks: RankPool) -> 
 
 
 def _compile_for_any_length() -> None:
-    """One graph for every length of the sequence."""
+    """One graph serves every length of the sequence."""
     compilations = 0
 
     def count(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
@@ -86,7 +86,7 @@ def test_a_graph_serves_every_length(two_ranks: RankPool) -> None:
 
 
 def _find_by_name() -> None:
-    """Reached through the package, as users do, in a graph that is the first to ask."""
+    """Calls through the package, as users do, in a graph that is the first to use it."""
     vars(torch_axon).pop("all_gather_matmul", None)
     weight = factor((8, 6), 0, 1).float()
 
@@ -103,7 +103,7 @@ def test_the_packages_functions_are_found_while_compiling(two_ranks: RankPool) -
 
 
 def _autocast(compiled: bool) -> None:
-    """Products in bfloat16, gradients in the inputs' own type: as torch.matmul does it."""
+    """Products are in bfloat16, gradients in the inputs' own type, as torch.matmul does it."""
     layer = torch.compile(_layer, backend="aot_eager", fullgraph=True) if compiled else _layer
     device = torch.get_default_device().type
     expected = _run(_layer, torch.bfloat16)
@@ -133,7 +133,7 @@ def test_layers_are_recomputed(two_ranks: RankPool) -> None:
 
 
 def _check_operators() -> None:
-    """torch's own examination: schema, fake kernel, autograd, tracing."""
+    """Runs torch's own checks: schema, fake kernel, autograd, tracing."""
     torch_axon.all_gather_matmul  # noqa: B018 - loads the operators
     name = dist.distributed_c10d._get_default_group().group_name
     x, weight, bias = (factor(shape, dist.get_rank()).float() for shape in ((4, 6), (6, 5), (5,)))
@@ -150,7 +150,7 @@ def test_torch_finds_no_fault_with_the_operators(two_ranks: RankPool) -> None:
 
 
 class _Watch(TorchDispatchMode):
-    """Which operators the dispatcher comes to."""
+    """Records the operators that reach the dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,5 +190,5 @@ def _whoever_watches_sees_the_operators() -> None:
 
 
 def test_whoever_watches_sees_the_operators(two_ranks: RankPool) -> None:
-    """Calls that nobody watches do without torch's dispatcher."""
+    """Calls that no mode observes bypass torch's dispatcher."""
     two_ranks.run(_whoever_watches_sees_the_operators)

@@ -1,4 +1,4 @@
-"""Fused products of float8 factors: what torch._scaled_mm makes of what was gathered, or summed of what it makes."""
+"""Fused products of float8 factors: torch._scaled_mm of the gathered input, or the sum of its results."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 def _weight(rank: int, width: int, seed: int = 1) -> Tensor:
-    """As a Linear holds it, and float8 products want it: transposed."""
+    """Returns a weight transposed, as a Linear holds it and float8 products require it."""
     return factor((width, DEPTH), rank, seed).to(torch.float8_e4m3fn).t()
 
 
 def _scale(rows: int, rank: int, row_wise: bool) -> Tensor:
-    """Powers of two, hence exact: of each row, or of all."""
+    """Returns powers of two, which are exact: one for each row, or one for all."""
     if not row_wise:
         return torch.tensor(0.5)
     return 2.0 ** (torch.arange(rows, dtype=torch.float32) % 3 + rank)[:, None]
@@ -102,7 +102,7 @@ def test_products_are_reduced_and_scattered(row_wise: bool, two_ranks: RankPool)
 
 
 def _three_dimensions() -> None:
-    """Along the sequence, compiled."""
+    """Gathers along the sequence, compiled."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     x, scale = factor((2, 16, DEPTH), rank).to(torch.float8_e4m3fn), torch.tensor(2.0)
     weight, back = _weight(rank, 32), factor((DEPTH, 32), rank).to(torch.float8_e4m3fn).t()
@@ -178,7 +178,7 @@ def test_the_dimension_that_is_multiplied_is_refused(two_ranks: RankPool) -> Non
 
 
 def _check_operators() -> None:
-    """Fake kernel and tracing; what else torch examines compares inputs, which it cannot in float8."""
+    """Checks fake kernel and tracing; torch's other checks compare inputs, which float8 does not support."""
     examine = partial(torch.library.opcheck, test_utils=("test_faketensor", "test_aot_dispatch_dynamic"))
     rank, name = dist.get_rank(), dist.distributed_c10d._get_default_group().group_name
     x, scale = factor((16, DEPTH), rank).to(TYPES[0]), _scale(16, rank, False)

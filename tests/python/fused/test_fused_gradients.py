@@ -26,7 +26,7 @@ def _own(leaves: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _loss(results: Sequence[Tensor], rank: int) -> Tensor:
-    """Real, of both parts of each result."""
+    """Returns a real loss that depends on both parts of each result."""
     return torch.stack([(result * _complex(result.shape, rank, 50).detach()).real.sum() for result in results]).sum()
 
 

@@ -1,4 +1,4 @@
-"""A Llama's block in tensor and sequence parallel, its communication hidden, computes what one process's does."""
+"""A Llama's block in tensor and sequence parallel, its communication hidden, matches one process's block."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _close(actual: Tensor, expected: Tensor) -> None:
 
 
 def _compare(run: Callable[[nn.Module, Tensor], Tensor], plan: dict[str, ParallelStyle]) -> None:
-    """Output, gradients and, after a step of the optimizer, parameters."""
+    """Compares output, gradients and, after a step of the optimizer, parameters."""
     alone, block, mesh = _block(), _block(), _mesh()
     parallelize_module(block, mesh, plan)
     x = _input(_length())
@@ -101,7 +101,7 @@ def test_a_block_is_compiled_as_one_graph(two_ranks: RankPool) -> None:
 
 
 class _Count(TorchDispatchMode):
-    """How often each of our operators is called."""
+    """Counts the calls of each of our operators."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def test_layers_of_any_length_and_dimension(ranks: RankPool) -> None:
 
 
 def _interrupted() -> None:
-    """Products that nobody took are not given out for another pass, even of the same tensor."""
+    """Unused products are not returned in another pass, even for the same tensor."""
     block, mesh = _block(), _mesh()
     parallelize_module(block, mesh, fused_plan())
     x = shard(_input(_length()), mesh)
@@ -180,7 +180,7 @@ def test_products_of_an_interrupted_pass_are_dropped(two_ranks: RankPool) -> Non
 
 
 def _changed() -> None:
-    """Another version of the same tensor, or the same with gradients after without, is another input."""
+    """Another version of the same tensor, or a change of grad mode, makes another input."""
     block, mesh = _block(), _mesh()
     parallelize_module(block, mesh, fused_plan())
     attention, x = block.attention, shard(_input(_length()), mesh)
@@ -205,7 +205,7 @@ def test_products_are_of_what_the_input_is_now(two_ranks: RankPool) -> None:
 
 
 def _failing() -> None:
-    """A pass that fails between the Linears keeps nothing alive, and a model in the midst of one can be copied."""
+    """A pass that fails between the Linears keeps nothing alive, and a model can be copied during a pass."""
     block, mesh = _block(), _mesh()
     parallelize_module(block, mesh, fused_plan())
     attention, inputs = block.attention, []
@@ -236,7 +236,7 @@ def test_a_failed_pass_leaves_nothing_behind(two_ranks: RankPool) -> None:
 
 
 def _fully_sharded() -> None:
-    """Two ranks share each product, two the batch and all parameters."""
+    """Two ranks share each product, and two share the batch and all parameters."""
     mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("dp", "tp"))
     alone, block = _block(), _block()
     parallelize_module(block, mesh["tp"], fused_plan())

@@ -1,4 +1,4 @@
-"""What goes wrong on a GPU: the stream goes on, the next call says what it was, and the process works on."""
+"""Failures on a GPU: the stream goes on, the next call reports the failure, and the process still works."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_stream_goes_on_when_a_peer_is_killed(size: int, asynchronous: bool, f
 
 
 def _time_out(kind: str) -> tuple[str, float]:
-    """Rank 1 comes too late. Rank 0's stream goes on at the timeout."""
+    """Rank 1 is too late. Rank 0's stream goes on at the timeout."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     data = torch.ones(100_000)
     dist.all_reduce(data, group=group)
@@ -101,7 +101,8 @@ def test_a_stream_goes_on_at_the_timeout(kind: str, two_ranks: RankPool) -> None
 
 
 def _meet_in_different_memory(receiver: int, tag: int) -> str:
-    """Rank 0's tensor is in the host's memory, rank 1's in its GPU's. What the receiver is told; "" where they meet."""
+    """Rank 0's tensor is in the host's memory, rank 1's in its GPU's. Returns the receiver's error, or "" if they
+    match."""
     rank = dist.get_rank()
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     dist.all_reduce(torch.ones(3), group=group)
@@ -136,7 +137,7 @@ def test_cpu_and_cuda_tensors_meet_under_a_tag(receiver: int, two_ranks: RankPoo
 
 
 def _abort() -> tuple[str, float]:
-    """The stream waits for a peer that never comes; another thread calls abort()."""
+    """The stream waits for a peer that never arrives; another thread calls abort()."""
     group = dist.new_group()
     data = torch.ones(1 << 18)
     dist.all_reduce(data, group=group)
@@ -164,7 +165,7 @@ def test_abort_frees_the_stream(two_ranks: RankPool) -> None:
 
 
 def _disagree() -> str:
-    """On a busy stream: the calls return before anybody can know; the next one knows."""
+    """On a busy stream, the calls return before the error is known; the next call raises it."""
     group = dist.new_group(timeout=timedelta(seconds=20))
     sizes = (1000, 2000)
     dist.all_reduce(torch.ones(1000), group=group)
@@ -212,7 +213,7 @@ def test_a_message_that_does_not_fit_is_told_at_the_receiver(two_ranks: RankPool
 
 
 def _destroy_under_way() -> float:
-    """The stream still waits for a peer when its group goes: what is enqueued has until its timeout."""
+    """The stream still waits for a peer when its group is destroyed: enqueued work has until its timeout."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     data = torch.ones(1000)
     dist.all_reduce(data, group=group)

@@ -26,9 +26,9 @@ def num_replays() -> int:
 
 
 class Loop:
-    """An operation between kernels that make its input, another each time, and judge its output: all on the device.
+    """An operation between kernels that make its input, another each time, and check its output: all on the device.
 
-    Step s scales the exercise's data by s % 100 + 1, which its result scales with.
+    Step s scales the exercise's data by s % 100 + 1, which scales its result equally.
     """
 
     def __init__(self, name: str, num_bytes: int, asynchronous: bool = False) -> None:
@@ -49,7 +49,7 @@ class Loop:
         self._step += 1
 
     def capture(self) -> torch.cuda.CUDAGraph:
-        """After a step outside, in which connections are made."""
+        """Captures after an eager step, which connects the ranks."""
         self.step()
         meet()
         graph = torch.cuda.CUDAGraph()
@@ -80,7 +80,7 @@ def test_a_graph_is_replayed_with_changing_inputs(name: str, asynchronous: bool,
 
 
 def _take_turns() -> None:
-    """Two graphs, one of many calls, and eager calls of both loops: in an order that never repeats."""
+    """Runs two graphs, one of many calls, and eager calls of both loops, in an order that never repeats."""
     small, large = Loop("all_reduce", 4096), Loop("all_gather", 1 << 20)
     one, many = small.capture(), torch.cuda.CUDAGraph()
     large.step()
@@ -107,7 +107,7 @@ def test_graphs_and_eager_calls_take_turns_in_one_group(ranks: RankPool) -> None
 
 
 def _capture_again() -> None:
-    """Graphs come and go; what they leave behind does not disturb those that stay."""
+    """Graphs are created and destroyed; what remains of them does not disturb other graphs."""
     stays = Loop("all_reduce", 1 << 16)
     kept = stays.capture()
     for turn in range(10):
@@ -159,7 +159,7 @@ def test_a_graph_is_captured_beside_one_that_runs(ranks: RankPool) -> None:
 
 
 def _first_call_in_a_capture() -> str:
-    """If that cannot be captured, it says so, and the same call goes through afterwards."""
+    """If the call cannot be captured, it raises, and the same call works afterwards."""
     group = dist.new_group()
     data = torch.ones(10)
     graph = torch.cuda.CUDAGraph()

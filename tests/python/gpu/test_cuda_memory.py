@@ -1,4 +1,4 @@
-"""What groups and calls hold of a GPU: contexts, blocks, and nothing more from call to call."""
+"""GPU memory of groups and calls: contexts, slices, and no growth from call to call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARM_ROUNDS, ROUNDS = 30, 30
 
 
 def _memory_of_groups() -> float:
-    """KiB of this GPU that a further group takes."""
+    """Returns the KiB of this GPU that a further group takes."""
     data = torch.ones(10)
     dist.all_reduce(data)
     meet()
@@ -38,12 +38,12 @@ def _memory_of_groups() -> float:
 
 @on("cuda")
 def test_further_groups_take_little_of_a_gpu(two_ranks: RankPool) -> None:
-    two_ranks.run(_memory_of_groups)  # loads what is loaded once
+    two_ranks.run(_memory_of_groups)  # loads all that is loaded only once
     assert max(two_ranks.run(_memory_of_groups)) <= 1024
 
 
 def _gpus_with_a_context() -> list[int]:
-    """In this process, once the threads that look after its memory have had their turns."""
+    """Returns the GPUs on which this process has a context, after its IPC cache threads have run."""
     data = torch.ones(1 << 20)
     for work in [dist.all_reduce(data, async_op=True) for _ in range(10)]:
         work.is_completed()
@@ -66,7 +66,7 @@ def test_a_process_has_a_context_on_its_own_gpu_alone(fresh_ranks) -> None:
 
 
 def _holdings() -> tuple[int, ...]:
-    """Bytes free on this GPU, bytes that torch's allocator has; descriptors and threads of this process."""
+    """Returns bytes free on this GPU, bytes of torch's allocator, and descriptors and threads of this process."""
     meet()
     gc.collect()
     free = torch.cuda.mem_get_info()[0]
@@ -74,7 +74,7 @@ def _holdings() -> tuple[int, ...]:
 
 
 def _grow_in_rounds() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Before and after many calls of every kind, on tensors that stay."""
+    """Measures before and after many calls of every kind, on tensors that stay."""
     group = dist.group.WORLD
     assert group is not None
     calls = [exercise(name, num_bytes) for name in NAMES for num_bytes in (8, 100_000, 3 << 20, 24 << 20)]
@@ -88,7 +88,7 @@ def _grow_in_rounds() -> tuple[tuple[int, ...], tuple[int, ...]]:
                     finish(call.launch(group, asynchronous))
             all_gather_matmul(x, weight)
             matmul_reduce_scatter(whole, weight)
-            torch.cuda.synchronize()  # what torch's allocator takes for results grows with the host's lead
+            torch.cuda.synchronize()  # torch's allocator takes more for results the further the host runs ahead
 
     run(WARM_ROUNDS)  # the ranks map each other's tensors meanwhile
     before = _holdings()

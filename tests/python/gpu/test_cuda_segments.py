@@ -1,5 +1,7 @@
-"""Large collectives on any tensor of torch's allocators: done on the peers' tensors themselves where those are mapped,
-and right where they are not, or not yet, or not any more."""
+"""Large collectives on any tensor of torch's allocators: zero-copy where the peers' tensors are mapped.
+
+Results are correct where they are not mapped, not yet mapped, or no longer mapped.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ BY_LINES = ("ring",)
 
 
 def _done_directly(name: str, dtype: torch.dtype) -> None:
-    handed_on = name == "broadcast" and dist.get_world_size() > 2  # over lines up to 128 MiB
+    handed_on = name == "broadcast" and dist.get_world_size() > 2  # over LL128 up to 128 MiB
     check_direct(exercise(name, 4 * DIRECT_BYTES if handed_on else DIRECT_BYTES, dtype), num_turns=10)
 
 
@@ -42,7 +44,7 @@ def test_large_collectives_are_done_directly(name: str, dtype: torch.dtype, rank
 
 
 def _sizes_and_offsets(name: str) -> None:
-    """Every rank's buffers lie elsewhere in their memory."""
+    """Every rank's buffers have other offsets in their memory."""
     for dtype, shift in ((torch.uint8, 0), (torch.uint8, 1), (torch.bfloat16, 8), (torch.float32, 3), (torch.int64, 2)):
         for num_bytes in (8 * MIB, 24 * MIB + 5 * dtype.itemsize, 64 * MIB - dtype.itemsize):
             with case(dtype=dtype, shift=shift, bytes=num_bytes):
@@ -60,7 +62,7 @@ def test_large_views_of_any_size_and_offset(name: str, ranks: RankPool) -> None:
 
 
 def _aligned_views() -> None:
-    """Of one segment, whose offsets differ from rank to rank."""
+    """Uses views of one segment, whose offsets differ from rank to rank."""
     count, rank = DIRECT_BYTES // 8, dist.get_rank()
     whole = torch.zeros(3 * count, dtype=torch.int64)
     for offset in (2, 1000, count + 64 * rank, 2 * count):
@@ -76,14 +78,14 @@ def test_views_are_reached_where_they_are(ranks: RankPool) -> None:
 
 
 def _come_and_go(seed: int, num_rounds: int) -> None:
-    """The allocator gives everything back after each round, so addresses come again with other memory behind them."""
+    """The allocator frees everything after each round, so addresses recur with other memory."""
     draw, rank, num_ranks = random.Random(seed), dist.get_rank(), dist.get_world_size()
     kept: list[torch.Tensor] = []
     for step in range(num_rounds):
         count = draw.randrange(2 * MIB, 8 * MIB) // 2 * 2
         whose, filler = draw.randrange(num_ranks), draw.randrange(1, 24 * MIB)
         if whose == rank:
-            kept.append(torch.empty(filler, dtype=torch.uint8))  # other addresses than the others'
+            kept.append(torch.empty(filler, dtype=torch.uint8))  # other addresses than the other ranks
         data = torch.empty(count, dtype=torch.int64)
         gathered = torch.empty(count * num_ranks, dtype=torch.int64)
 
@@ -109,16 +111,16 @@ def _come_and_go(seed: int, num_rounds: int) -> None:
 @on("cuda")
 def test_memory_is_given_back_and_its_addresses_come_again(ranks: RankPool) -> None:
     seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # shown where it fails
+    print(f"seed {seed}")  # shown in a failure report
     # Ranks that share a GPU take turns on it, some milliseconds each.
     num_rounds = 150 if ranks.size <= torch.cuda.device_count() else 40
     ranks.run(_come_and_go, seed, num_rounds, timeout_s=180)
 
 
 def _free_after_rounds(num_rounds: int) -> int:
-    """Bytes of this GPU that nobody holds, once all that was used directly has been freed everywhere.
+    """Returns the free bytes of this GPU after all tensors used zero-copy have been freed on all ranks.
 
-    What peers have mapped they let go of in later calls, when nothing of theirs runs.
+    Later calls unmap the memory of peers, when no kernel of theirs runs.
     """
     small = torch.zeros(MIB, dtype=torch.int64)
     for _ in range(num_rounds):
@@ -147,7 +149,7 @@ HELD_BACK_S = 3
 
 
 def _one_host_is_held_back(known: bool) -> float:
-    """How long a host takes to enqueue a hundred operations while the last rank's does nothing."""
+    """Returns how long a host takes to enqueue a hundred operations while the last rank's host does nothing."""
     dist.all_reduce(torch.zeros(MIB, dtype=torch.int64))
     tensors = [torch.zeros(2 * MIB, dtype=torch.int64) for _ in range(100)]
     if known:
@@ -176,7 +178,7 @@ def _operations() -> None:
 
 
 def _with_expandable_segments(folder: str, size: int) -> None:
-    """Tensors of the allocator's other mode, which may span several pieces of memory."""
+    """Uses tensors of the allocator's other mode, which may span several allocations."""
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=size)
     _operations()
@@ -222,7 +224,7 @@ def test_tensors_of_a_pool_are_reached_too(ranks: RankPool) -> None:
 
 
 def _captured_first() -> None:
-    """Tensors that a graph is the first to use: mapped between its replays, which find them then by themselves."""
+    """A graph is the first to use the tensors: they are mapped between its replays, which then find them."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     dist.all_reduce(torch.ones(1))
     meet()
@@ -258,7 +260,7 @@ def test_a_graph_may_be_the_first_to_use_its_tensors(size: int, fresh_ranks) -> 
     fresh_ranks(size).run(_captured_first)
 
 
-# Of memory pools of the driver: what a peer cannot map.
+# Memory pools of the driver, which a peer cannot map.
 UNREACHABLE = ("env", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync")
 
 
@@ -266,7 +268,7 @@ UNREACHABLE = ("env", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync")
 @pytest.mark.parametrize("unreachable", [0, 1], ids=["first", "last"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_one_ranks_tensors_cannot_be_reached(device: str, size: int, unreachable: int, tmp_path: Path) -> None:
-    """It finds all its peers' tensors, they never find its own: all decide alike, and nothing waits."""
+    """One rank maps all its peers' tensors, and they cannot map its own: all decide alike, and none waits."""
     prefixes: list[Sequence[str]] = [()] * size
     prefixes[unreachable * (size - 1)] = UNREACHABLE
     for ended in run_ranks("uses_large_tensors", size, tmp_path / "store", timeout_s=180, prefixes=prefixes):

@@ -1,4 +1,4 @@
-"""Settings of the driver and of torch's allocator under which everything must be right all the same."""
+"""Settings of the driver and of torch's allocator under which all results must stay correct."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_stream_that_is_another_one_in_every_thread_is_refused(two_ranks: Rank
 
 
 def _with_expandable_segments(folder: str) -> None:
-    """Tensors of the allocator's other mode, its memory given back and taken again in between."""
+    """Uses tensors of the allocator's other mode, and frees and allocates its memory in between."""
     torch.cuda.memory._set_allocator_settings("expandable_segments:True")
     dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
     for size in (1, 1 << 10, 1 << 20, 30 << 20):
@@ -59,7 +59,7 @@ def test_tensors_in_expandable_segments(fresh_ranks, tmp_path: Path) -> None:
 
 
 def _bound_to_a_device(folder: str) -> None:
-    """device_id= names the GPU; the group is for CUDA tensors alone, so objects and barriers take that way too."""
+    """device_id= names the GPU; the group is for CUDA tensors alone, so objects and barriers use it too."""
     gpu = torch.get_default_device()
     dist.init_process_group(
         f"cuda:{BACKEND}",
@@ -89,7 +89,7 @@ def test_a_group_for_one_device_alone(fresh_ranks, tmp_path: Path) -> None:
 
 
 def _captured() -> str:
-    """What goes through the host cannot be captured; the group is unharmed."""
+    """Operations through the host cannot be captured; the group is unharmed."""
     data = torch.ones(10)
     dist.all_reduce(data)
     meet()

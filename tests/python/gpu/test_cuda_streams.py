@@ -1,4 +1,4 @@
-"""The order of streams: what an operation waits for, what waits for it, and what never waits: the host."""
+"""The order of streams: what an operation waits for, what waits for it, and that the host never waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broad
 
 
 def _between_kernels(name: str) -> None:
-    """Inputs come from a kernel that is still to run; outputs are read, and inputs overwritten, by ones right after."""
+    """Pending kernels write the inputs; outputs are read, and inputs overwritten, by kernels right after."""
     stream = torch.cuda.Stream()
     for num_bytes in SIZES:
         for asynchronous in (False, True):
@@ -75,7 +75,7 @@ def test_neither_a_call_nor_wait_blocks_the_host(ranks: RankPool) -> None:
 
 
 def _futures() -> None:
-    """What is chained runs behind the operation, and what waits for the chain behind that: on whatever stream."""
+    """Chained work runs after the operation, and work that waits for the chain runs after that, on any stream."""
     num_ranks = dist.get_world_size()
     stream = torch.cuda.Stream()
     for step in range(20):
@@ -97,7 +97,7 @@ def test_futures_chain_in_the_order_of_streams(ranks: RankPool) -> None:
 
 
 def _nobody_waits() -> None:
-    """Works are dropped at once, and their inputs' memory wanted for something else."""
+    """Works are dropped at once, and their inputs' memory is reused."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for size in (1000, 300_000):
         outputs = []
@@ -119,7 +119,7 @@ def test_tensors_live_until_nobodys_work_is_done(ranks: RankPool) -> None:
 
 
 def _three_streams() -> None:
-    """Made on one stream, reduced from another, read on a third, and given back while all of that is still to come."""
+    """Tensors are made on one stream, reduced from another, read on a third, and freed while all of that is pending."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     maker, caller, reader = (torch.cuda.Stream() for _ in range(3))
     sums = []
@@ -154,7 +154,7 @@ def _groups(count: int) -> Iterator[list[dist.ProcessGroup]]:
 
 
 def _groups_and_streams() -> None:
-    """A stream a group, and the groups change streams; small and large, waited for and not."""
+    """Each group has its stream, and the groups swap streams; sizes are small and large, calls sync and async."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     streams = [torch.cuda.Stream() for _ in range(3)]
     with _groups(3) as groups:
@@ -176,7 +176,7 @@ def test_groups_work_on_streams_of_their_own(ranks: RankPool) -> None:
 
 
 def _opposite_orders(num_bytes: int) -> None:
-    """Every other rank begins with the other group: kernels of both find room on all GPUs, or none would end."""
+    """Every other rank begins with the other group: kernels of both must fit on all GPUs, or none would end."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     streams = [torch.cuda.Stream() for _ in range(2)]
     with _groups(2) as groups:
@@ -204,7 +204,7 @@ def test_two_groups_run_in_opposite_orders(num_bytes: int, ranks: RankPool) -> N
 
 
 def _both_devices() -> None:
-    """CPU and CUDA tensors take turns in one group, and are in flight together."""
+    """CPU and CUDA tensors alternate in one group, and are in flight together."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     pending = []
     for step in range(60):
@@ -227,7 +227,7 @@ def test_one_group_serves_both_devices(ranks: RankPool) -> None:
 
 
 def _one_host_is_held_back(size: int) -> float:
-    """How long a host takes to enqueue a hundred operations while the last rank's sleeps."""
+    """Returns how long a host takes to enqueue a hundred operations while the last rank's host sleeps."""
     dist.all_reduce(torch.ones(size, dtype=torch.int64))
     return enqueue_beside_a_late_host([torch.zeros(size, dtype=torch.int64) for _ in range(100)], 3)
 

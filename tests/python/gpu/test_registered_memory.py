@@ -38,7 +38,7 @@ def test_without_a_gpu_there_is_none(two_ranks: RankPool) -> None:
 
 
 def _in_a_pool() -> None:
-    """Each call of many is done directly; then everything goes back to the GPU."""
+    """Each of many calls runs zero-copy; then all memory returns to the GPU."""
     dist.all_reduce(torch.ones(1))
     meet()
     pool = torch.cuda.MemPool(backend_of().mem_allocator)
@@ -55,7 +55,7 @@ def test_a_pool_of_registered_memory(ranks: RankPool) -> None:
 
 
 def _come_and_go() -> None:
-    """Pools are made and given up; the GPU gets their memory back."""
+    """Pools are created and destroyed; the GPU gets their memory back."""
     free = 0
     for turn in range(20):
         pool = torch.cuda.MemPool(backend_of().mem_allocator)
@@ -70,12 +70,12 @@ def _come_and_go() -> None:
         meet()
         if turn == 4:
             free = torch.cuda.mem_get_info()[0]
-    assert torch.cuda.mem_get_info()[0] > free - (600 << 20)  # a few may still be mapped by peers
+    assert torch.cuda.mem_get_info()[0] > free - (600 << 20)  # peers may still map a few
 
 
 @on("cuda")
 def test_pools_come_and_go(two_ranks: RankPool) -> None:
-    two_ranks.run(_come_and_go, timeout_s=200)  # ranks that share a GPU take seconds for what goes through the arena
+    two_ranks.run(_come_and_go, timeout_s=200)  # ranks that share a GPU take seconds for operations through the arena
 
 
 def _one_tensor() -> None:
@@ -110,7 +110,7 @@ def test_more_than_the_gpu_has(two_ranks: RankPool) -> None:
 
 
 def _ddp() -> None:
-    """With its buckets in registered memory: the mean of all ranks' gradients, as ever."""
+    """DDP's buckets are in registered memory: the result is still the mean of all ranks' gradients."""
     os.environ["DDP_DISABLE_COMM_MEM"] = "0"
     try:
         torch.manual_seed(3)

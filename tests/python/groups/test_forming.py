@@ -1,4 +1,4 @@
-"""Groups whose ranks come and go at different times."""
+"""Groups whose ranks arrive and leave at different times."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class _Delayed(dist.Store):
 
 
 def _own_rank() -> int:
-    """A pool without a group numbers its processes by name."""
+    """Returns this process's rank: a pool without a group numbers its processes by name."""
     return int(multiprocessing.current_process().name.split()[1])
 
 
 def _fail_before_the_other_has_joined(how: str, folder: str) -> tuple[str, float]:
-    """Rank 1 has published its card, so rank 0 forms the group, and fails before rank 1 has formed it."""
+    """Rank 1 has published its address, so rank 0 forms the group, and fails before rank 1 has formed it."""
     rank = _own_rank()
     store = _Delayed(dist.FileStore(f"{folder}/store", 2), 1.0 if rank == 1 else 0.0)
     dist.init_process_group("axon", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=30))
@@ -79,7 +79,7 @@ def test_a_failure_reaches_a_rank_that_joins_later(how: str, fresh_ranks, tmp_pa
 
 
 def _drop_while_a_thread_waits(folder: str) -> tuple[str, float]:
-    """A backend of its own, as libraries make them without a process group; nobody but a waiting thread is left."""
+    """Creates a backend without a process group, as libraries do, and keeps it only through a waiting thread."""
     from torch_axon import _registration
 
     options = dist.distributed_c10d._DistributedBackendOptions()

@@ -45,7 +45,7 @@ def test_overlapping_and_nested_groups(ranks: RankPool) -> None:
 
 
 def _group_ranks() -> None:
-    """In the group (3, 1), ranks are counted anew; broadcast and scatter name roots by global rank."""
+    """In the group (3, 1), ranks have new numbers; broadcast and scatter name roots by global rank."""
     members = [1, 3]
     group = dist.new_group(members)
     if dist.get_rank() not in members:
@@ -64,7 +64,7 @@ def _group_ranks() -> None:
         dist.send(data, 3, group=group)
     else:
         source = None if data.device.type == "cpu" else 1
-        assert dist.recv(data, source, group=group) == 1  # any source, told as a global rank
+        assert dist.recv(data, source, group=group) == 1  # any source, reported as a global rank
     dist.destroy_process_group(group)
 
 
@@ -99,7 +99,7 @@ def test_a_hundred_groups_open_no_connections_and_take_little_memory(ranks: Rank
 
 
 def _split() -> None:
-    """Halves by turns, of the world and of each other; a group's own options are not the parent's."""
+    """Splits into halves of the world, and halves of these; a group's own options are not the parent's."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     world = dist.group.WORLD
     assert backend_of(world).supports_splitting
@@ -145,7 +145,7 @@ def test_a_split_group_is_split(four_ranks: RankPool) -> None:
 
 
 def _merge(folder: str) -> None:
-    """Two groups that know nothing of each other, as two jobs have them, become one, again and again."""
+    """Two groups without knowledge of each other, as two jobs have them, become one, again and again."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     side = rank % 2
     sides = [dist.new_group(list(range(first, num_ranks, 2))) for first in (0, 1)]
@@ -174,7 +174,7 @@ def test_device_mesh_with_a_device_id(fresh_ranks, tmp_path: Path) -> None:
 
 
 def _mesh_with_a_device_id(folder: str) -> None:
-    """Takes split_group; new_group asks ranks that are not members to take part in nothing."""
+    """Uses split_group: new_group would require ranks that are not members to take part."""
     from torch.distributed.device_mesh import init_device_mesh
 
     rank = own_rank()
@@ -191,7 +191,7 @@ def _mesh_with_a_device_id(folder: str) -> None:
 
 
 def _barrier(asynchronous: bool) -> float:
-    """Rank 0 comes late; when the others leave the barrier, rank 0 has entered it."""
+    """Rank 0 is late; when the others leave the barrier, rank 0 has entered it."""
     dist.barrier()
     started = time.monotonic()
     if dist.get_rank() == 0:
@@ -253,7 +253,7 @@ def test_monitored_barrier_blames_nobody_for_what_broke_the_group_before(two_ran
 
 def _monitored_barrier_that_rank_0_comes_to_late() -> None:
     if dist.get_rank() == 0:
-        time.sleep(2.5)  # more than its timeout, and than what the others give it besides for its word
+        time.sleep(2.5)  # more than its timeout, and than the extra time in which the others expect its message
     dist.monitored_barrier(timeout=timedelta(milliseconds=100))
 
 
@@ -299,7 +299,7 @@ def test_object_collectives(ranks: RankPool) -> None:
 
 
 def _backends_by_device(backends: str, folder: str) -> None:
-    """Of each type of device the named one. Hooks hear of our calls; with torch 2.15 beside Gloo they are Gloo's."""
+    """Each device type uses its named backend. Hooks see our calls; with torch 2.15 beside Gloo they are Gloo's."""
     rank, ended = own_rank(), []
     dist.init_process_group(backends, init_method=f"file://{folder}/store", rank=rank, world_size=2)
     group = dist.group.WORLD

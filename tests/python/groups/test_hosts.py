@@ -1,4 +1,4 @@
-"""Two hosts, to which nothing but TCP leads from rank to rank."""
+"""Two hosts whose ranks reach each other through TCP only."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _exchange_everything(store: str, rank: int) -> dict[str, object]:
 
 
 def _enter_a_container() -> str:
-    """Of its own, as far as shared memory goes: another host to other ranks. Why that cannot be, if so."""
+    """Gives this process its own shared memory, so that it looks like another host. Returns the error, or ""."""
     clone_newipc = 0x08000000  # linux/sched.h
     libc = ctypes.CDLL(None, use_errno=True)
     return "" if libc.unshare(clone_newipc) == 0 else os.strerror(ctypes.get_errno())
@@ -114,7 +114,7 @@ def test_containers_of_a_host_are_hosts_of_their_own(tmp_path: Path, device: str
 
 
 def test_hosts_that_look_alike_are_told_apart(hosts: Hosts, tmp_path: Path) -> None:
-    """As machines that were cloned from one snapshot, whose boot ids and namespaces have the same numbers."""
+    """Emulates machines cloned from one snapshot, whose boot ids and namespaces have the same numbers."""
     numbers = tmp_path / "numbers"
     numbers.mkdir()
     for name in ("pid", "net", "ipc"):
@@ -154,7 +154,7 @@ def test_a_rank_without_a_way_to_it_is_named(hosts: Hosts, tmp_path: Path) -> No
 
 
 class _Farewell(dist.Store):
-    """A store that is left, by the end of the process, as soon as this rank's card stands in it."""
+    """A store that kills its process as soon as this rank's address is in it."""
 
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def _be_gone_once_announced(path: str) -> None:
 
 
 def _meet_the_gone(path: str) -> tuple[str, float, float]:
-    """What is raised; how long it, and leaving, takes."""
+    """Returns the error, and how long it and leaving take."""
     timeout = timedelta(seconds=TIMEOUT_S)
     started = time.monotonic()
 

@@ -1,4 +1,4 @@
-"""Groups come and go: again and again in a process, by every way to meet, with the options users give."""
+"""Groups are created and destroyed again and again in a process, by every init method, with users' options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _resources() -> tuple[int, int, int]:
 
 
 def _again_and_again(size: int, port: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """The store outlives the groups, as torchrun's does, and holds what they leave: all meet under the same names."""
+    """The store outlives the groups, as torchrun's does, and keeps their entries: all use the same names."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     early = _resources()
     for step in range(100):
@@ -123,7 +123,7 @@ def test_ranks_of_a_host_with_and_without_shared_memory(transports: str, fresh_r
 
 
 def _mixed_backends(folder: str) -> None:
-    """axon and Gloo in one process, on the same ranks."""
+    """axon and Gloo work in one process, on the same ranks."""
     method = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=method, rank=own_rank(), world_size=2)
     group = dist.new_group(backend=BACKEND)
@@ -181,7 +181,7 @@ def test_a_rank_that_never_joins_is_missed(fresh_ranks, tmp_path: Path) -> None:
 
 
 def _set_and_init(variables: dict[str, str]) -> tuple[str, str]:
-    """What the first group prints to stderr and raises, with these variables."""
+    """Returns what the first group prints to stderr and raises, with these variables."""
     os.environ.update(variables)
     kept = os.dup(2)
     with tempfile.TemporaryFile("w+") as errors:

@@ -1,7 +1,7 @@
-"""How ranks find each other in a store that holds what others have left: of dead ranks, of groups that are gone.
+"""Ranks find each other in a store that holds entries of dead ranks and of destroyed groups.
 
-Ranks are threads of one process here, each with a store of its own that may die: from then on no call of it has any
-effect, as if the rank had been killed.
+Ranks are threads of one process here, each with a store of its own that may die: from then on its calls have no effect,
+as if the rank had been killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.pool import BACKEND
 pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="axon's way to join")
 
 _TIMEOUT_S = 40.0
-# Longer than rank 0 takes the ranks that have come for living ones (kShortRound).
+# Longer than rank 0 takes the ranks that have arrived for living ones (kShortRound).
 _LONG_ROUND_S = 3.5
 
 
@@ -52,7 +52,7 @@ class _Mortal(dist.Store):
     def get(self, key: str) -> bytes:
         self._live()
         deadline = time.monotonic() + self.timeout.total_seconds()
-        while not self.store.check([key]):  # rather than within the store, where nobody can be killed
+        while not self.store.check([key]):  # not within the store, where a rank cannot be killed
             if self.dead.wait(0.001):
                 raise _KilledError
             if time.monotonic() > deadline:
@@ -120,7 +120,7 @@ def _await_address(store: dist.Store, rank: _Rank, round_number: int = 1) -> Non
 
 
 def _check_group(ranks: Iterable[_Rank]) -> None:
-    """All of these have formed one group, and no others are in it. Ends the group."""
+    """Checks that exactly these ranks have formed one group. Ends the group."""
     ranks = list(ranks)
     for rank in ranks:
         rank.end()
@@ -150,7 +150,7 @@ def _restart_after_a_death_at_every_call() -> None:
 
 
 def _restart_again_and_again() -> None:
-    """Several attempts fail before one succeeds, in which ranks come in any order; then further groups are formed."""
+    """Several attempts fail before one succeeds, in which ranks arrive in any order; then further groups are formed."""
     store = dist.HashStore()
     for attempt in range(4):
         ranks = [_Rank(store, rank, 3) for rank in (attempt % 3, (attempt + 1) % 3)]
@@ -181,7 +181,7 @@ def _replace_rank_0_while_others_wait() -> None:
 
 
 def _complete_a_round_with_a_dead_rank() -> None:
-    """The last rank comes after another was killed, and before that one is replaced."""
+    """The last rank arrives after another was killed, and before that one is replaced."""
     store = dist.HashStore()
     dead, waits = _Rank(store, 1, 3), _Rank(store, 0, 3)
     _await_address(store, dead)
@@ -193,7 +193,7 @@ def _complete_a_round_with_a_dead_rank() -> None:
 
 
 def _die_ahead_of_the_others() -> None:
-    """A rank comes to the next group of the name before the others, and is killed."""
+    """A rank arrives at the next group of the name before the others, and is killed."""
     store = dist.HashStore()
     _check_group(_start(store, 2))
     ahead = _Rank(store, 1, 2)
@@ -233,7 +233,7 @@ def _count_calls() -> None:
         ranks += [_Rank(store, rank, 4) for rank in (1, 2, 3)]
         _check_group(ranks)
         assert [rank.store.num_made for rank in ranks[1:]] == [4, 4, 4]
-        assert ranks[0].store.num_made <= (8 if attempt == 0 else 12)  # six stand for one multi_get
+        assert ranks[0].store.num_made <= (8 if attempt == 0 else 12)  # six count for one multi_get
         sizes.append(store.num_keys())
     assert sizes == sizes[:1] * 20
 

@@ -1,4 +1,4 @@
-"""torch.distributed.shrink_group: those that are left of a group go on in a smaller one."""
+"""torch.distributed.shrink_group: the remaining ranks of a group go on in a smaller one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_survivors_shrink_the_default_group(fresh_ranks: Callable[..., RankPool]
 
 
 def _leave_one_out() -> None:
-    """Of a group of three, which stays as it is until torch has made the smaller one; nobody is dead."""
+    """Shrinks a group of three without dead ranks; it stays as it is until torch has made the smaller one."""
     members = [1, 2, 3]
     group = dist.new_group(members)
     if own_rank() in members:

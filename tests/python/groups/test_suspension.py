@@ -1,4 +1,4 @@
-"""suspend() and resume(): a group gives back what it holds of its GPU, and takes it again."""
+"""suspend() and resume(): a group frees its GPU memory, and allocates it again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_group_is_suspended_again_and_again(ranks: RankPool) -> None:
 
 
 def _memory() -> tuple[list[int], list[int]]:
-    """Bytes of this GPU that nobody holds: with the group, and while it is suspended."""
+    """Returns the free bytes of this GPU with the group, and while it is suspended."""
     working, suspended = [], []
     backend = _backend()
     for _ in range(4):
@@ -105,7 +105,7 @@ def test_statistics_tell_what_is_held(two_ranks: RankPool) -> None:
 
 
 def _twice() -> None:
-    """What is there already is not done again."""
+    """A repeated call has no further effect."""
     with _group() as group:
         _backend(group).resume()
         _check(group)
@@ -114,7 +114,7 @@ def _twice() -> None:
         for _ in range(2):
             _backend(group).resume()
         _check(group)
-        _backend(group).suspend()  # and destroyed like that
+        _backend(group).suspend()  # and destroyed while suspended
 
 
 @on_cpu_and_gpu
@@ -162,7 +162,7 @@ def test_calls_on_a_suspended_group_say_what_to_do(two_ranks: RankPool) -> None:
 
 
 def _under_way() -> None:
-    """What has been enqueued is done first."""
+    """Enqueued work completes first."""
     with _group() as group:
         tensors = [torch.full((1_000_000,), dist.get_rank() + step) for step in range(30)]
         works = [dist.all_reduce(data, group=group, async_op=True) for data in tensors]
@@ -183,7 +183,7 @@ def test_what_is_under_way_ends_first(ranks: RankPool) -> None:
 
 
 def _some_ranks_have_used_their_gpus() -> None:
-    """Ranks 0 and 1 alone; then, after it, all of them."""
+    """Ranks 0 and 1 call it alone; then all of them do."""
     with _group() as group:
         for _ in range(3):
             rank = dist.get_rank()
@@ -204,7 +204,7 @@ def test_ranks_that_had_nothing_to_give_back(three_ranks: RankPool) -> None:
 
 
 def _one_of_two() -> None:
-    """The other group works on: the arena stays."""
+    """The other group still works: the arena stays."""
     with _group() as kept, _group() as suspended:
         work = exercise("all_gather", 1 << 20)
         for group in (kept, suspended):
