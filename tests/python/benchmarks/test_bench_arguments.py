@@ -144,7 +144,7 @@ def test_beside_takes_the_size_of_the_product_and_measures_large_calls(monkeypat
 
 def test_a_gpu_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.device_count():
-        pytest.skip("there is one")
+        pytest.skip("needs a machine without a GPU")
     with pytest.raises(SystemExit):
         parse("--device", "cuda")
     assert "argument --device: no GPU here for 'cuda'" in capsys.readouterr().err

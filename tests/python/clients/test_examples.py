@@ -24,11 +24,11 @@ from support.processes import output_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
-Processes = Callable[..., RankPool]  # the device's processes, and how many
+Processes = Callable[..., RankPool]  # takes a device and the number of processes
 
 
 def _visible_to(device: str) -> dict[str, str]:
-    """Returns the variables that show an example its GPUs."""
+    """Returns the variables that hide the GPUs from an example on CPUs."""
     return {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
 
 
@@ -123,7 +123,7 @@ def _run(example: str, variables: dict[str, str], arguments: tuple[str, ...]) ->
 
 
 def _free_port() -> int:
-    """Returns a port outside the ephemeral range, so that no connection of another test takes it before rank 0 listens."""
+    """Returns a port outside the ephemeral range, which no connection of another test takes before rank 0 listens."""
     while True:
         with socket.socket() as listener, contextlib.suppress(OSError):
             listener.bind(("127.0.0.1", random.randrange(20_000, 32_000)))

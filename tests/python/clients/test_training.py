@@ -348,7 +348,7 @@ def test_distributed_checkpoints(two_ranks: RankPool, tmp_path: Path) -> None:
 
 
 def _join_in_detail(folder: str) -> int:
-    """Runs this rank. torch wraps groups, checks shapes and sequence numbers through Gloo, and then calls the backend."""
+    """torch wraps groups, checks shapes and sequence numbers through Gloo, and then calls the backend."""
     os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     dist.set_debug_level_from_env()
     dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)

@@ -1,4 +1,4 @@
-"""Ranks run far ahead of others: beyond a bound at the receiver, their messages wait at the sender, and no rank fails."""
+"""Ranks run far ahead of others: beyond a bound at the receiver, messages wait at the sender, and no rank fails."""
 
 from __future__ import annotations
 

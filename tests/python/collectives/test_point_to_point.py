@@ -121,7 +121,7 @@ def _any_source() -> None:
 
 def test_recv_from_any_source_says_who(ranks: RankPool) -> None:
     if ranks.device != "cpu":
-        pytest.skip("a receiver on a GPU names its peer: it cannot tell the host who it was")
+        pytest.skip("a receiver on a GPU must name its peer: it cannot tell the host which rank sent")
     ranks.run(_any_source)
 
 

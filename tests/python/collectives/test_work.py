@@ -161,7 +161,7 @@ def _start(what: str, data: torch.Tensor, last: int, group: dist.ProcessGroup) -
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_wait_that_gives_up_names_the_missing_and_a_later_one_succeeds(size: int, what: str, pools) -> None:
     if BACKEND != "axon":
-        pytest.skip("only axon says who is missing")
+        pytest.skip("only axon names the missing ranks")
     messages, seconds = pools.of(size).run(_wait_with_timeout, what)[0]
     for message in messages:
         assert "Timed out in wait(timeout)" in message

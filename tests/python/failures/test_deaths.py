@@ -52,7 +52,7 @@ def _die_while(how: str, store_of_survivors: str) -> tuple[str, float] | None:
     seconds = time.monotonic() - started
     started = time.monotonic()
     dist.destroy_process_group()
-    assert time.monotonic() - started < NOTICE_S, "destroy_process_group took long"
+    assert time.monotonic() - started < NOTICE_S, "destroy_process_group took too long"
     dist.init_process_group(
         BACKEND,
         init_method=f"file://{store_of_survivors}",

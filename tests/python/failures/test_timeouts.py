@@ -163,7 +163,7 @@ def test_timeouts_of_a_call_and_set_later_hold(way: str, two_ranks: RankPool) ->
 
 
 def _asynchronous() -> list[tuple[str, float]]:
-    """No thread waits when the time is up: the operation fails all the same, and so do the operations queued after it."""
+    """No thread waits when the time is up: the operation fails all the same, and so do operations queued after it."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
     if dist.get_rank() == 1:
         time.sleep(TIMEOUT_S + 2)

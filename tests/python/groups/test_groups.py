@@ -99,7 +99,7 @@ def test_a_hundred_groups_open_no_connections_and_take_little_memory(ranks: Rank
 
 
 def _split() -> None:
-    """Splits into halves of the world, and halves of these; a group's own options are not the parent's."""
+    """Splits alternate ranks off the world, and parts off each other; a group's own options are not the parent's."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     world = dist.group.WORLD
     assert backend_of(world).supports_splitting
@@ -174,7 +174,7 @@ def test_device_mesh_with_a_device_id(fresh_ranks, tmp_path: Path) -> None:
 
 
 def _mesh_with_a_device_id(folder: str) -> None:
-    """Uses split_group: new_group would require ranks that are not members to take part."""
+    """Forms groups through split_group; new_group requires nothing of ranks that are not members."""
     from torch.distributed.device_mesh import init_device_mesh
 
     rank = own_rank()

@@ -1,10 +1,10 @@
-// What NVTX hands its calls to where NVTX_INJECTION64_PATH names this library, as it does with Nsight Systems' own.
+// NVTX passes its calls to this library if NVTX_INJECTION64_PATH names it, as it does with Nsight Systems' own.
 #include <nvtx3/nvToolsExt.h>
 #include <mutex>
 #include <string>
 
 static std::mutex mutex;
-static std::string names;  // a line each
+static std::string names;  // one line per range
 
 static int push(const char* name) {
   const std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-"""The doctor: what it finds between ranks of this machine, and what it makes of machines that are less well."""
+"""The doctor: its findings between ranks of this machine, and its judgement of machines with problems."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _view(rank: int, **changes: Any) -> View:
 def _judge(
     facts: dict[str, Any] | None = None, view: dict[str, Any] | None = None, other_view: dict[str, Any] | None = None
 ) -> Report:
-    """Two ranks, both with these facts; each with its view."""
+    """Reports of two ranks with these facts, each with its view."""
     views = [_view(0, **(view or {})), _view(1, **(view or {}) | (other_view or {}))]
     probes = [Probe(rank, [each]) for rank, each in enumerate(views)]
     return judge(2, [_facts(rank, **(facts or {})) for rank in (0, 1)], probes)

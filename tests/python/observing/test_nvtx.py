@@ -1,4 +1,4 @@
-"""emit_nvtx names the group's calls, told by a library that NVTX loads as it would a profiler's."""
+"""emit_nvtx names the group's calls, as a library reports that NVTX loads like a profiler's."""
 
 from __future__ import annotations
 

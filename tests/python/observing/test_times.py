@@ -1,4 +1,4 @@
-"""How long calls take: torch's completion hooks, durations of works, and its time estimator."""
+"""Durations of calls: torch's completion hooks, durations of works, and its time estimator."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_hook_is_called_for_each_call_in_order_when_it_is_over(ranks: RankPool
 
 
 def _delayed_hook() -> None:
-    """The others come late: not before that is a call over."""
+    """The other ranks are late, and no call completes before they arrive."""
     group = dist.new_group()
     ended: list[float] = []
     group._register_on_completion_hook(lambda call: ended.append(time.monotonic()))
@@ -123,7 +123,7 @@ def test_a_hook_cannot_wait_for_its_own_group(ranks: RankPool) -> None:
 
 
 def _ends_with_hooks_pending() -> None:
-    """The group goes with DDP's reducer, which holds Python's lock then, and its hooks want that lock."""
+    """DDP's reducer destroys the group while it holds Python's lock, which the group's hooks need."""
     group = dist.new_group()
     told: list[int] = []
 
@@ -197,7 +197,7 @@ def _estimates() -> None:
     def all_reduce(count: int, async_op: bool = False) -> Any:
         return dist.all_reduce(torch.ones(count), group=group, async_op=async_op)
 
-    assert _estimated(lambda: all_reduce(1 << 10), group) < 0  # nothing is known of it
+    assert _estimated(lambda: all_reduce(1 << 10), group) < 0  # its duration is unknown
     durations = {}
     for count in (1 << 10, 1 << 20):
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""AXON_TRACE: a Chrome trace of every operation, a file a rank; and torch's flight recorder."""
+"""AXON_TRACE: a Chrome trace of every operation, one file per rank; and torch's flight recorder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _events(path: Path) -> list[dict]:
 
 @pytest.fixture
 def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[dict]]:
-    """Of the two ranks of a program."""
+    """Returns the traces of the two ranks of a program."""
     for rank in run_ranks("is_traced", 2, tmp_path / "store", str(tmp_path / "trace.json")):
         assert rank.code == 0, rank.errors
     return [_events(tmp_path / f"trace.rank{rank}.json") for rank in (0, 1)]

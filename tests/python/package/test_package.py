@@ -1,4 +1,4 @@
-"""What importing the package does and does not do, and the tool that prints its settings."""
+"""Tests what importing the package does and does not do, and the tool that prints its settings."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_make_default_names_the_devices_it_allows(monkeypatch: pytest.MonkeyPatc
 
 
 def test_import_takes_nothing_along_that_torch_has_not_loaded() -> None:
-    """So it takes milliseconds, which are told and not judged; the goal is 200."""
+    """Prints how many milliseconds this takes, without a limit; the goal is 200."""
     program = (
         "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'; import sys, time, torch, torch.distributed; "
         "before = set(sys.modules); started = time.perf_counter(); import torch_axon; "
@@ -71,7 +71,7 @@ def test_import_takes_nothing_along_that_torch_has_not_loaded() -> None:
 
 
 def _default_group(backend: str) -> str:
-    """Of a process that has not named its backend."""
+    """Returns the default group of a process that has not named its backend."""
     program = (
         "import torch, torch.distributed as dist, torch_axon; torch_axon.make_default(); "
         f"dist.init_process_group({backend}store=dist.HashStore(), rank=0, world_size=1); "

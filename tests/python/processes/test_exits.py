@@ -50,7 +50,7 @@ def test_a_process_ends_in_any_order(program: str, tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")
 def test_a_profiled_process_ends(tmp_path: Path) -> None:
-    """CUPTI tells torch's profiler of what becomes of the GPU's contexts: nothing may, once that is gone."""
+    """CUPTI tells torch's profiler about the GPU's contexts: no context may change after the profiler has gone."""
     for attempt in range(3):
         for ended in run_ranks("was_profiled", 2, tmp_path / f"store{attempt}"):
             assert ended.code == 0, ended.errors

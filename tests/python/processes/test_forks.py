@@ -1,4 +1,4 @@
-"""Processes that are forked: while a group lives, as a DataLoader's workers are, or after the last one."""
+"""Forked processes: while a group lives, as a DataLoader's workers are, or after the last one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children that outlive their parent, as a DataLoader's workers do: nobody takes them for the parent."""
+"""Children that outlive their parent, as a DataLoader's workers do: no peer mistakes them for the parent."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DEADLINE_S = 60.0
 
 
 class _Here:
-    """What a process of these tests keeps between its tasks."""
+    """The state of a process of these tests between its tasks."""
 
     runtime: Runtime
     server: Peer
 
 
 def _descriptors() -> tuple[list[int], list[int]]:
-    """This process's: those of TCP sockets, and others, by some of which the pool hears of its ranks' ends."""
+    """Returns this process's TCP sockets, and other descriptors, some of which tell the pool of its ranks' ends."""
     tcp, others = [], []
     for number in map(int, os.listdir("/proc/self/fd")):
         with suppress(OSError):
@@ -46,7 +46,7 @@ def _descriptors() -> tuple[list[int], list[int]]:
 
 
 def _leave_child_behind(note: str, how: str) -> None:
-    """Ends this process by force; a child lives on with all that it has inherited."""
+    """Kills this process; a child lives on with all that it has inherited."""
     if how == "forked":
         if (child := os.fork()) == 0:
             for number in _descriptors()[1]:
@@ -66,7 +66,7 @@ def _leave_child_behind(note: str, how: str) -> None:
 
 @contextmanager
 def _child_noted_in(note: Path) -> Iterator[None]:
-    """The child that a process is going to leave behind is alive until here."""
+    """Checks at the end that the child of a killed process is still alive."""
     try:
         yield
         os.kill(int(note.read_text()), 0)
@@ -117,7 +117,7 @@ def _connect(port: int) -> None:
 
 
 def _miss_the_server() -> None:
-    """A call that nobody answers keeps the connection in use."""
+    """A call without an answer keeps the connection in use."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         error = _Here.server.invoke("echo", 1, timeout=DEADLINE_S).exception(DEADLINE_S)

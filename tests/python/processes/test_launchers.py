@@ -1,4 +1,4 @@
-"""The launchers that people use: torchrun and torch.multiprocessing.spawn."""
+"""Common launchers: torchrun and torch.multiprocessing.spawn."""
 
 from __future__ import annotations
 

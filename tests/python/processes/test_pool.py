@@ -1,4 +1,4 @@
-"""The pool itself: results, tracebacks, hung ranks and deaths come back as they should."""
+"""Tests the pool itself: results, tracebacks, hung ranks and deaths."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def test_a_rank_that_dies_is_reported_unless_foretold(fresh_ranks) -> None:
 
 def _held_with_and_without(num_bytes: int) -> tuple[int, int, int]:
     torch.ones(1, dtype=torch.uint8)
-    dist.barrier()  # what is taken with the first of each has been
+    dist.barrier()  # what the first of each allocates once is in place
     before = held_kib()
     data = torch.ones(num_bytes, dtype=torch.uint8) if dist.get_rank() == 0 else None
     dist.barrier()

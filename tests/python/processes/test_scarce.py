@@ -1,4 +1,4 @@
-"""What the system withholds: groups and runtimes do without it, or say what it is, and nothing hangs or dies."""
+"""The system denies resources: groups and runtimes work without them, or name them, and no rank hangs or dies."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _log_to(path: str) -> None:
 
 
 def _exchange(store: str, size: int) -> list[str]:
-    """By which lanes messages have come from rank 0 to the last one; a mistake in them is raised."""
+    """Returns the lanes that carried messages from rank 0 to the last one; raises at a wrong message."""
     _init(store, size)
     for count in (1, 5000, 1 << 20):
         data = torch.full((count,), float(own_rank() + 1))
@@ -287,7 +287,7 @@ def _give_descriptors_back() -> None:
 
 
 def _refusals_of_a_crowd(address: bytes) -> list[str]:
-    """After as many connections as are accepted."""
+    """The process connects as often as connections are accepted."""
     said = []
     with Runtime("crowd") as runtime:
         peers = []

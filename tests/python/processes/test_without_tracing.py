@@ -1,4 +1,4 @@
-"""Ranks that may not read each other's memory: no CMA, the same results, and a doctor that says so."""
+"""Ranks that may not read each other's memory: no CMA, the same results, and the doctor reports it."""
 
 from __future__ import annotations
 

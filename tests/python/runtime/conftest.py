@@ -1,4 +1,4 @@
-"""What tests of runtimes share: a server in another process, a runtime, and the server as its peer."""
+"""Fixtures that runtime tests share: a server in another process, a runtime, and the server as its peer."""
 
 from __future__ import annotations
 

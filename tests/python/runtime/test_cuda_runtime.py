@@ -1,5 +1,7 @@
-"""CUDA tensors in calls between runtimes: they arrive on CUDA unless told otherwise, read from where they lie in the
-memory of the process that sends them, or through the host."""
+"""CUDA tensors in calls between runtimes: they arrive on CUDA unless the call says otherwise.
+
+The receiver reads them zero-copy from the sender's memory, or they go through the host.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ DEADLINE_S = 30
 
 
 def meet(peer: Peer) -> None:
-    """Until both ends lend: the first tensors go through the host, and say that further ones need not."""
+    """Waits until both ends use zero-copy gets: the first tensors go through the host and negotiate that."""
     deadline = time.monotonic() + DEADLINE_S
     while peer._connection.gpus_read_by_peer == 0:
         assert time.monotonic() < deadline, "the server has not said which GPUs it reads"
@@ -136,7 +138,7 @@ def test_memory_may_be_used_again_once_its_call_is_done(peer: Peer) -> None:
 def test_memory_may_be_used_again_though_the_receivers_stream_is_busy(peer: Peer) -> None:
     tensor = torch.ones(1_000_000, device="cuda")
     assert peer.invoke("keep", tensor).result() is None
-    assert peer.invoke("sums_of_kept").result() == [1e6]  # from here on tensors are lent, and streams warm
+    assert peer.invoke("sums_of_kept").result() == [1e6]  # from here on gets are zero-copy, and streams are warm
     for _ in range(3):
         peer.invoke("keep_busy").result()
         peer.invoke("keep", tensor.fill_(2)).result()
@@ -184,7 +186,7 @@ def test_what_is_being_captured_cannot_be_sent(peer: Peer) -> None:
 
 
 def test_what_is_lent_is_not_received_while_a_graph_is_captured(runtime: Runtime) -> None:
-    """That ends the call, and neither the capture nor the lending."""
+    """The error ends the call, but neither the capture nor the zero-copy gets."""
     with lending(runtime) as (_, peer):
         sent, stream = torch.arange(100_000, device="cuda"), torch.cuda.Stream()
         call = peer.invoke("echo", sent)
@@ -223,7 +225,7 @@ def test_tensors_may_arrive_on_another_gpu(peer: Peer) -> None:
 
 
 def _settled(memory: int) -> bool:
-    """Whether so much GPU memory is in use, soon: what is lent comes back a moment after its call."""
+    """Returns whether GPU memory in use soon falls to this; exposed memory is freed a moment after its call."""
     deadline = time.monotonic() + DEADLINE_S
     while torch.cuda.memory_allocated() > memory and time.monotonic() < deadline:
         gc.collect()
@@ -256,7 +258,7 @@ def test_memory_that_was_freed_and_allocated_anew(peer: Peer) -> None:
 
 @pytest.mark.parametrize("allocator", ["expandable_segments:True", "backend:cudaMallocAsync"])
 def test_servers_with_other_allocators(runtime: Runtime, allocator: str) -> None:
-    """The latter's memory cannot be mapped by others, and so goes through the host."""
+    """Other processes cannot map the latter's memory, which therefore goes through the host."""
     with lending(runtime, PYTORCH_ALLOC_CONF=allocator) as (_, peer):
         for size in (10_000, 3_000_000, 50_000_000):
             sent = torch.arange(size, dtype=torch.int32, device="cuda")
@@ -291,7 +293,7 @@ def test_a_server_that_dies_takes_only_its_own_calls_along(runtime: Runtime) -> 
 
 
 def test_a_caller_that_dies_holds_nobody_up(runtime: Runtime) -> None:
-    """Its calls wait in the server, with tensors that are gone."""
+    """Its calls wait in the server, with tensors whose process has died."""
     is_called, go_on = threading.Event(), threading.Event()
     with Runtime("server") as server:
 

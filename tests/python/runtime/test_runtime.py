@@ -1,4 +1,4 @@
-"""Calls between processes: what is sent arrives, what fails says so, and nothing hangs."""
+"""Calls between processes: values arrive, failures are reported, and no call hangs."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_told_functions_run(peer: Peer) -> None:
     while len(seen) < 2000:
         seen = peer.invoke("greeted").result()
     assert sorted(seen) == sorted(f"number {i}" for i in range(2000))
-    assert peer.tell("absent").result() is None  # nobody hears
+    assert peer.tell("absent").result() is None  # without a receiver
 
 
 def test_callbacks_and_torch_futures(peer: Peer) -> None:
@@ -396,7 +396,7 @@ def test_processes_end_whatever_is_under_way(program: str) -> None:
 
 
 def meets_and_calls() -> None:
-    """On each rank of a group."""
+    """Runs on each rank of a group."""
     with Runtime(f"rank {dist.get_rank()}") as runtime:
         runtime.register("rank")(dist.get_rank)
         peers = runtime.meet()
@@ -424,8 +424,8 @@ def test_what_cannot_be_placed_or_sent_is_told_and_nothing_stops() -> None:
                 wrong.result(60)
         with pytest.raises(TypeError):
             peer.send("tag", object())
-        peer.send("tag", "behind what could not be sent").result(60)
-        assert inbox.get(60) == "behind what could not be sent"
+        peer.send("tag", "after what could not be sent").result(60)
+        assert inbox.get(60) == "after what could not be sent"
         with pytest.raises(ValueError, match="timeout is nan"):
             peer.invoke("echo", 1, timeout=float("nan"))
         assert peer.invoke("echo", 1, timeout=float("inf")).result(60) == 1
@@ -479,7 +479,7 @@ def test_a_message_is_kept_though_who_waited_for_it_is_cancelled() -> None:
         async def give_up() -> None:
             waiting = asyncio.create_task(inbox.receive())
             await asyncio.sleep(0)
-            peer.send("tag", "kept").result(60)  # given to who waits, which the loop does not know yet
+            peer.send("tag", "kept").result(60)  # given to the waiter, which the loop has not yet been told
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting

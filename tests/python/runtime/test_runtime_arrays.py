@@ -1,4 +1,4 @@
-"""Arrays and buffers of other libraries: they arrive with their values, or the call names what they are."""
+"""Arrays and buffers of other libraries: they arrive with their values, or the call names their type."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_an_export_ends_with_its_message(peer: Peer) -> None:
 
 
 class _Exporter:
-    """A library's array that only speaks DLPack."""
+    """An array of a library that only supports DLPack."""
 
     def __init__(self, tensor: Any, error: Exception | None = None) -> None:
         self._tensor, self._error = tensor, error
@@ -190,7 +190,7 @@ def test_answers_are_refused_as_arguments_are(runtime: Runtime) -> None:
 
 
 def test_arrays_travel_inside_of_a_device_context(peer: Peer) -> None:
-    """As programs use it that make models without memory."""
+    """Uses tensors as programs do that make models without memory."""
     sent = np.arange(100_000)
     with torch.device("meta"):
         came = peer.invoke("echo", [sent, sent[::-1], bytearray(b"ab")]).result()

@@ -1,4 +1,4 @@
-"""Calls that are given up at the moment at which they are answered: they end either way, and the process goes on."""
+"""Calls are cancelled at the moment of their answer: they end either way, and the process goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUM_CALLS = 20_000
 
 
 def outcome(future: Future) -> str:
-    """Of a call that has ended."""
+    """Returns the outcome of a call that has ended."""
     assert future.done()
     error = future.exception()
     assert error is None or isinstance(error, CancelledError)
@@ -149,5 +149,5 @@ def test_readers_that_are_cancelled_while_their_peer_closes_leave_no_connection(
         asyncio.run(main(client, server.address))
         assert client.num_connections == 0
         probe = client.connect(server.address)
-        while server.num_connections > 1:  # until the server has heard of it
+        while server.num_connections > 1:  # until the server has received it
             assert probe.invoke("echo", 1).result() == 1

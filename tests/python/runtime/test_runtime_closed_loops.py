@@ -1,4 +1,4 @@
-"""Event loops that stop or are closed while calls, coroutines and messages wait for them."""
+"""Event loops stop or are closed while calls, coroutines and messages wait for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import uvloop
 
 from torch_axon.runtime import Peer, Runtime
 
-LIMIT_S = 60.0  # of calls that hear of a closed loop long before
+LIMIT_S = 60.0  # of calls that learn of a closed loop long before
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 on_both_loops = pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def register_on(loop: asyncio.AbstractEventLoop, runtime: Runtime, function: Cal
 
 
 def await_arrival(server: Runtime, peer: Peer) -> None:
-    """Of the calls made before."""
+    """Waits until all earlier calls have arrived."""
     server.register("behind")(lambda: None)
     peer.invoke("behind").result()
 
@@ -111,7 +111,7 @@ def test_coroutines_fail_when_their_loop_is_closed_beneath_them(server: Runtime,
 
 
 def test_callers_hear_when_a_servers_asyncio_run_ends(server: Runtime, peer: Peer) -> None:
-    """Some of their coroutines run, others have not begun, others come while the loop is being closed."""
+    """Some of their coroutines run, others have not begun, others arrive while the loop is being closed."""
     is_ready, is_over = threading.Event(), threading.Event()
 
     async def slow(value: int) -> None:
@@ -164,7 +164,7 @@ def test_a_message_that_its_receive_has_not_seen_is_for_the_next_one(
     loop = new_loop()
     task = loop.create_task(mailbox.receive())
     loop.run_until_complete(asyncio.sleep(0))
-    peer.send("news", 1).result()  # it has been given to that one, whose loop does not run any more
+    peer.send("news", 1).result()  # it has been given to that one, whose loop no longer runs
     peer.send("news", 2).result()
     loop.set_exception_handler(lambda *_: None)
     loop.close()

@@ -1,4 +1,4 @@
-"""What becomes of a peer that is closed, at both ends, and of whatever is open with it."""
+"""Closing a peer: its effects at both ends, and on all that is open with it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def await_condition(condition: Callable[[], bool]) -> None:
         if condition():
             return
         pause.wait(0.01)
-    raise AssertionError("it has not come true")
+    raise AssertionError("the condition did not become true in time")
 
 
 def test_a_peer_is_closed_where_its_block_is_left_and_another_one_takes_its_place() -> None:
@@ -121,7 +121,7 @@ def test_what_is_left_when_the_time_is_up_ends_and_is_cancelled_there() -> None:
         assert not peer.close(timeout=0.05)
         assert isinstance(call.exception(), RuntimeClosedError)
         assert cancelled.wait(DEADLINE_S)
-        assert not peer.close()  # it still has not been through
+        assert not peer.close()  # it still has not run
 
 
 def test_the_other_side_hears_who_has_closed() -> None:
@@ -133,7 +133,7 @@ def test_the_other_side_hears_who_has_closed() -> None:
 
         to_client = third.connect(client.address)
         call = to_client.invoke("never")
-        (connection,) = [  # of the client's with the third, which has met it
+        (connection,) = [  # the client's connection with the third, which has connected to it
             invocation.connection for _, invocation in await_running(client).values()
         ]
         connection.close(0.0)
@@ -192,7 +192,7 @@ def test_functions_and_callbacks_close_peers_without_waiting_for_themselves() ->
         server.register("leave")(lambda: [back[0].close(), "left"])
         client.register("call_back")(lambda: peer.invoke("leave").result(DEADLINE_S))
         back.append(server.connect(client.address))
-        # The server's function closes its way to the client amid a call of its own that goes there.
+        # The server's function closes its peer for the client during a call of its own to it.
         under_way = back[0].invoke("call_back")
         assert under_way.result(DEADLINE_S) == [False, "left"]
         with pytest.raises(RuntimeClosedError, match="peer 'client' was closed here"):
@@ -246,7 +246,7 @@ def test_what_is_open_with_a_peer_ends_with_it(drain: bool) -> None:
             peer.send("full", 4).result(DEADLINE_S)
         with pytest.raises(RuntimeClosedError, match=CLOSED):
             next(peer.iterate("numbers"))
-        with pytest.raises(TimeoutError):  # a mailbox is of no peer
+        with pytest.raises(TimeoutError):  # a mailbox belongs to no peer
             own.get(0.01)
         with client.connect(server.address) as another:
             assert another.invoke("echo", 1).result(DEADLINE_S) == 1
@@ -264,7 +264,7 @@ def test_messages_behind_one_that_has_failed_are_accepted_while_the_peer_closes(
             began.set()
             return goes_on.wait(DEADLINE_S)
 
-        calls = [peer.invoke("waits", timeout=DEADLINE_S) for _ in range(1024)]  # as many as may be at a peer
+        calls = [peer.invoke("waits", timeout=DEADLINE_S) for _ in range(1024)]  # the maximum per peer
         lost = peer.send("news", 0, timeout=0.2)
         behind = peer.send("news", 1, timeout=DEADLINE_S)
         assert began.wait(DEADLINE_S)

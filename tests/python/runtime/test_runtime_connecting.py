@@ -1,4 +1,4 @@
-"""How a runtime connects: to what, how long it tries, without blocking a loop, and what an address gives away."""
+"""How a runtime connects: to what, how long it tries, without blocking a loop, and what an address reveals."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def test_connecting_waits_for_a_server_that_is_about_to_come_up() -> None:
 
 
 def test_connecting_goes_on_from_a_place_where_nobody_answers() -> None:
-    """As in a network that is being set up: what is connected to first is not what is there later."""
+    """In a network that is being set up, another listener may replace the first one at an address."""
     with Runtime("client", secret=SECRET) as client, Runtime("server", secret=SECRET) as server:
         silent = socket.create_server(("127.0.0.1", 0))
         port = silent.getsockname()[1]
         met: list[Peer] = []
         waiting = threading.Thread(target=lambda: met.append(client.connect(f"127.0.0.1:{port}", wait=DEADLINE_S)))
         waiting.start()
-        kept, _ = silent.accept()  # it waits for an answer now, for less long than `timeout`
+        kept, _ = silent.accept()  # it waits for an answer now, for less than `timeout`
         silent.close()
         server.listen("127.0.0.1", port)
         waiting.join(DEADLINE_S)
@@ -142,7 +142,7 @@ def test_connecting_does_not_block_a_loop() -> None:
     async def main(client: Runtime, server: Runtime, port: int) -> None:
         connecting = asyncio.create_task(client.aconnect(f"127.0.0.1:{port}", wait=DEADLINE_S))
         for _ in range(10):
-            await asyncio.sleep(0)  # it goes around meanwhile
+            await asyncio.sleep(0)  # the loop runs meanwhile
         assert not connecting.done()
         server.listen("127.0.0.1", port)
         async with await connecting as peer:
@@ -205,7 +205,7 @@ def test_an_address_does_not_hold_the_secret() -> None:
         with other:
             other.listen()
             assert other.address[-32:] != server.address[-32:]
-            # what opens one listener opens no other one that has the same secret
+            # a message that opens one listener opens no other one with the same secret
             forged = server.address[:6] + other.address[6:8] + server.address[8:]
             with pytest.raises(WrongSecretError):
                 stranger.connect(forged)

@@ -1,4 +1,4 @@
-"""How runtimes end, and begin again: whoever waits hears of it, and bounds say which they are."""
+"""How runtimes end, and begin again: every waiter is told, and errors name the bounds that they enforce."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pair(**options: int) -> Iterator[tuple[Runtime, Runtime, Peer]]:
 
 
 def noted(future: Future, heard: list[object]) -> threading.Event:
-    """Set once a callback of the future has put into `heard` what it ended with."""
+    """An event, set after a callback of the future has put its outcome into `heard`."""
     told = threading.Event()
 
     def note(done: Future) -> None:
@@ -51,7 +51,7 @@ def test_callbacks_run_where_the_runtime_closes() -> None:
         client.close(drain=False)
         assert all(each.wait(DEADLINE_S) for each in told)
         assert {type(error) for error in heard} == {RuntimeClosedError}
-        assert noted(peer.invoke("echo", 1), heard).wait(DEADLINE_S)  # and of what is called later
+        assert noted(peer.invoke("echo", 1), heard).wait(DEADLINE_S)  # and of later calls
 
 
 def test_callbacks_run_although_the_runtimes_thread_does_not_come_back() -> None:
@@ -100,7 +100,7 @@ def test_whoever_waits_beside_a_loop_that_has_ended_hears_of_it() -> None:
         call = peer.invoke("wait")
         loop = asyncio.new_event_loop()
         task = loop.create_task(_wait_for(call))
-        loop.run_until_complete(asyncio.sleep(0.01))  # the loop is the first to wait, and runs no more
+        loop.run_until_complete(asyncio.sleep(0.01))  # the loop is the first to wait, and no longer runs
         heard: list[object] = []
         told = noted(call, heard)
         goes_on.set()
@@ -167,7 +167,7 @@ def test_a_call_that_nobody_waits_for_does_not_begin_but_what_was_told_does(kind
         else:
             asked.cancel()
         another.register("echo")(lambda: None)
-        another.connect(another.address).invoke("echo").result(DEADLINE_S)  # behind what has been sent before
+        another.connect(another.address).invoke("echo").result(DEADLINE_S)  # after all earlier messages
         goes_on.set()
         blocked.result(DEADLINE_S)
         assert told.wait(DEADLINE_S)
@@ -214,7 +214,7 @@ Step = Callable[[threading.Event, threading.Event], Coroutine[object, object, No
 
 
 def _ends_before_its_runtime(step: Step) -> bool:
-    """Whether a coroutine that is cancelled sets its second event; its runtime closes once it has set the first."""
+    """Returns whether a cancelled coroutine sets its second event; its runtime closes once it has set the first."""
     with pair() as (_, client, _), Runtime("closing") as closing:
         began, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -339,7 +339,7 @@ def test_the_bound_on_calls_that_wait_is_told() -> None:
 
 
 def test_values_beyond_the_bound_are_named_before_they_are_copied() -> None:
-    much = bytes((1 << 30) + 1)  # takes no memory as long as nobody writes to it
+    much = bytes((1 << 30) + 1)  # takes no memory until it is written to
     with pair() as (server, _, peer):
         server.register("much")(lambda: much)
         text = r"bytes of 1073741825 bytes cannot be sent in addition to \d+ bytes of other values; allowed: 1073741824"

@@ -1,4 +1,4 @@
-"""What a caller learns of a function that fails, whatever it fails with and wherever it runs."""
+"""Errors of a function reach its caller, whatever they are and wherever the function runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEADLINE_S = 60
 
 
 class FormatsError(Exception):
-    """Makes its message from an argument: rebuilt by its constructor it would say it twice."""
+    """Makes its message from an argument: a rebuild by its constructor would repeat it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no model {name}")
@@ -93,7 +93,7 @@ def raises(exception: BaseException) -> Callable[[], NoReturn]:
     return function
 
 
-# A function, the class that its caller catches, and what that says.
+# A function, the class that its caller catches, and its text.
 SAME_CLASS: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "arguments": (raises(ValueError("not", 7)), ValueError, "('not', 7)"),
     "no arguments": (raises(ValueError()), ValueError, ""),
@@ -206,7 +206,7 @@ def test_a_coroutines_own_cancellation_says_why(site: Site, where: str) -> None:
 
 
 def test_an_error_can_be_handed_on(site: Site) -> None:
-    """By pickle, as from a worker process, and by another runtime."""
+    """Sends the error by pickle, as from a worker process, and by another runtime."""
     for error in (site.error_of(raises(SystemExit(3)), "plain"), site.error_of(missing_file, "plain")):
         for handed_on in (
             pickle.loads(pickle.dumps(error)),
@@ -303,7 +303,7 @@ def test_an_executor_that_cannot_run_functions_is_refused() -> None:
 
 
 class Never(Executor):
-    """Runs nothing; what becomes of it is for the test to say."""
+    """An executor that runs nothing; the test decides what happens to each call."""
 
     def __init__(self) -> None:
         self.given: list[Future[Any]] = []

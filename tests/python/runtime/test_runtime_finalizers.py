@@ -1,4 +1,4 @@
-"""Finalizers that call, send and look into mailboxes while the garbage collector runs within a call or a lock."""
+"""Finalizers call, send and look into mailboxes while the garbage collector runs within a call or a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What functions learn of their calls, what kinds there are, and which arguments reach them."""
+"""Kinds of functions, what they can learn about their calls, and which arguments reach them."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ def test_what_is_told_and_fails_is_logged_at_the_receiver() -> None:
         "the runtime 'server' has no function 'absent'"
     )
     assert line in ended.stderr
-    assert 0 < ended.stderr.count("one-way call of") <= 11  # not as often as it is told
+    assert 0 < ended.stderr.count("has told") <= 11  # fewer than the calls
 
 
 def test_memory_is_chosen_by_the_plain_values_of_a_call(server: Runtime, client: Runtime, peer: Peer) -> None:
@@ -422,7 +422,7 @@ def test_memory_is_chosen_by_the_plain_values_of_a_call(server: Runtime, client:
     assert not cache["a"].any()
     args, kwargs = asked[0]  # type: ignore[misc]
     assert args[0] == "b"
-    assert args[1].shape == part.shape  # what stands for the tensor
+    assert args[1].shape == part.shape  # the tensor's placeholder
     assert kwargs == {"last": True}
 
 

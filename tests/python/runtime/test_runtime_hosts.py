@@ -1,4 +1,4 @@
-"""Runtimes of two hosts, between which nothing but TCP leads."""
+"""Runtimes of two hosts that are connected by TCP only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALL_TIMEOUT_S = 1.0
 
 
 class _Here:
-    """What a process of these tests keeps between its tasks."""
+    """The state of a process of these tests between its tasks."""
 
     runtime: Runtime
     server: Peer
@@ -103,7 +103,7 @@ def _come_and_go() -> None:
 
 
 def _be_left_alone() -> tuple[float, float, str]:
-    """How long calls took to fail that were under way, and that were made later; and how the first did."""
+    """Returns how long calls in flight and later calls took to fail, and the error of the first."""
     under_way = _Here.server.invoke("never", timeout=CALL_TIMEOUT_S)
     began = time.monotonic()
     error = under_way.exception(DEADLINE_S)
@@ -127,7 +127,7 @@ def test_peers_that_are_closed_leave_nothing_at_either_host(client: RankPool) ->
 
 
 def test_calls_end_by_their_deadline_where_the_link_is_cut(client: RankPool, hosts: Hosts) -> None:
-    """The last here: the link is not mended, since what was under way would come late."""
+    """This test must be the last here: it does not restore the link, since delayed messages would arrive late."""
     hosts.cut()
     [(first_s, later_s, error)] = client.run(_be_left_alone)
     assert first_s < CALL_TIMEOUT_S + 1, error

@@ -1,4 +1,4 @@
-"""Ctrl-C while the main thread waits for a runtime: it ends the waiting soon, and what was waited with can be used."""
+"""Ctrl-C while the main thread waits for a runtime: it ends the wait soon, and the waited object stays usable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from torch_axon.runtime import Peer, Runtime
 
-LIMIT_S = 60.0  # of whatever is interrupted
+LIMIT_S = 60.0  # of each interrupted wait
 SOON_S = LIMIT_S / 2
 
 
@@ -62,14 +62,14 @@ def is_within(thread: int, function: str) -> bool:
 
 
 def interrupted(wait: Callable[[], Any], function: str) -> None:
-    """Waits, which has to be interrupted once the main thread is in this function."""
+    """Runs the wait, and interrupts it once the main thread is in this function."""
     main = threading.get_ident()
     is_over = threading.Event()
 
     def interrupt() -> None:
         while not is_within(main, function) and not is_over.is_set():
             time.sleep(0.001)
-        time.sleep(0.05)  # now it waits; if it does not yet, there is nothing to see
+        time.sleep(0.05)  # it waits by now; otherwise the test shows nothing
         if not is_over.is_set():
             signal.pthread_kill(main, signal.SIGINT)
 
@@ -116,7 +116,7 @@ def test_connecting(client: Runtime, server: Runtime) -> None:
 
 
 def test_connecting_within_a_handler(client: Runtime, server: Runtime) -> None:
-    """Which another wait runs."""
+    """Interrupts a coroutine that another wait runs."""
     met: list[Peer] = []
 
     def handle(*_: object) -> None:
@@ -143,7 +143,7 @@ def test_closing_a_peer(client: Runtime, server: Runtime) -> None:
 
 @pytest.mark.parametrize("leave", ["close", "block"])
 def test_closing_a_runtime(server: Runtime, leave: str) -> None:
-    """It is closed then: what it had under way has ended, and so have its threads."""
+    """The interrupt closes it: its calls in flight have ended, and so have its threads."""
     closing = Runtime("closing", timeout=LIMIT_S)
     future = closing.connect(server.address).invoke("slow", timeout=2 * LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""How event loops hear of answers."""
+"""How event loops learn of answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_loop_of_two_runtimes_hears_of_both(server: Server, peer: Peer) -> Non
         return await peer.invoke("echo", number)
 
     async def main(sleeper: Peer) -> None:
-        for number in range(20):  # the first runtime's calls are looked for, those of the second never
+        for number in range(20):  # the first runtime polls for its calls, the second never does
             assert await peer.invoke("echo", number) == number
             assert await asyncio.wait_for(echo(sleeper, number), 20) == number
 

@@ -1,4 +1,4 @@
-"""Where payloads land is the receiver's choice, for answers, arguments, values and messages."""
+"""The receiver chooses where payloads are written, for answers, arguments, values and messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = [0, 10, 5_000, 300_000]  # nothing, in the header frame, by itself, fetc
 
 
 class Keeper:
-    """Hands out fresh tensors, and remembers which."""
+    """Provides new tensors, and remembers them."""
 
     def __init__(self) -> None:
         self.handed_out: list[torch.Tensor] = []
@@ -35,7 +35,7 @@ class Keeper:
 
 @contextmanager
 def pair() -> Iterator[tuple[Runtime, Peer]]:
-    """A server that echoes, and what a client calls it by."""
+    """A server that echoes, and a client's peer for it."""
     with Runtime("server") as server, Runtime("client") as client:
         server.register("echo")(lambda *values: list(values))
         yield server, client.connect(server.address)
@@ -53,7 +53,7 @@ def test_the_very_tensors_that_were_handed_out_come_as_the_answer(size: int) -> 
 
 
 class _DLPackAlone:
-    """Neither a tensor nor a buffer."""
+    """An object that is neither a tensor nor a buffer."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.__dlpack__ = tensor.__dlpack__
@@ -230,7 +230,7 @@ def test_a_pool_keeps_what_is_in_use_and_says_when_it_is_all() -> None:
         small = peer.invoke("echo", torch.arange(10), memory=pool).result(DEADLINE_S)
         assert pool.num_bytes <= 1 << 20
         del again, small
-        peer.invoke("echo", torch.arange(120_000), memory=pool).result(DEADLINE_S)  # in the place of smaller ones
+        peer.invoke("echo", torch.arange(120_000), memory=pool).result(DEADLINE_S)  # in place of smaller ones
         assert pool.num_bytes <= 1 << 20
     with pytest.raises(ValueError, match="max_bytes is 0; allowed: 1 or more"):
         Pool(0)

@@ -1,4 +1,4 @@
-"""What comes to a runtime from outside: strangers, wrong secrets, bytes heard before, crowds, more than was allowed."""
+"""External input to a runtime: strangers, wrong secrets, replayed bytes, many connections, oversized messages."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_what_was_heard_of_a_handshake_lets_nobody_in(server: Runtime) -> None:
 
 
 class Tap:
-    """Passes on what is said between one client and a server, and keeps the client's frames."""
+    """Relays the traffic between one client and a server, and keeps the client's frames."""
 
     def __init__(self, to_port: int) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))

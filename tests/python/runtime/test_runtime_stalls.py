@@ -1,4 +1,4 @@
-"""A server that is stopped, as by a debugger or a freezing container: calls that have been given up are not run."""
+"""A server is stopped, as by a debugger or a freezing container: it does not run calls that have been cancelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.processes import state_of
 from support.runtime_clients import Server
 from torch_axon.runtime import Runtime
 
-NUM_CALLS = 1200  # more than a connection has at its peer
+NUM_CALLS = 1200  # more than a connection's call slots at its peer
 SIZES = (10, 1000, 10_000, 50_000)
 
 

@@ -1,4 +1,4 @@
-"""Generators, mailboxes and publishing: streams of messages that are held back by who takes them."""
+"""Generators, mailboxes and publishing: streams of messages whose receivers hold back their senders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_generators_are_held_back_and_closed(peer: Peer) -> None:
         assert peer.invoke("made").result()[0] - made <= 4
     while peer.invoke("made").result()[1] == closed:
         pass
-    assert len(list(values)) <= 4  # what had come by then
+    assert len(list(values)) <= 4  # values that had arrived by then
 
 
 def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
@@ -75,7 +75,7 @@ def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
         peer.send("absent", 1).result()
 
 
-@pytest.mark.parametrize("size", [50_000, 1 << 20])  # that travel with their message, and that are fetched
+@pytest.mark.parametrize("size", [50_000, 1 << 20])  # one is sent with its message, one is fetched
 def test_messages_beyond_a_mailboxs_capacity_wait_at_their_senders(server: Server, size: int) -> None:
     num_messages = 300
     with Runtime("first") as first, Runtime("second") as second:
@@ -83,7 +83,7 @@ def test_messages_beyond_a_mailboxs_capacity_wait_at_their_senders(server: Serve
         before = peers[0].invoke("held").result()[3]
         message = torch.ones(size, dtype=torch.uint8)
         sent = [peer.send("news", message) for _ in range(num_messages) for peer in peers]
-        assert peers[0].invoke("echo", 1).result() == 1  # which does not wait behind them
+        assert peers[0].invoke("echo", 1).result() == 1  # which does not wait for them
         while peers[0].invoke("probe").result() < 6:
             pass
         for number in range(2 * num_messages):
@@ -95,7 +95,7 @@ def test_messages_beyond_a_mailboxs_capacity_wait_at_their_senders(server: Serve
 
 
 def test_messages_that_never_left_hold_nobody_up(peer: Peer) -> None:
-    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all places are taken
+    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all call slots are taken
     lost = peer.send("news", "late", timeout=0.05)
     with pytest.raises(TimeoutError):
         lost.result()
@@ -115,8 +115,8 @@ def test_publishing_reaches_all_peers(server: Server, runtime: Runtime, peer: Pe
 
 
 def test_messages_behind_one_that_fails_on_its_way_are_delivered(runtime: Runtime, peer: Peer) -> None:
-    """The one that fails holds up what has left already."""
-    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all places are taken
+    """The failing message holds up later ones that have been sent."""
+    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all call slots are taken
     lost = peer.send("news", "late", timeout=0.05)
     behind = [peer.send("news", number) for number in range(3)]  # which do not know yet that it fails
     with pytest.raises(TimeoutError):
@@ -132,7 +132,7 @@ def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
     messages = [Given() for _ in range(6)]
     for number, num_unsettled in ((1, 1), (3, 3)):
         mailbox.arrive(messages[number], (number, num_unsettled, 0, number), {})
-    mailbox.settle(messages[0].connection, 1)  # 0 will not come
+    mailbox.settle(messages[0].connection, 1)  # 0 will not arrive
     mailbox.arrive(messages[0], (0, 0, 0, 0), {})
     assert messages[0].failures == ["the message arrived after its sender's timeout"]
     mailbox.arrive(messages[5], (5, 0, 0, 5), {})
@@ -141,7 +141,7 @@ def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
 
 
 class Given:
-    """An invocation of one sender's that notes how it ends."""
+    """An invocation of one sender's that records how it ends."""
 
     connection: Any = "a connection"
 
@@ -158,7 +158,7 @@ class Given:
 
 @contextmanager
 def numbers_of(kind: str = "plain") -> Iterator[tuple[Peer, threading.Event, Runtime]]:
-    """A peer with a generator "numbers" that counts on without end, and what is set when it is closed."""
+    """A peer with a generator "numbers" that counts without end, and an event that is set when it is closed."""
     closed = threading.Event()
     with Runtime("server") as server, Runtime("client") as client:
 
@@ -187,7 +187,7 @@ def test_closing_before_the_first_value_leaves_nothing_open(kind: str) -> None:
         for _ in range(1100):  # more than may be open
             values = peer.iterate("numbers", torch.empty(20_000))
             openings.append(values._opening)
-            values.close()  # whose word may come before the opening, which is larger
+            values.close()  # the close message may arrive before the opening, which is larger
         assert all(opening.exception(60) is None for opening in openings)
         assert next(peer.iterate("numbers")) == 0
 
@@ -205,14 +205,14 @@ def test_generators_belong_to_who_has_opened_them() -> None:
     with numbers_of() as (peer, closed, _), Runtime("other") as other:
         values = peer.iterate("numbers", ahead=1)
         assert next(values) == 0
-        stranger = other.connect(peer._runtime.address)  # of the client: has no generators
+        stranger = other.connect(peer._runtime.address)  # to the client, which has no generators
         with pytest.raises(LookupError):
             stranger.invoke("axon.next", 0).result(60)
         second = peer._runtime.connect(_address_of(peer))
         with pytest.raises(LookupError, match="no generator 0 is open"):
             second.invoke("axon.next", 0).result(60)
         second.tell("axon.stop", 0).result(60)
-        assert second.invoke("axon.settled", "", 0).result(60) is None  # behind it
+        assert second.invoke("axon.settled", "", 0).result(60) is None  # arrives after it
         assert next(values) == 1
         assert not closed.is_set()
 
@@ -287,13 +287,13 @@ def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_is_told_la
         server.register("wait", executor=ThreadPoolExecutor(1))(lambda: goes_on.wait(60))
         inbox = server.mailbox("news")
         peer = client.connect(server.address, timeout=60)
-        calls = [peer.invoke("wait", timeout=60) for _ in range(1024)]  # all places are taken
+        calls = [peer.invoke("wait", timeout=60) for _ in range(1024)]  # all call slots are taken
         lost = peer.send("news", "late")
         behind = peer.send("news", 0, timeout=60)
         with pytest.raises(TimeoutError):
             lost.result(60)
         with pytest.raises(TimeoutError):
-            peer.invoke("wait").result(60)  # the word of it, which began before, waits longer than that
+            peer.invoke("wait").result(60)  # its control message, which began before, waits longer than that
         goes_on.set()
         assert all(call.result(60) for call in calls)
         behind.result(10)

@@ -1,4 +1,4 @@
-"""Tensors that have no elements of their own in a row: nothing of them is sent, and the call says what they are."""
+"""Tensors whose elements are not contiguous in memory of their own: the call names their form and sends nothing."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_memory_without_elements_is_refused(peer: Peer) -> None:
 
 
 def test_a_parameter_may_be_given_other_memory_while_its_former_one_is_sent(runtime: Runtime) -> None:
-    """As Module.to() and optimizers do it; what was given away must stay until the answer is there."""
+    """Swaps tensors as Module.to() and optimizers do; the exposed memory must stay until the answer arrives."""
     parameter = torch.nn.Parameter(torch.full((4 << 20,), 7.0))
     with Runtime("server") as server:
         server.register("total")(lambda tensor: tensor.double().sum().item())

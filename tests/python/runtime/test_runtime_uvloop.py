@@ -1,4 +1,4 @@
-"""Calls on uvloop's event loop, which is not asyncio's: awaited, served, streamed, given up."""
+"""Calls on uvloop's event loop in place of asyncio's: awaited, served, streamed, cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plain values: they come back as documented, or are refused at their sender, in words, before the function runs."""
+"""Plain values: they return as documented, or their sender refuses them with a reason before the function runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _nested(depth: int) -> list[Any]:
 
 
 def _same(left: object, right: object) -> bool:
-    """Of the same types, all the way down."""
+    """Returns whether two values are equal and of equal types at every level."""
     if type(left) is not type(right):
         return False
     if isinstance(left, list) and isinstance(right, list):
@@ -162,7 +162,7 @@ def answering(runtime: Runtime) -> Any:
 
 
 class _ByIdentity(str):
-    """Keys that are equal once they have been sent, and were not before."""
+    """Keys that differ before they are sent, and are equal afterwards."""
 
     __slots__ = ()
 

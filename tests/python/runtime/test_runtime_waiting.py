@@ -1,4 +1,4 @@
-"""What waiting costs: the time of a process that nobody calls, and the wake-ups of a loop whose calls are answered."""
+"""Costs of waiting: CPU time of a process without calls, and wake-ups of a loop whose calls are answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ holding_the_gil = ctypes.PyDLL(None)
 
 
 def share_of_a_core(progress: str, server: Server) -> tuple[float, float]:
-    """That such a runtime takes while nothing comes; and that it wants: other processes may be in its way."""
+    """Returns the share of a core that an idle runtime uses, and the share that it uses or waits for."""
     measured = subprocess.run(
         [sys.executable, str(PROGRAMS), "idles"],
         input=f"{progress} {server.address.hex()}\n",
@@ -41,15 +41,17 @@ def test_a_runtime_that_nobody_calls_leaves_the_core_to_others(server: Server, p
 
 
 def _check_that_it_spins(server: Server) -> None:
-    """Wants more than half a core, or has made way for processes that take all cores."""
+    """The runtime uses or waits for more than half a core, unless it yields to processes that take all cores."""
     shares = []
     for _ in range(5):
         shares.append(share_of_a_core("spin", server)[1])
         if shares[-1] > 0.5:
             return
     if os.getloadavg()[0] > len(os.sched_getaffinity(0)):
-        pytest.skip(f"other processes take all cores, for which it makes way: it wanted {shares} of one")
-    raise AssertionError(f"it wanted {shares} of a core")
+        pytest.skip(
+            f"other processes take all cores, to which the runtime yields: it used or waited for {shares} of a core"
+        )
+    raise AssertionError(f"the runtime used or waited for only {shares} of a core")
 
 
 def test_a_runtime_that_spins_does_not(server: Server) -> None:
