@@ -1,9 +1,10 @@
-// AxonBackend: the PyTorch door. Turns c10d's calls into operations of the engine.
+// AxonBackend: the c10d backend. It turns c10d's calls into operations of the engine.
 //
 // One instance serves a group's tensors on all devices. A call checks its arguments, describes one or more operations
-// in an AxonWork and starts them; with asyncOp == false it also runs them to their end and throws what went wrong.
-// Thread rule: any thread, without Python's lock; collectives of one group must be called in one order on all ranks.
-// c10d's old virtual names are the ones overridden: they reach us in every version from 2.11 on.
+// in an AxonWork and starts them. With asyncOp == false it also drives them until they finish, and throws their
+// failure.
+// Thread rule: any thread, without the GIL. All ranks must call the collectives of one group in one order.
+// This class overrides c10d's old virtual names, because c10d calls these in every version from 2.11 on.
 #pragma once
 
 #include <atomic>
@@ -78,7 +79,7 @@ class AxonBackend final : public c10d::Backend {
   WorkPtr recv(TensorList& tensors, int source, int tag) override;
   WorkPtr recvAnysource(TensorList& tensors, int tag) override;
 
-  // Calls between the two become one Work, which starts at the end. Calls return none of their own, as with NCCL.
+  // Calls between the two form one Work, which starts at the end. The calls themselves return null, as with NCCL.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
@@ -90,75 +91,76 @@ class AxonBackend final : public c10d::Backend {
   const std::string getBackendName() const override { return "axon"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  void setSequenceNumberForGroup() override {}  // counted from the group's start on every rank
+  void setSequenceNumberForGroup() override {}  // the count starts with the group on every rank
   uint64_t getSequenceNumberForGroup() override;
   c10d::ErrorType getError() override;
-  // A group of some of this one's ranks; null on the others. c10d asks for this and for merge() once for each type of
-  // device, and gets the same backend for all.
+  // Returns a group of some of this one's ranks, or null on the other ranks. c10d calls split() and merge() once for
+  // each device type, and gets the same backend for all of them.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
-  // A group of several groups' ranks, which all meet at this store.
+  // Returns a group of the ranks of several groups, all of which exchange their addresses through this store.
   c10::intrusive_ptr<c10d::Backend> merge(const c10::intrusive_ptr<c10d::Store>& store,
                                           const c10::intrusive_ptr<c10d::Backend::Options>& options, const int& rank,
                                           const int& size) override;
-  // A group of all but these ranks, which need not be alive; the others all call this.
+  // Returns a group without the excluded ranks, which need not be alive. All remaining ranks call this.
   bool supportsShrinking() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> shrink(const std::vector<int64_t>& excluded, int flags,
                                            const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
   void abort() override;
   void shutdown() override;
 
-  // Times. Calls are timed from the first of these on; torch's hook takes the times of each.
+  // Times. The first of these calls starts the timing of calls; torch's hook receives the times of each.
   void enableCollectivesTiming() override;
   void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
-  // Between the two, calls do nothing, and the second tells how many µs they take by what has been timed so far:
-  // negative if one of them is of a kind that has not been. By one thread, beside which no other makes calls.
+  // Between the two, calls do nothing. The second returns the estimated time of these calls in µs, based on the calls
+  // timed so far. The result is negative if there was a call whose kind has not been timed. One thread calls both, and
+  // no other thread makes calls meanwhile.
   bool supportsTimeEstimation() const override { return true; }
   void startTimeEstimate();
   float endTimeEstimate();
 
-  // Gives back what the group holds of its GPU once all that it has enqueued is done, and with the last group the whole
-  // arena; resume() makes the next operation on CUDA tensors form that again. Both are collectives, beside which no
-  // other call is made. Operations on CPU tensors go on in between.
+  // Waits for all enqueued work, then releases the group's GPU memory; the last group to do so releases the whole
+  // arena. resume() lets the next operation on CUDA tensors allocate it again. Both are collectives, and no other call
+  // may run at the same time. Operations on CPU tensors continue to work in between.
   void suspend();
   void resume();
-  // Bytes of the GPU: "arena", which the groups of this process share, of it "block", this group's own, and
-  // "workspaces". All 0 before the first CUDA tensor and while the group is suspended.
+  // Bytes of GPU memory: "arena", shared by the groups of this process; "block", this group's slice of it; and
+  // "workspaces". All are 0 before the first CUDA tensor and while the group is suspended.
   std::unordered_map<std::string, uint64_t> getMemoryStats();
 
-  // Registered memory; `mem_allocator` is a property in Python alone.
+  // Registered memory. Python has `mem_allocator` as a property as well.
   bool supportsTensorAlloc(c10::DeviceIndex device) override { return has_registered_memory(device); }
   at::Tensor allocateTensor(long size, at::TensorOptions options) override {
     return allocate_registered(size, options);
   }
 
-  // For schedules of the group's own (fused/).
+  // For schedules on this group (fused/).
   CudaSide& cuda_side(at::Device device);  // formed at the first call
   std::chrono::milliseconds timeout() const noexcept { return timeout_.load(std::memory_order_relaxed); }
   bool is_coalescing() const noexcept { return coalesced_ != nullptr; }
 
-  // Operations on CUDA tensors that kernels have done on the peers' tensors themselves, with no copy between: so far,
-  // or since the last suspend().
+  // The number of operations on CUDA tensors whose kernels accessed the peers' tensors directly, without a copy. Counts
+  // from the last suspend(), or from the start.
   uint64_t num_zero_copy();
 
-  // How tensors get to another rank of the group: for people.
+  // How tensors reach another rank of the group, for diagnostics.
   struct Path {
     engine::PeerPath host;
-    std::optional<GpuPath> gpu;  // once this rank has used a CUDA tensor; then waits until the other has, too
+    std::optional<GpuPath> gpu;  // set once this rank has used a CUDA tensor; waits until the other has, too
   };
   Path path_to(int rank);
 
  private:
   enum class Suspension : uint8_t { kNone, kHalf, kWhole };
 
-  // How a call is run.
+  // How a call runs.
   struct Mode {
     bool asynchronous;
     std::chrono::milliseconds timeout;
   };
-  // What a call is, for its Work and for records of it.
+  // A call's names, for its Work and for profilers.
   struct Call {
     c10d::OpType type;
     const char* title;  // "axon:all_reduce"
@@ -189,25 +191,25 @@ class AxonBackend final : public c10d::Backend {
   at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
-  const c10::intrusive_ptr<c10d::Store> store_;  // where the group has met, and a smaller one will
-  // Shared with calls of Work::wait() under way, which may outlast the backend.
+  const c10::intrusive_ptr<c10d::Store> store_;  // of this group, for the groups made from it
+  // Shared with running calls of Work::wait(), which may outlive the backend.
   std::shared_ptr<engine::Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
   c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
   std::atomic<bool> is_timed_{false};               // relaxed: a setting
   Estimator estimator_;
-  std::optional<double> estimate_;  // µs, while calls are being estimated; NaN: not known
+  std::optional<double> estimate_;  // µs, while estimating; NaN: unknown
   std::unique_ptr<CompletionHook> owned_completion_hook_;
-  std::atomic<CompletionHook*> completion_hook_{nullptr};  // release when it is made, acquire by users
+  std::atomic<CompletionHook*> completion_hook_{nullptr};  // released when it is made, acquired by users
   std::mutex split_mutex_;
-  // The group that was split off or merged last, and at which store: guarded by split_mutex_.
+  // The group that was last split off or merged, and its store; guarded by split_mutex_.
   c10::weak_intrusive_ptr<c10d::Backend> last_made_{c10::intrusive_ptr<c10d::Backend>()};
   c10::intrusive_ptr<c10d::Store> last_store_;
-  std::mutex cuda_side_mutex_;                 // guards these
+  std::mutex cuda_side_mutex_;                 // guards the next four members
   std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on
   Suspension suspension_ = Suspension::kNone;
   uint32_t num_suspensions_ = 0;
-  std::atomic<CudaSide*> cuda_side_{nullptr};        // release when it is made, acquire by users
+  std::atomic<CudaSide*> cuda_side_{nullptr};        // released when it is made, acquired by users
   std::atomic<uint64_t> num_launched_by_former_{0};  // relaxed: a statistic
 };
 

@@ -1,5 +1,5 @@
-// How a process joins a group: it meets the other ranks at the group's store (c10d/rendezvous.hpp), and its engine
-// forms the group with them.
+// Forms a group: exchanges addresses with the other ranks at the group's store (c10d/rendezvous.hpp), then forms the
+// group in the process's engine.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,8 @@
 
 namespace axon::c10d_backend {
 
-// Starts the process's engine if this is its first group. Throws DistBackendError, naming the ranks that did not come.
+// Starts the process's engine if this is its first group. Throws DistBackendError, which names the ranks that did not
+// join.
 std::shared_ptr<engine::Communicator> join(c10d::Store& store, const Membership& membership);
 
 }  // namespace axon::c10d_backend

@@ -1,4 +1,4 @@
-// Where in the user's program a thread is.
+// Finds the line of the user's program that a thread is executing.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 
 namespace axon::c10d_backend {
 
-// "train.py:12, in step": the innermost frame of this thread that is not torch's or ours; empty where there is none.
-// For errors, and for calls where somebody has asked for it: takes Python's lock.
+// Returns the innermost frame of this thread outside of torch and torch_axon, such as "train.py:12, in step". Empty if
+// there is none. Takes the GIL, so it is only for errors, and for calls when the user has enabled it.
 std::string call_site();
 
-// The same, kept for good: for records that are copied. Empty for the sites of a program that has no end of them.
+// The same, with storage that is never freed, for records that are copied. Empty once the program has used too many
+// sites.
 std::string_view interned_call_site();
 
 }  // namespace axon::c10d_backend

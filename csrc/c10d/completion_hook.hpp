@@ -1,5 +1,6 @@
-// A group's completion hook: called for each of its calls once that is over, in the order of the calls, by a thread of
-// its own. What is captured in a graph is not a call. What the hook throws is logged: nobody is there to catch it.
+// A group's completion hook. A thread of the hook calls it for each finished call of the group, in the order of the
+// calls. Calls captured in a graph are not reported. The thread logs the hook's exceptions, because no caller could
+// catch them.
 #pragma once
 
 #include <cstdint>
@@ -24,27 +25,28 @@ class CompletionHook {
   };
 
   explicit CompletionHook(Hook hook);
-  // Called for all that has been noted first, unless Python ends, or it is a hook that destroys its own group: then
-  // later. Any thread, with Python's lock or without.
+  // First calls the hook for all noted calls. If Python is exiting, or if the hook itself destroys its group, the
+  // thread does so later. Any thread, with the GIL or without.
   ~CompletionHook();
   CompletionHook(const CompletionHook&) = delete;
   CompletionHook& operator=(const CompletionHook&) = delete;
 
   void note(Call call);
-  // Of all groups, but not for ever: once note_end_of_python() keeps others from beginning. Without Python's lock.
+  // Waits for the running hooks of all groups, with a time limit. note_end_of_python() must have kept others from
+  // beginning. Without the GIL.
   static void await_those_under_way() noexcept;
 
-  // Until the hook has been called for all that has been noted by now. Throws ValueError in the hook itself, which
-  // would wait for its own end.
+  // Waits until the hook has been called for all calls noted so far. Throws ValueError if the hook itself calls it,
+  // because it would wait for its own end.
   void drain();
 
  private:
   struct State;
 
-  // Or until interrupts are pending.
+  // Also returns when interrupts are pending.
   void await_told() noexcept;
   bool is_own_thread() const noexcept { return std::this_thread::get_id() == thread_id_; }
-  // In a fork there is no thread.
+  // Returns whether the thread exists: after a fork, the child does not have it.
   bool has_thread() const noexcept { return born_after_ == num_forks(); }
 
   const std::shared_ptr<State> state_;  // shared with the thread, which may outlive this

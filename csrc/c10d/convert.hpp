@@ -1,4 +1,4 @@
-// torch's words into the engine's.
+// Converts torch's types to the engine's.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +11,10 @@
 
 namespace axon::c10d_backend {
 
-// Types that the engine does not calculate with (float8, …) move as bytes.
+// Types without arithmetic in the engine (float8, …) move as bytes.
 DataType to_data_type(at::ScalarType type) noexcept;
 
-// How many elements of `type` a tensor is to the engine: bytes, where it is moved as bytes.
+// Returns the tensor's number of elements of `type`, which is its number of bytes where the tensor moves as bytes.
 size_t count_elements(const at::Tensor& tensor, DataType type);
 
 engine::Shape to_shape(const at::Tensor& tensor);
@@ -24,10 +24,10 @@ struct ReductionSpecification {
   double premul_factor = 1.0;
 };
 
-// Throws ValueError, naming `operation`, when torch's ReduceOp is none.
+// Throws ValueError, which names `operation`, if the engine does not support torch's ReduceOp.
 ReductionSpecification to_reduction(const c10d::ReduceOp& op, const char* operation);
 
-// The memory of a tensor that is laid out without gaps.
+// Returns the memory of a tensor without gaps.
 Buffer to_buffer(const at::Tensor& tensor);
 
 }  // namespace axon::c10d_backend

@@ -1,16 +1,17 @@
-// A backend's operations on CUDA tensors: on which stream they run, and by which way.
+// Runs a backend's operations on CUDA tensors: chooses their streams and their paths.
 //
-// By a kernel where the GPUs of the group reach each other and there is one for the operation
-// (gpu_comm/device_group.hpp), else through pinned memory and the host engine (gpu_comm/staging.hpp). All ranks decide
-// alike; neither blocks the host.
+// An operation runs as a kernel if the group's GPUs have peer access and a kernel exists for it
+// (gpu_comm/device_group.hpp). Otherwise it goes through pinned memory and the host engine (gpu_comm/staging.hpp). All
+// ranks choose the same path, and neither path blocks the host.
 //
-//   synchronous collectives    on the current stream
-//   asynchronous collectives   on a stream of the group's, which waits for the current one
-//   sends and receives         on a stream for each peer, direction and way: a kernel that waits for its peer holds up
-//                              neither other peers nor messages that may be received before it
+//    synchronous collectives    on the current stream
+//    asynchronous collectives   on a stream of the group, which waits for the current one
+//    sends and receives         on one stream per peer, direction and path: a kernel that waits for its peer delays
+//                               neither other peers nor messages that may be received before it
 //
-// Knows torch's streams by their generic interface only, so that the extension needs no CUDA library of torch's. A
-// build without CUDA has a CudaSide too (without_cuda/), whose constructor throws.
+// Ownership: a backend owns one CudaSide, from its first CUDA tensor on. Any thread may enqueue.
+// This file uses only the generic interface of torch's streams, so that the extension needs no CUDA library of torch.
+// In builds without CUDA, the constructor of CudaSide throws (without_cuda/).
 #pragma once
 
 #include <c10/core/Event.h>
@@ -41,15 +42,15 @@ struct StreamBarrier;
 namespace axon::c10d_backend {
 
 struct GpuPath {
-  bool by_kernels = false;     // else through host memory
-  std::string obstacle;        // why not, as far as this rank can tell: the peer may know
-  uint64_t num_zero_copy = 0;  // messages of this rank, to and from any, that went straight from tensor to tensor
+  bool by_kernels = false;     // otherwise through host memory
+  std::string obstacle;        // why not, as far as this rank can tell; the peer may know more
+  uint64_t num_zero_copy = 0;  // messages from and to this rank that moved directly from tensor to tensor
 };
 
 class CudaSide {
  public:
-  // At the group's first CUDA tensor. Throws when the device cannot be used. `round`: how many sides the group has had
-  // before.
+  // Called at the group's first CUDA tensor. Throws if the device cannot be used. `round` is the number of earlier
+  // CudaSides of the group.
   CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device, std::chrono::milliseconds timeout,
            uint32_t round);
   // Drains first.
@@ -57,75 +58,75 @@ class CudaSide {
 
   at::Device device() const noexcept { return device_; }
   uint64_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
-  // Of those, the ones that the device has done directly so far. Throws when the device cannot be asked.
+  // The number of launched operations that used zero-copy so far. Throws if the device cannot be queried.
   uint64_t num_zero_copy() const;
 
-  // What the group holds of the GPU, in bytes.
+  // GPU memory of the group, in bytes.
   struct Memory {
     uint64_t arena = 0;  // shared by the groups of this process
-    uint64_t slice = 0;  // of the arena, this group's own
+    uint64_t slice = 0;  // this group's slice of the arena
     uint64_t workspaces = 0;
   };
   Memory memory();
 
-  // How messages between this rank's GPU and that of the peer move. Waits until the peer has used its own.
+  // Returns how messages move between this rank's GPU and the peer's. Waits until the peer has used its GPU.
   GpuPath path_to(int peer);
 
   enum class Timing : uint8_t { kSynchronous, kAsynchronous };
 
-  // Enqueues all operations of the work, whose timeouts are set. Throws if the group is broken, and in a capture what
-  // cannot be captured.
+  // Enqueues all operations of the work, whose timeouts are set. Throws if the group is broken, and during capture if
+  // an operation cannot be captured.
   void enqueue(AxonWork& work, Timing timing);
 
-  // For schedules that move data themselves, beside what the current stream does (fused/):
-  // Memory of all ranks for it, at least so large, or null where they are to do without: alike on all ranks, which call
-  // it in the order of their collectives. Blocks the host when it is made, or made larger.
+  // For schedules that move data themselves, concurrently with the current stream (fused/):
+  // Returns memory on all ranks of at least this size, or null if there is none; the result is the same on all ranks.
+  // All ranks call this in the order of their collectives. Blocks the host while the memory is allocated or grown.
   const gpu_comm::Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
-  // Where asynchronous collectives run, and where what is told is sent.
+  // The stream of asynchronous collectives, and of the signals that this rank sends.
   c10::Stream side_stream() const noexcept { return own_stream_; }
-  // Where what peers tell is awaited.
+  // The stream that waits for signals from peers.
   c10::Stream awaiting_stream();
-  // Work of `later` from here on waits for all that `earlier` has now.
+  // Makes later work of `later` wait for all present work of `earlier`.
   void order(c10::Stream earlier, c10::Stream later);
-  // A barrier of all ranks' streams. Throws if the group is broken.
+  // Enqueues a barrier of all ranks' streams. Throws if the group is broken.
   void enqueue_barrier(const gpu_comm::StreamBarrier& barrier, c10::Stream stream);
-  // On the side stream and on the awaiting one, behind a barrier: Arrivals::tell(), await().
+  // Enqueue Arrivals::tell() on the side stream and Arrivals::await() on the awaiting stream, each following a barrier.
   void tell(const gpu_comm::Workspace& workspace, int peer, int tile);
   void await(const gpu_comm::Workspace& workspace, int tile);
-  // A schedule has failed with its communication half done.
+  // Aborts the group: a schedule has failed with its communication half done.
   void give_up() noexcept;
 
-  // Also while somebody captures.
+  // Returns whether the event has completed. Also works during capture.
   static bool has_passed(const c10::Event& event);
 
-  // The arenas of this process that no group uses any more.
+  // Frees the arenas of this process that no group uses any more.
   static void give_back_arenas() noexcept;
 
-  // Blocks the host until all that has been enqueued is done. What a signal's handler raises meanwhile aborts the
-  // group, so that it is done soon, and is kept (python/signals.hpp).
+  // Blocks the host until all enqueued work is done. If a signal's handler raises meanwhile, this aborts the group to
+  // end the wait soon, and keeps the exception (python/signals.hpp).
   void drain() noexcept;
-  // The same, and throws that, or what has gone wrong with what was enqueued.
+  // The same, but throws that exception, or the failure of enqueued work.
   void finish();
 
-  // Where the caller's next kernels go. Throws where nobody but this thread could follow them: cudaStreamPerThread.
+  // The stream of the caller's next kernels. Throws for cudaStreamPerThread, which other threads cannot wait for.
   c10::Stream current_stream() const;
 
-  // The host operation starts when the current stream has come this far. Throws if the group is broken, and
-  // in a capture.
+  // Starts the host operation when the current stream reaches this point. Throws if the group is broken, and during
+  // capture.
   void start_after_current_stream(WorkOperation& operation);
 
  private:
   enum class Way : uint8_t { kKernel, kHost };
   using Link = std::tuple<int, engine::Direction, Way>;
 
-  // The operations of a call by the way they take.
+  // The operations of a call by path.
   struct Ways {
     OperationList alone;     // in a group of one
     OperationList launched;  // as kernels
     OperationList staged;    // through the host
   };
 
-  // The error says that `caller`, if any, cannot be made any more.
+  // The error says that `caller`, if given, can no longer run.
   void check_health(const WorkOperation* caller = nullptr);
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
@@ -146,16 +147,16 @@ class CudaSide {
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
   const c10::Stream own_stream_;
-  InterruptibleMutex making_;  // held while a workspace is made; taken before mutex_
-  std::mutex mutex_;           // calls of several threads are put in one order; no wait for peers holds it
-  std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(): a wait is for what was recorded before it
+  InterruptibleMutex making_;                  // held while a workspace is made; taken before mutex_
+  std::mutex mutex_;                           // orders calls of several threads; never held while waiting for peers
+  std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait
   std::map<Link, c10::Stream> link_streams_;
-  std::vector<c10::Stream> used_streams_;       // each once
-  std::optional<c10::Stream> awaiting_stream_;  // made at first use: torch has few
+  std::vector<c10::Stream> used_streams_;       // each stream once
+  std::optional<c10::Stream> awaiting_stream_;  // made at first use, because torch has few streams
   std::unique_ptr<gpu_comm::DeviceGroup> group_;
   std::vector<std::unique_ptr<gpu_comm::Workspace>>
-      workspaces_;               // the last one is used; the smaller ones may be, still
-  size_t most_workspace_bytes_;  // larger ones are not to be had
+      workspaces_;               // the last one is in use; kernels may still use the smaller ones
+  size_t most_workspace_bytes_;  // larger ones could not be allocated
   const std::shared_ptr<LateFailure> late_failure_ = std::make_shared<LateFailure>();
   std::atomic<uint64_t> num_launched_{0};  // relaxed: a statistic
 };

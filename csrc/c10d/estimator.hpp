@@ -1,4 +1,4 @@
-// How long a group's calls take, for torch's time estimator: by the last timed call of about the same size.
+// Estimates how long a group's calls take, for torch's time estimator, from the last timed call of similar size.
 #pragma once
 
 #include <c10/core/DeviceType.h>
@@ -22,13 +22,13 @@ class Estimator {
   struct Call {
     transport::OperationKind kind;
     c10::DeviceType device;
-    uint64_t num_bytes;  // of its inputs or of its outputs, whichever are more
+    uint64_t num_bytes;  // of its inputs or of its outputs, whichever are larger
   };
 
-  // Once its times have been told, if they are not over.
+  // Notes the times of a call. The call may still be running.
   void note(const Call& call, std::shared_ptr<const Times> times);
-  // Between two sizes that have been timed in proportion; below all as long as the smallest, above all in proportion to
-  // the bytes. Nothing: no such call has been timed.
+  // Interpolates linearly between two timed sizes. Below the smallest size it returns that size's time; above the
+  // largest it scales with the bytes. Returns nothing if no such call has been timed.
   std::optional<Microseconds> estimate(const Call& call) const;
 
  private:
@@ -36,9 +36,9 @@ class Estimator {
     uint64_t num_bytes;
     std::shared_ptr<const Times> times;
   };
-  using BySize = std::map<int, Timed>;  // by the bits of the size: the last call with as many
+  using BySize = std::map<int, Timed>;  // by the bit width of the size: the last call of that width
 
-  mutable std::mutex mutex_;  // guards this
+  mutable std::mutex mutex_;  // guards the times
   std::map<std::pair<transport::OperationKind, c10::DeviceType>, BySize> timed_;
 };
 

@@ -1,5 +1,5 @@
-// Where asynchronous Works on CUDA tensors rest, whose callers may have dropped them, until the device is done with
-// their tensors. Process-wide; any thread.
+// Keeps asynchronous Works on CUDA tensors alive until the device is done with their tensors, even if their callers
+// drop them. One instance per process; any thread.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -17,11 +17,11 @@ class InFlightWorks {
   static InFlightWorks& instance();
 
   void keep(c10::intrusive_ptr<AxonWork> work);
-  // A stream of the caller's waits for the work: from here on its tensors are the caller's to keep or free.
+  // Releases a work that one of the caller's streams waits for: from now on the caller may free its tensors.
   void release(AxonWork& work);
-  // For threads that must not call CUDA, as the destructor of a Work would.
+  // Takes over a Work from threads that must not call CUDA, as its destructor would.
   void discard(c10::intrusive_ptr<AxonWork> work);
-  // Lets go of all that has passed. Asks CUDA, which a capturing thread must not do.
+  // Releases all completed works. Queries CUDA, which a capturing thread must not do.
   void clear();
 
  private:

@@ -1,9 +1,9 @@
-// When one call of a timed group began and was over: by the host's clock, or between two events of a device.
+// When one call of a timed group began and finished: by the host's clock, or between two events of a device.
 //
-//   times.begin();  …  times.end();                 // on the host
-//   times.begin_on(stream);  …  times.end_on(stream);   // of what the stream has in between
+//   times.begin();            …  times.end();            // on the host
+//    times.begin_on(stream);   …  times.end_on(stream);   // the work of the stream in between
 //
-// One thread begins, one ends; any thread may ask, once both have been told.
+// One thread begins, one ends. Once both have done so, any thread may read the times.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -24,13 +24,14 @@ class Times {
   void begin_on(c10::Stream stream);
   void end_on(c10::Stream stream);
 
-  // For threads that have none of their own, before they ask: torch makes the current one current again.
+  // For threads without a current device, before they read the times: torch restores the current device.
   void make_device_current() const;
   Clock::time_point called() const noexcept { return called_; }
   bool are_over() const;
-  // Blocks until they are; returns when that was, or when it was noticed.
+  // Blocks until the call has finished. Returns when that was, or when it was noticed.
   Clock::time_point await() const;
-  // How long the call took, on a device without the time that it waited for its stream. Once they are over.
+  // Returns how long the call took. On a device, this excludes the wait for its stream. Valid once the call has
+  // finished.
   std::chrono::duration<float> active() const;
 
  private:
@@ -41,7 +42,7 @@ class Times {
 
   Clock::time_point called_;
   Clock::time_point ended_;
-  std::atomic<bool> are_over_{false};  // release behind ended_
+  std::atomic<bool> are_over_{false};  // released after ended_ is written
   std::optional<OnDevice> on_device_;
 };
 

@@ -1,4 +1,4 @@
-// AxonWork: what a call returns to PyTorch, and the memory and tensors that the engine uses until it is done.
+// AxonWork: what a call returns to PyTorch, with the memory and tensors that the engine uses until it finishes.
 //
 //   auto work = c10::make_intrusive<AxonWork>(communicator, call);
 //   WorkOperation& operation = work->add_operation();  // one operation of the engine; coalesced calls have several
@@ -6,14 +6,14 @@
 //   operation.add_output(tensor, Access::kReadWrite);
 //   work->set_timeout(timeout);
 //   work->start(*communicator);                    // returns at once
-//   work->wait();                                  // drives the engine until it is done; throws what went wrong
+//   work->wait();                                  // drives the engine until it finishes; throws its failure
 //
-// Ownership: the caller, and the engine from start() until the last operation is released, hold a reference. The
-// tensors live as long as the Work. The group may be destroyed meanwhile: that ends the Work with an error. Completion,
-// on whichever thread drives: staged outputs are copied back, the Work is complete, its future is marked.
+// Ownership: the caller holds a reference, and so does the engine from start() until the last operation is released.
+// The tensors live as long as the Work. If the group is destroyed meanwhile, the Work ends with an error. At
+// completion, the driving thread copies staged outputs back, completes the Work and marks its future.
 //
-// On CUDA tensors CudaSide enqueues the operations instead, and streams take the place of the engine: the Work is
-// complete when its stream has come past it, wait() makes the current stream wait, and the future is marked from the
+// On CUDA tensors, CudaSide enqueues the operations instead, and streams take the place of the engine. The Work is
+// complete when its stream has passed it, wait() makes the current stream wait, and the future is marked from the
 // start.
 #pragma once
 
@@ -40,14 +40,14 @@ namespace axon::c10d_backend {
 
 class AxonWork;
 
-// What went wrong after its call had returned, for the next one to tell. Any thread.
+// A failure that occurred after its call had returned; the next call reports it. Any thread.
 class LateFailure {
  public:
-  // Of one operation: told once.
+  // Notes the failure of one operation, which is reported once.
   void note(const std::exception_ptr& failure) noexcept;
-  // Somebody who waited for that operation has been told.
+  // Drops the failure of an operation: the caller that waited for it has received it.
   void forget(const std::exception_ptr& failure) noexcept;
-  // Of the group: told by every call from here on.
+  // Notes the failure of the group, which every later call reports.
   void note_fault(const std::exception_ptr& fault) noexcept;
   void rethrow();
 
@@ -67,23 +67,23 @@ class WorkOperation final : public engine::Operation {
   explicit WorkOperation(AxonWork& work) noexcept : work_(work) {}
   ~WorkOperation() override = default;
 
-  // The next block of the arguments: a whole tensor, copied to and from staging memory where it has gaps.
+  // Adds the next block of the arguments: a whole tensor, copied to and from staging memory if it has gaps.
   void add_input(const at::Tensor& tensor);
   void add_output(const at::Tensor& tensor, Access access = Access::kWrite);
-  // An output that is its own input. With Access::kRead the tensor stays as it is: the engine writes it nowhere.
+  // Adds an output that is its own input. With Access::kRead the engine does not write to the tensor.
   void add_in_place(const at::Tensor& tensor, Access access);
-  // The tensor as consecutive blocks of these sizes.
+  // Adds the tensor as consecutive blocks of these sizes.
   void add_input_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes);
   void add_output_blocks(const at::Tensor& tensor, c10::ArrayRef<size_t> block_sizes);
 
-  // Once all blocks are there.
+  // Called once all blocks have been added.
   void seal();
   void start(engine::Communicator& communicator);
-  // To tensors with gaps, whose elements are in staging memory.
+  // Copies staged elements back to the output tensors with gaps.
   void copy_back();
-  // Of its inputs or of its outputs, whichever are more.
+  // The bytes of its inputs or of its outputs, whichever are larger.
   uint64_t num_bytes() const noexcept;
-  // Tensors that the caller knows nothing of.
+  // Returns whether it holds tensors that the caller does not know of.
   bool has_temporaries() const noexcept { return !temporaries_.empty() || !copies_back_.empty(); }
 
   std::shared_ptr<gpu_comm::Staging> staging;  // of CUDA blocks that go through the host
@@ -116,47 +116,47 @@ using OperationList = c10::SmallVector<WorkOperation*, 4>;
 
 class AxonWork final : public c10d::Work {
  public:
-  // A call's names: "axon:all_reduce" for the profiler.
+  // A call's names. The title is for the profiler: "axon:all_reduce".
   struct Call {
     c10d::OpType type;
     const char* title;
     int rank;
   };
   AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call);
-  // While a profiler listens: records the call from here to its completion.
+  // While a profiler runs: records the call from here to its completion.
   AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
   WorkOperation& add_operation();
   OperationList operations();
-  // Where its tensors are, all of them; the CPU if it has none.
+  // The device of all its tensors; the CPU if it has none.
   at::Device device() const noexcept { return device_; }
-  // For calls that need no operation: what result() shows.
+  // For calls that need no operation: adds a tensor to result().
   void add_result(const at::Tensor& tensor);
   void start(engine::Communicator& communicator);
-  // Instead: it is complete, and nothing has been done.
+  // Completes the Work without doing anything, instead of start().
   void skip() { complete(); }
   void set_timeout(std::chrono::milliseconds timeout);
   void set_call_site(std::string_view call_site);
 
-  // On CUDA tensors: the stream that the operations of an asynchronous call have been enqueued on, to its present end.
+  // On CUDA tensors: the stream of an asynchronous call's operations, up to its present end.
   struct StreamPosition {
     c10::Stream stream;
     bool captured = false;  // in a graph
   };
   void run_on(const StreamPosition& position);
 
-  // Keeps the memory of its tensors while they may be given other memory (`parameter.data = ...`, as Module.to() does):
-  // for calls that return before they are over. Once all operations are there.
+  // Keeps the memory of its tensors, which callers may rebind to other memory (`parameter.data = ...`, as Module.to()
+  // does). For calls that return before they finish. Called once all operations have been added.
   void keep_memory();
 
-  // Before it is started, in a group whose calls are timed.
+  // Called before start(), in a group whose calls are timed.
   void take_times();
   void begin_times_on(const StreamPosition& position);
   void end_times_on(const StreamPosition& position);
-  // Null: they are not taken, as of all that is captured.
+  // Null if the call is not timed, as in a capture.
   const std::shared_ptr<Times>& times() const noexcept { return times_; }
   float getDuration() const override;  // ms
-  // Who hears of a failure beside those who wait: on a device nobody needs to.
+  // Sets where a failure is reported besides the waiter: on a device, callers need not wait.
   void report_to(std::shared_ptr<LateFailure> listener) { late_failure_ = std::move(listener); }
 
   bool isCompleted() override;
@@ -194,7 +194,7 @@ class AxonWork final : public c10d::Work {
   static void mark(c10::ivalue::Future& future, const std::exception_ptr& failure,
                    const std::vector<at::Tensor>& outputs);
 
-  // Not the owner: a Work that outlives its group must not keep it. Waiting takes a reference for as long as it lasts.
+  // Not an owner: a Work that outlives its group must not keep it. A wait takes a reference while it lasts.
   const std::weak_ptr<engine::Communicator> communicator_;
   WorkOperation first_;
   std::vector<std::unique_ptr<WorkOperation>> others_;
@@ -213,10 +213,10 @@ class AxonWork final : public c10d::Work {
   std::shared_ptr<LateFailure> late_failure_;
 
   std::atomic<size_t> num_unfinished_{0};
-  std::atomic<bool> completed_{false};  // release in complete(), acquire by whoever looks at the outcome
+  std::atomic<bool> completed_{false};  // released in complete(), acquired by readers of the outcome
   mutable std::mutex outcome_mutex_;    // guards failure_ while incomplete, and future_
   std::exception_ptr failure_;
-  c10::intrusive_ptr<c10::ivalue::Future> future_;  // made when somebody asks
+  c10::intrusive_ptr<c10::ivalue::Future> future_;  // made on demand
 };
 
 }  // namespace axon::c10d_backend
