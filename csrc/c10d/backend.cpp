@@ -23,7 +23,7 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                          c10::intrusive_ptr<Options> options)
     : Backend(rank, size), options_(std::move(options)), store_(store), timeout_(options_->timeout) {
   check_timeout(options_->timeout);
-  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // none of the default group
+  const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // empty for the default group
   communicator_ = join(*store_, {.group = options_->group_name,
                                  .rank = rank,
                                  .global_rank = ranks.empty() ? rank : static_cast<int>(ranks.at(rank)),
@@ -32,13 +32,14 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
   init();
 }
 
-// A Work::wait() under way keeps the communicator: it ends now, with an error, rather than wait for what never comes.
-// Others need Python's lock to get there; DDP's reducer, if it is the last owner, comes with it.
+// A running Work::wait() holds a reference to the communicator. Closing ends it with an error instead of letting it
+// wait for ever. Other calls need the GIL to get here. If DDP's reducer is the last owner, it arrives with the GIL
+// held.
 AxonBackend::~AxonBackend() {
   const python::GilReleasedIfHeld no_gil;
-  owned_cuda_side_.reset();  // what is enqueued comes to its end first
+  owned_cuda_side_.reset();  // first waits for what is enqueued
   communicator_->close();
-  owned_completion_hook_.reset();  // by now all is over
+  owned_completion_hook_.reset();  // now every call has finished
   python::raise_soon_what_signals_raised();
 }
 
@@ -58,7 +59,7 @@ WorkOperation& AxonBackend::add_operation(AxonWork& work, transport::OperationKi
   return operation;
 }
 
-// Looking the line up takes Python's lock and 2 µs (docs/observing.md), so it has to be asked for.
+// Finding the call site takes the GIL and 2 µs (docs/observing.md), so the user has to enable it.
 static bool wants_call_sites() noexcept {
   return c10d::debug_level() != c10d::DebugLevel::Off || trace::is_on();
 }
@@ -74,7 +75,7 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   if (C10_LIKELY(!at::hasCallbacks())) {
     start(*work, mode);
   } else {
-    // For profilers and execution traces: the record spans the start, as NCCL's does.
+    // For profilers and execution traces, the record spans the start only, as with NCCL.
     start_recorded(*work, call, mode);
   }
   if (C10_UNLIKELY(work->times() != nullptr)) note_times(*work, call);
@@ -131,7 +132,7 @@ void AxonBackend::start_recorded(AxonWork& work, const Call& call, const Mode& m
 
 static constexpr const char* kCoalescedTitle = "axon:coalesced";
 
-// Drops the gathered calls after an exception within torch's coalescing manager (torch_axon/_compat.py).
+// Drops the collected calls of an earlier exception within torch's coalescing manager (torch_axon/_compat.py).
 void AxonBackend::startCoalescing() {
   coalesced_.reset();
   coalesced_ = make_work({c10d::OpType::COALESCED, kCoalescedTitle}, {});
@@ -188,16 +189,16 @@ void AxonBackend::abort() {
   communicator_->abort("the process group was aborted");
 }
 
-// Nothing is asked of the others, who may be gone.
+// Does not communicate: the other ranks may have exited.
 void AxonBackend::shutdown() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   communicator_->close();
   python::raise_what_signals_raised();
 }
 
-// May be called again where it has failed half-way: a rank came late, say.
+// May be called again if it failed half-way, for example because a rank was late.
 void AxonBackend::suspend() {
-  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->finish();  // handlers of signals may run
+  if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->finish();  // may run signal handlers
   {
     const std::lock_guard lock(cuda_side_mutex_);
     if (suspension_ == Suspension::kWhole) return;
@@ -209,7 +210,7 @@ void AxonBackend::suspend() {
   }
   c10d::BarrierOptions synchronous;
   synchronous.asyncOp = false;
-  barrier(synchronous);  // until then the others' kernels may use our memory
+  barrier(synchronous);  // until then, kernels of other ranks may use this rank's memory
   CudaSide::give_back_arenas();
   const std::lock_guard lock(cuda_side_mutex_);
   suspension_ = Suspension::kWhole;

@@ -1,4 +1,4 @@
-// Barriers, and the one that says who has not come to it.
+// Barriers, and the monitored barrier, which names the missing ranks.
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -14,16 +14,16 @@ AxonBackend::WorkPtr AxonBackend::barrier(const c10d::BarrierOptions& options) {
   auto work = make_work(kCall, {});
   WorkOperation& operation = work->add_operation();
   operation.arguments.kind = transport::OperationKind::kBarrier;
-  // As with NCCL: behind all that the current stream has.
+  // As with NCCL, the barrier follows all work of the current stream.
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->start_after_current_stream(operation);
   return run(std::move(work), kCall, mode_of(options));
 }
 
-// How much longer than the group's own timeout the other ranks of a monitored barrier wait: rank 0 may come late, and
-// has its timeout then, and 300 ms to ask who is missing.
+// How much longer than the group's timeout the other ranks wait in a monitored barrier. Rank 0 may arrive late; it then
+// waits for its timeout, and 300 ms to find out which ranks are missing.
 static constexpr std::chrono::seconds kTimeForReport{2};
 
-// "Ranks 1, 3", of as many as are to be named.
+// Returns "Ranks 1, 3", with at most `most` ranks.
 static std::string named(const std::vector<int>& ranks, size_t most) {
   const size_t num_named = std::min(ranks.size(), most);
   std::string text = num_named == 1 ? "Rank " : "Ranks ";
@@ -31,9 +31,9 @@ static std::string named(const std::vector<int>& ranks, size_t most) {
   return text;
 }
 
-// Rank 0 finds out, the others hear it from there. The texts begin as Gloo's do, which programs and torch's own tests
-// look for; ours, which says of every missing rank what it did last, follows. A barrier of the hosts: what their
-// devices are at does not hold it up.
+// Rank 0 finds the missing ranks; the other ranks learn of the failure from rank 0. The texts begin as Gloo's do,
+// because programs and torch's own tests look for these. Our text follows, with the last operation of every missing
+// rank. This barrier synchronises the hosts only, so pending GPU work does not delay it.
 void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   static constexpr Call kCall{c10d::OpType::BARRIER, "axon:monitored_barrier"};
   const std::chrono::milliseconds barrier_timeout =

@@ -1,6 +1,7 @@
-// all_reduce of sparse tensors: gathers everybody's indices and values, and adds them up in rank order.
+// all_reduce of sparse tensors: gathers the indices and values of all ranks, and adds them up in rank order.
 //
-// Runs inside the call, asynchronous or not: the sizes must be known before the data can be received.
+// Runs synchronously within the call, even if the call is asynchronous: the ranks must know the sizes before they can
+// receive the data.
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
@@ -54,7 +55,7 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));
   work->add_result(tensor);
-  // Complete, on the CPU; on a GPU once the current stream has come this far.
+  // On the CPU the work is complete here. On a GPU it is complete once the current stream has reached this point.
   return run(std::move(work), kCall, {.asynchronous = true, .timeout = options.timeout});
 }
 

@@ -1,4 +1,5 @@
-// Groups made of groups: split_group, which DeviceMesh takes where a device is bound, merge_remote_group, shrink_group.
+// Groups made from groups: split_group (which DeviceMesh calls if a device is bound), merge_remote_group and
+// shrink_group.
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -7,7 +8,7 @@
 
 namespace axon::c10d_backend {
 
-// Of these ranks of a group, which itself may be of some of the job's.
+// Converts ranks of a group to ranks of the job; the group itself may be a subset of the job.
 static std::vector<uint64_t> global_ranks(const std::vector<uint64_t>& parents, const std::vector<int>& ranks) {
   std::vector<uint64_t> global;
   for (const int rank : ranks) {
@@ -22,14 +23,14 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::split(const c10::intrusive_ptr<c1
                                                      const c10::intrusive_ptr<c10d::Backend::Options>& options) {
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) return nullptr;
-  auto own_options = c10::make_intrusive<Options>(options->timeout);  // the given ones are the parent's, in places
+  auto own_options = c10::make_intrusive<Options>(options->timeout);  // parts of the given options are the parent's
   own_options->group_name = options->group_name;
   own_options->global_ranks_in_group = global_ranks(options_->global_ranks_in_group, ranks);
   return make_once(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
                    std::move(own_options));
 }
 
-// Whose ranks the others were, nobody tells: here they have those of the new group alone.
+// c10d does not say which ranks of the job the members are, so the new group knows only its own ranks.
 c10::intrusive_ptr<c10d::Backend> AxonBackend::merge(const c10::intrusive_ptr<c10d::Store>& store,
                                                      const c10::intrusive_ptr<c10d::Backend::Options>& options,
                                                      const int& rank, const int& size) {

@@ -1,4 +1,4 @@
-// How long calls take: for completion hooks, Work._get_duration() and torch's time estimator.
+// Times of calls, for completion hooks, Work._get_duration() and torch's time estimator.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -15,7 +15,7 @@ void AxonBackend::enableCollectivesTiming() {
 void AxonBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   if (onCompletionHook_) throw_value_error("_register_on_completion_hook: the group has one; allowed: one");
   owned_completion_hook_ = std::make_unique<CompletionHook>(std::move(hook));
-  onCompletionHook_ = [](const auto&) {};  // by which torch knows that there is one
+  onCompletionHook_ = [](const auto&) {};  // tells torch that the group has a hook
   completion_hook_.store(owned_completion_hook_.get(), std::memory_order_release);
   enableCollectivesTiming();
 }

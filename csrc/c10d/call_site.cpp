@@ -13,7 +13,7 @@ namespace axon::c10d_backend {
 
 namespace py = pybind11;
 
-// "/…/site-packages/torch/"
+// Returns the package's folder: "/…/site-packages/torch/".
 static std::string folder_of(const char* package) {
   return py::module_::import(package).attr("__path__").attr("__getitem__")(0).cast<std::string>() + "/";
 }
@@ -41,7 +41,7 @@ std::string call_site() {
   try {
     return innermost_foreign_frame();
   } catch (const py::error_already_set&) {
-    return "";  // an error is being told already
+    return "";  // the caller is already reporting an error
   }
 }
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::chrono::seconds kLongestRest{10};
 
 struct Pool {
-  std::mutex mutex;  // guards all below
+  std::mutex mutex;  // guards all members below
   std::condition_variable changed;
   std::deque<std::function<void()>> tasks;
   size_t num_resting = 0;

@@ -24,16 +24,16 @@ namespace axon::c10d_backend {
 
 struct CompletionHook::State {
   explicit State(Hook given) : hook(std::move(given)) {}
-  // Its destruction takes Python's lock.
+  // Destroying the hook takes the GIL.
   ~State() {
     if (python::has_python()) return;
     [[maybe_unused]] auto* const left_behind = new Hook(std::move(hook));
   }
 
   Hook hook;
-  std::mutex mutex;  // guards all below
+  std::mutex mutex;  // guards all members below
   std::condition_variable changed;
-  std::deque<Call> calls;  // the first one is the thread's
+  std::deque<Call> calls;  // the thread owns the first one
   uint64_t num_noted = 0;
   uint64_t num_told = 0;
   bool ends = false;
@@ -42,7 +42,8 @@ struct CompletionHook::State {
 static constexpr std::chrono::seconds kLongestHook{2};
 static constexpr std::chrono::milliseconds kLookInterval{1};
 
-// Counted before they ask whether Python goes on, which ends before they are counted. A forked child has none of them.
+// A thread increments this before it checks whether Python is still running; Python's exit flag is set before this is
+// read. A forked child has no such thread.
 static std::atomic<int> num_in_hooks{0};
 
 [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { num_in_hooks.store(0); });
@@ -69,7 +70,7 @@ void CompletionHook::await_those_under_way() noexcept {
   while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kLookInterval);
 }
 
-// Throws where the system refuses.
+// Throws if the system refuses to start a thread.
 static std::thread start_thread(std::function<void()> run) {
   try {
     return std::thread(std::move(run));
@@ -133,7 +134,7 @@ void CompletionHook::drain() {
   python::raise_what_signals_raised();
 }
 
-// A hook takes as long as it likes: Ctrl-C ends the wait for it.
+// A hook may run for any time, so Ctrl-C ends the wait for it.
 void CompletionHook::await_told() noexcept {
   std::unique_lock lock(state_->mutex);
   const auto are_told = [&, wanted = state_->num_noted] { return state_->num_told >= wanted; };

@@ -4,7 +4,7 @@
 
 namespace axon::c10d_backend {
 
-// Never destroyed: at exit CUDA may be gone before, and tensors need it.
+// Never destroyed: at exit CUDA may end first, and the tensors need it.
 InFlightWorks& InFlightWorks::instance() {
   static auto* works = new InFlightWorks;
   return *works;
@@ -17,7 +17,7 @@ void InFlightWorks::keep(c10::intrusive_ptr<AxonWork> work) {
 }
 
 void InFlightWorks::release(AxonWork& work) {
-  c10::intrusive_ptr<AxonWork> last_reference;  // let go outside the lock
+  c10::intrusive_ptr<AxonWork> last_reference;  // released outside the lock
   const std::lock_guard lock(mutex_);
   const auto found = kept_.find(&work);
   if (found == kept_.end()) return;

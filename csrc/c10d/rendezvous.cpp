@@ -12,14 +12,14 @@ namespace axon::c10d_backend {
 
 using namespace std::chrono_literals;
 
-// A round that took longer is repeated, and the next ones may take longer and longer. A process that is started in the
-// place of a killed one takes longer than this to get here, so it finds a round to come to.
+// A longer round is repeated, and each next one may take longer. A process that replaces a killed one needs more time
+// than this to start, so it finds an open round.
 static constexpr std::chrono::milliseconds kShortRound = 3s;
 
-// Longer ones would overflow the clock.
+// Longer timeouts would overflow the clock.
 static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-// The first byte of an end.
+// The first byte of an entry that ends a round.
 static constexpr uint8_t kGroup = 'g';
 static constexpr uint8_t kMove = 'm';
 
@@ -82,9 +82,9 @@ std::vector<engine::PeerAddress> Rendezvous::follow() {
     } else if (is_member(end)) {
       sweep(end.latest_group + 1);
       return std::move(end.addresses);
-    } else {  // it had ended before this rank came
+    } else {  // it had ended before this rank arrived
       forget(address_key(round_, membership_.rank));
-      const int64_t ended = std::exchange(round_, 0);  // it takes part in none until rank 0 opens another one
+      const int64_t ended = std::exchange(round_, 0);  // in no round until rank 0 opens another one
       round_ = get_number(next_key(ended));
     }
   }
@@ -95,7 +95,8 @@ void Rendezvous::open_next_round() {
   opened_at_ = std::chrono::steady_clock::now();
 }
 
-// Ranks may wait for the end of rounds whose rank 0 is gone. All rounds before one that has ended have ended, too.
+// Ranks may wait for the end of rounds whose rank 0 has died. If a round has ended, all rounds before it have ended,
+// too.
 void Rendezvous::end_unfinished_rounds() {
   int64_t ended = round_ - 1;
   while (ended > 0 && !store_.check({end_key(ended)})) --ended;
@@ -120,7 +121,7 @@ std::vector<Rendezvous::Blob> Rendezvous::read_addresses() {
     store_.setTimeout(time_left());
     addresses = store_.multiGet(keys);
   } else {
-    for (const std::string& each : keys) get(each);  // until all are there: some may be replaced meanwhile
+    for (const std::string& each : keys) get(each);  // until all are present; ranks may replace some meanwhile
     for (const std::string& each : keys) addresses.push_back(get(each));
   }
   addresses.insert(addresses.begin(), own_->address().encode());
@@ -133,7 +134,7 @@ bool Rendezvous::is_member(const End& end) const {
          end.addresses[rank].key == own_->address().key;
 }
 
-// Numbers of eight bytes in the order of this machine, as in the addresses.
+// Numbers of eight bytes in this machine's byte order, as in the addresses.
 static void append(std::vector<uint8_t>& blob, uint64_t number) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(&number);
   blob.insert(blob.end(), bytes, bytes + sizeof number);
@@ -221,7 +222,7 @@ void Rendezvous::forget(const std::string& key) noexcept {
   }
 }
 
-// After a failure only: one call a rank. Empty when the store does not answer either.
+// Called only after a failure, with one store call per rank. Empty if the store does not answer either.
 std::string Rendezvous::absentees() noexcept {
   if (round_ == 0) return "rank 0";
   try {
@@ -236,7 +237,7 @@ std::string Rendezvous::absentees() noexcept {
   }
 }
 
-// At least a millisecond: no time at all would be no limit.
+// Returns at least a millisecond: zero would mean no limit.
 std::chrono::milliseconds Rendezvous::time_left() const {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
   return std::max<std::chrono::milliseconds>(left, 1ms);

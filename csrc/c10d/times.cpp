@@ -8,7 +8,7 @@
 
 namespace axon::c10d_backend {
 
-// How often a thread that awaits a device looks at it.
+// How often a thread that waits for a device polls it.
 static constexpr std::chrono::microseconds kLookInterval{100};
 
 void Times::end() noexcept {

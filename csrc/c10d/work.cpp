@@ -13,7 +13,7 @@
 
 namespace axon::c10d_backend {
 
-// As good as for ever, without overflowing when it is added to a clock.
+// Practically for ever, without overflow when added to a clock.
 static constexpr std::chrono::hours kNever{24 * 365};
 
 AxonWork::AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call)
@@ -99,7 +99,7 @@ void AxonWork::note_failure(std::exception_ptr failure) noexcept {
 
 void AxonWork::complete() noexcept {
   if (C10_UNLIKELY(times_ != nullptr)) times_->end();
-  call_end_of_record();  // before anybody knows: whoever has waited may end the profile, which drops open records
+  call_end_of_record();  // before waiters wake up: a waiter may end the profile, which drops open records
   c10::intrusive_ptr<c10::ivalue::Future> future;
   {
     const std::lock_guard lock(outcome_mutex_);
@@ -109,7 +109,7 @@ void AxonWork::complete() noexcept {
   completed_.notify_all();
   if (!future) return;
   if (!engine::Progress::is_background()) return mark(*future);
-  // Keeps what it needs of the work, which need not live so long.
+  // The callback copies what it needs from the work, which may be destroyed earlier.
   run_beside_the_engine([future, failure = exception(), outputs = outputs()] { mark(*future, failure, outputs); });
 }
 
@@ -128,7 +128,7 @@ void AxonWork::mark(c10::ivalue::Future& future, const std::exception_ptr& failu
                     const std::vector<at::Tensor>& outputs) {
   try {
     failure ? future.setError(failure) : future.markCompleted(c10::IValue(outputs));
-  } catch (const std::exception& error) {  // no caller of ours can take it
+  } catch (const std::exception& error) {  // our callers cannot handle it
     log::warn(std::string("a callback of a future has thrown: ") + error.what());
   }
 }
@@ -165,7 +165,7 @@ void AxonWork::await(engine::Communicator& communicator, WorkOperation& operatio
     python::check_signals();
     if (Clock::now() < deadline) continue;
     const Status late = communicator.explain(operation);
-    if (late.ok() || isCompleted()) return;  // they came after all
+    if (late.ok() || isCompleted()) return;  // the peers have finished after all
     rethrow_here(late);
   }
 }

@@ -1,4 +1,4 @@
-// A Work on CUDA tensors: what the streams' side of it is to callers.
+// A Work on CUDA tensors: its interface to callers, in terms of streams.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -13,7 +13,7 @@
 
 namespace axon::c10d_backend {
 
-// How often a host thread that waits with a timeout looks at the device.
+// How often a host thread that waits with a timeout polls the device.
 static constexpr std::chrono::microseconds kLookInterval{100};
 
 void LateFailure::note(const std::exception_ptr& failure) noexcept {
@@ -69,7 +69,7 @@ void AxonWork::add_result(const at::Tensor& tensor) {
   outputs_.push_back(tensor);
 }
 
-// A captured one passes with each replay of its graph: to the host it is done.
+// A captured call passes at each replay of its graph, so the host treats it as done.
 bool AxonWork::has_passed() const {
   return enqueued_->position.captured || enqueued_->passed.query();
 }
@@ -77,7 +77,7 @@ bool AxonWork::has_passed() const {
 bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
   throw_failure_if_known();
   enqueued_->passed.block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
-  // The caller's tensors are the caller's again; ours belong to the stream of the call, which may be another.
+  // The caller owns its tensors again. Temporary tensors belong to the stream of the call, which may be another.
   if (!has_temporaries()) InFlightWorks::instance().release(*this);
   if (timeout == kNoTimeout) return true;
   const auto deadline = Clock::now() + timeout;
@@ -92,7 +92,7 @@ bool AxonWork::wait_on_device(std::chrono::milliseconds timeout) {
   }
   throw_failure_if_known();
   if (const std::shared_ptr<engine::Communicator> communicator = communicator_.lock()) {
-    // A kernel that gave up has passed as well.
+    // A kernel that has failed also lets its stream pass.
     if (const Status failure = communicator->failure(); !failure.ok()) rethrow_here(failure);
   }
   return true;
@@ -112,7 +112,7 @@ bool AxonWork::has_temporaries() {
                      [](const WorkOperation* operation) { return operation->has_temporaries(); });
 }
 
-// Complete from the start: whoever uses it waits on a stream.
+// Complete from the start: users of the future wait on a stream.
 void AxonWork::mark_on_device(c10::ivalue::Future& future) {
   const c10::StreamGuard on_stream(enqueued_->position.stream);
   mark(future);

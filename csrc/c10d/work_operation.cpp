@@ -18,7 +18,8 @@ static bool needs_staging(const at::Tensor& tensor) {
   return !tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg();
 }
 
-// Elements that lie in one place would overwrite each other; torch refuses such outputs, too, but at the copy back.
+// Elements that share an address would overwrite each other. torch refuses such outputs, too, but only when it copies
+// back.
 static void check_apart(const char* operation, const at::Tensor& tensor) {
   if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
   throw_value_error(std::string(operation) + ": an output of shape " + python::text_of(tensor.sizes()) +
@@ -26,7 +27,7 @@ static void check_apart(const char* operation, const at::Tensor& tensor) {
                     ", so that several of its elements share their memory; allowed: a contiguous() copy");
 }
 
-// Where the engine finds the tensor's elements in order.
+// Returns the memory that holds the tensor's elements in order, possibly in a staging tensor.
 Buffer WorkOperation::claim(const at::Tensor& tensor, Access access) {
   work_.claim_device(tensor.device(), name_of(arguments.kind));
   if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
@@ -52,7 +53,7 @@ void WorkOperation::copy_back() {
     }
     copy.target.copy_(copy.staged);
   }
-  if (work_.device().is_cpu()) copies_back_.clear();  // a device may not have come to the copy yet
+  if (work_.device().is_cpu()) copies_back_.clear();  // a device may not have reached the copy yet
 }
 
 template <typename Blocks>
@@ -93,7 +94,7 @@ static bool overlap(ConstBuffer left, ConstBuffer right) noexcept {
          right.data < left.data + left.num_bytes;
 }
 
-// The smallest range that holds all blocks.
+// Returns the smallest range that contains all blocks.
 template <typename Blocks>
 static ConstBuffer hull(const Blocks& blocks) noexcept {
   const std::byte* begin = nullptr;
@@ -106,7 +107,7 @@ static ConstBuffer hull(const Blocks& blocks) noexcept {
   return {.data = begin, .num_bytes = static_cast<size_t>(end - begin)};
 }
 
-// The aliases that the algorithms know: FSDP gathers into a tensor whose own slice is the input.
+// Returns whether this alias is safe: FSDP gathers into a tensor whose own shard is the input.
 bool WorkOperation::may_alias(size_t input, size_t output) const noexcept {
   const bool identical =
       inputs_[input].data == outputs_[output].data && inputs_[input].num_bytes == outputs_[output].num_bytes;
@@ -122,7 +123,7 @@ bool WorkOperation::is_disturbed(size_t input) const noexcept {
   return false;
 }
 
-// An output that lies over an input would change it before it is sent: such inputs are copied first.
+// Writing an output that overlaps an input would change the input before it is sent, so such inputs are copied first.
 void WorkOperation::separate_inputs() {
   if (inputs_.empty() || outputs_.empty() || !overlap(hull(inputs_), hull(outputs_))) return;
   for (size_t i = 0; i < inputs_.size(); ++i) {

@@ -26,7 +26,7 @@ namespace axon::c10d_backend {
 
 namespace {
 
-// How often a host thread that drains a stream looks at it.
+// How often a host thread that drains a stream polls it.
 constexpr std::chrono::microseconds kLookInterval{100};
 
 void check(const Status& status) {
@@ -43,7 +43,7 @@ c10::impl::VirtualGuardImpl torch_cuda() {
   return c10::impl::VirtualGuardImpl(at::kCUDA);
 }
 
-// A first use waits for peers, and runs the handlers of signals meanwhile: they may use the group.
+// The first use of a peer waits for it, and runs signal handlers meanwhile, which may use the group.
 template <typename Wait>
 auto without(std::unique_lock<std::mutex>& lock, Wait wait) {
   lock.unlock();
@@ -104,7 +104,7 @@ CudaSide::~CudaSide() {
   }
 }
 
-// Stream by stream: another thread may be capturing on other streams of the device.
+// Waits for each stream on its own: another thread may be capturing on other streams of the device.
 void CudaSide::drain() noexcept {
   try {
     const c10::DeviceGuard on_device(device_);
@@ -126,8 +126,8 @@ std::vector<c10::Stream> CudaSide::used_streams() {
   return used_streams_;
 }
 
-// Kernels and operations end by their timeouts. Where a signal's handler raises they end at once, with the group: its
-// memory can only be given up behind them, so what else the stream holds is waited for.
+// Kernels and operations end at their timeouts. If a signal's handler raises, they end at once, together with the
+// group. The group's memory can only be released after them, so this waits for the stream's other work, too.
 void CudaSide::drain(c10::Stream stream) {
   auto look_at = Clock::now() + interrupts::kInterval;
   for (; !stream.query(); std::this_thread::sleep_for(kLookInterval)) {
@@ -166,7 +166,7 @@ void CudaSide::clear_in_flight_works() noexcept {
   }
 }
 
-// Which one cudaStreamPerThread is depends on who asks, and others than the caller's thread ask.
+// cudaStreamPerThread means another stream in each thread, and threads other than the caller's use the stream.
 c10::Stream CudaSide::current_stream() const {
   const c10::Stream stream = torch_cuda().getStream(device_);
   if (view_of(stream).get() == cudaStreamPerThread) {
@@ -176,7 +176,7 @@ c10::Stream CudaSide::current_stream() const {
   return stream;
 }
 
-// Neither a kernel nor the engine can throw: what went wrong since the last call is told now.
+// Kernels and the engine cannot throw, so this reports failures since the last call.
 void CudaSide::check_health(const WorkOperation* caller) {
   note_fault();
   late_failure_->rethrow();
@@ -189,8 +189,9 @@ void CudaSide::check_health(const WorkOperation* caller) {
 void CudaSide::note_fault() {
   const Status fault = group_->fault();
   if (fault.ok()) return;
-  const Status known = communicator_->failure();                        // of a timeout it knows who is missing, …
-  const bool says_more = fault.message().starts_with(known.message());  // … of an end what it has ended
+  const Status known = communicator_->failure();  // after a timeout, this names the missing ranks
+  // After the end of the group, the fault also names the operation that it ended.
+  const bool says_more = fault.message().starts_with(known.message());
   const std::string& told = says_more ? fault.message() : known.message();
   late_failure_->note_fault(to_exception(Status(known.code(), communicator_->signed_text(told))));
 }
@@ -215,7 +216,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
     for (WorkOperation* operation : operations) operation->copy_back();
     work.end_times_on(position);
   } catch (...) {
-    work.run_on(position);  // what has been enqueued uses its tensors
+    work.run_on(position);  // enqueued work uses its tensors
     give_up();
     throw;
   }
@@ -247,7 +248,7 @@ void CudaSide::note_use(c10::Stream stream) {
   }
 }
 
-// Before anything is enqueued: throws what can be known before.
+// Runs before anything is enqueued, and throws the errors that are detectable by then.
 CudaSide::Ways CudaSide::choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock) {
   Ways ways;
   for (WorkOperation* operation : operations) {
@@ -266,13 +267,15 @@ CudaSide::Ways CudaSide::choose(const OperationList& operations, bool captured, 
   return ways;
 }
 
-// In a group of one every collective is a copy to itself, if anything: but for the factor of PREMUL_SUM.
+// Returns whether the group has one rank, so that the operation is at most a copy to itself. PREMUL_SUM is the
+// exception, because of its factor.
 bool CudaSide::is_alone(const WorkOperation& operation) const {
   return communicator_->size() == 1 && operation.direction == engine::Direction::kCollective &&
          operation.arguments.reduction != Reduction::kPremulSum;
 }
 
-// Kernels match the messages between two ranks in order, the host engine by their tags.
+// Returns whether a kernel serves the operation. Kernels match the messages between two ranks in order, the host engine
+// matches by tags.
 bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock) {
   if (operation.direction == engine::Direction::kCollective) {
     return without(lock, [&] { return group_->has_all_links(); }) && group_->serves(operation);
@@ -286,7 +289,7 @@ bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::
   return without(lock, [&] { return group_->has_link(operation.peer); }) && group_->serves(operation);
 }
 
-// Everything is started before anything is waited for.
+// Starts all operations before it waits for any.
 void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position) {
   const cuda::StreamView stream = view_of(position.stream);
   for (WorkOperation* operation : ways.staged) stage(*operation, position.stream);
@@ -314,7 +317,7 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPos
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
-  if (position.captured) others.clear();  // nothing outside of a graph may be waited for within
+  if (position.captured) others.clear();  // captured work must not wait for work outside of the graph
   for (const c10::Stream other : others) put_in_order(other, stream);
   check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
   for (const c10::Stream other : others) put_in_order(stream, other);
@@ -328,12 +331,12 @@ void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
   operation.arguments.inputs = operation.staging->inputs();
   operation.arguments.outputs = operation.staging->outputs();
   operation.done_flag = &operation.staging->done();
-  // A receive reads nothing, so it is posted now, in the order of the calls.
+  // A receive reads no input, so it is posted now, in the order of the calls.
   if (operation.direction != engine::Direction::kReceive) enqueue_start_flag(operation, stream);
   operation.start(*communicator_);
 }
 
-// The gates of the sends to one peer open in the order of the calls: on the stream of that link.
+// The start flags of sends to one peer are set in the order of the calls, on the stream of that link.
 void CudaSide::enqueue_start_flag(WorkOperation& operation, c10::Stream stream) {
   const c10::Stream copying =
       operation.direction == engine::Direction::kSend ? stream_of(operation, Way::kHost) : stream;
@@ -401,7 +404,7 @@ void CudaSide::order(c10::Stream earlier, c10::Stream later) {
   put_in_order(earlier, later);
 }
 
-// With the lock.
+// Called with the lock.
 void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
   check(view_of(earlier).record(*passed_));
   check(view_of(later).wait(*passed_));

@@ -21,7 +21,7 @@ bool has_registered_memory(c10::DeviceIndex device) noexcept {
 
 namespace {
 
-// What torch's pools hold. Never destroyed: they give memory back to the very end.
+// The memory of torch's pools. Never destroyed: the pools free memory until the very end.
 struct Allocations {
   std::mutex mutex;
   std::map<void*, cuda::SharedMemory> by_address;
@@ -38,7 +38,7 @@ void* allocate(size_t num_bytes, int device) {
   Result<cuda::SharedMemory> memory = cuda::SharedMemory::allocate(device, num_bytes);
   if (!memory.ok()) {
     log::info("no registered memory on GPU " + std::to_string(device) + ": " + memory.status().message());
-    return nullptr;  // torch gives back what it holds and asks again, then raises
+    return nullptr;  // torch frees its cached memory and asks again, then raises
   }
   void* const address = memory.value().data();
   const std::lock_guard lock(allocations().mutex);
@@ -46,13 +46,13 @@ void* allocate(size_t num_bytes, int device) {
   return address;
 }
 
-// Unmapping does not wait for kernels, as cudaFree does: torch relies on that. What cannot be waited for (while
-// somebody captures, or once CUDA has failed) stays.
+// Unlike cudaFree, unmapping does not wait for kernels, but torch relies on such a wait. Where waiting is impossible
+// (during a capture, or once CUDA has failed) the memory stays mapped.
 void free(void* address, int device) {
   const cuda::RelaxedCapture beside_captures;
   const cuda::DeviceGuard on_device(device);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
-    (void)cudaGetLastError();  // which others would take for an error of theirs
+    (void)cudaGetLastError();  // later CUDA calls would report this error as theirs
     return log::info("registered memory on GPU " + std::to_string(device) + " stays: " + cudaGetErrorString(error));
   }
   std::unique_lock lock(allocations().mutex);
@@ -63,7 +63,7 @@ void free(void* address, int device) {
 }  // namespace
 }  // namespace axon::c10d_backend
 
-// With the signatures of torch.cuda.memory.CUDAPluggableAllocator.
+// Has the signatures of torch.cuda.memory.CUDAPluggableAllocator.
 extern "C" {
 
 [[gnu::visibility("default")]] void* axon_allocate(size_t num_bytes, int device, cudaStream_t) noexcept try {

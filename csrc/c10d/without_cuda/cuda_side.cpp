@@ -1,4 +1,4 @@
-// What a build with AXON_CUDA=0 has in place of cuda/cuda_side.cpp.
+// Replaces cuda/cuda_side.cpp in builds with AXON_CUDA=0.
 #include "c10d/cuda_side.hpp"
 
 #include "c10d/errors.hpp"

@@ -1,4 +1,4 @@
-// What a build with AXON_CUDA=0 has in place of cuda/registered_memory.cpp.
+// Replaces cuda/registered_memory.cpp in builds with AXON_CUDA=0.
 #include "c10d/registered_memory.hpp"
 
 namespace axon::c10d_backend {
