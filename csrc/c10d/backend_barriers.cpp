@@ -41,7 +41,8 @@ void AxonBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wai
   const bool is_first = getRank() == 0;
   if (is_first && getSize() > 1 && barrier_timeout.count() <= 0) {
     const std::string within = std::to_string(barrier_timeout.count()) + " ms";
-    throw_failure({ErrorCode::kTimeout, "Rank 0 timed out in monitoredBarrier, which it has to pass within " + within});
+    throw_failure({ErrorCode::kTimeout,
+                   "Rank 0 timed out in monitoredBarrier: its timeout must be more than 0 ms and is " + within});
   }
   const auto work = make_work(kCall, {});
   WorkOperation& operation = work->add_operation();

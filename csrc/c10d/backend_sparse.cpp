@@ -50,7 +50,8 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
                       "; allowed for sparse tensors: SUM");
   }
   if (coalesced_) throw_value_error("all_reduce: sparse tensors cannot be coalesced");
-  if (estimate_) throw_value_error("all_reduce: how long it takes with sparse tensors cannot be estimated");
+  if (estimate_)
+    throw_value_error("all_reduce: the time of sparse tensors cannot be estimated; allowed: dense tensors");
   auto work = make_work(kCall, tensors);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));

@@ -54,7 +54,7 @@ c10::intrusive_ptr<c10d::Backend> AxonBackend::shrink(const std::vector<int64_t>
   const auto own = std::find(ranks.begin(), ranks.end(), rank_);
   if (own == ranks.end()) {
     throw_value_error("shrink_group: rank " + std::to_string(rank_) +
-                      " is to leave the group; allowed: calls by the ranks that stay");
+                      " is one of the excluded ranks; allowed: calls by the other ranks");
   }
   if (flags == kAbort) abort();
   auto own_options = c10::make_intrusive<Options>(options ? options->timeout : options_->timeout);

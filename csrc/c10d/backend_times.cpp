@@ -13,7 +13,8 @@ void AxonBackend::enableCollectivesTiming() {
 }
 
 void AxonBackend::registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
-  if (onCompletionHook_) throw_value_error("_register_on_completion_hook: the group has one; allowed: one");
+  if (onCompletionHook_)
+    throw_value_error("_register_on_completion_hook: the group already has a hook; allowed: one hook per group");
   owned_completion_hook_ = std::make_unique<CompletionHook>(std::move(hook));
   onCompletionHook_ = [](const auto&) {};  // tells torch that the group has a hook
   completion_hook_.store(owned_completion_hook_.get(), std::memory_order_release);

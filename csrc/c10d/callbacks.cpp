@@ -60,7 +60,8 @@ void run_beside_the_engine(std::function<void()> task) {
   try {
     std::thread(work).detach();
   } catch (const std::system_error& error) {
-    log::info(std::string("no thread for a future's callbacks, which wait for one that runs: ") + error.what());
+    log::info(std::string("cannot start a thread for a future's callbacks, so they wait for a running thread: ") +
+              error.what());
   }
 }
 

@@ -105,7 +105,7 @@ std::vector<int64_t> check_splits(Argument argument, const at::Tensor& tensor, c
   check_length(argument, splits.size(), size);
   int64_t sum = 0;
   for (const int64_t split : splits) {
-    if (split < 0) throw_value_error(complaint(argument, "holds " + std::to_string(split), "sizes from 0"));
+    if (split < 0) throw_value_error(complaint(argument, "contains " + std::to_string(split), "sizes of 0 or more"));
     sum += split;
   }
   if (sum != rows) {

@@ -218,7 +218,7 @@ void Rendezvous::forget(const std::string& key) noexcept {
   try {
     store_.deleteKey(key);
   } catch (const std::exception&) {
-    log::info("the store cannot delete '" + key + "', which stays");
+    log::info("the store cannot delete '" + key + "'; the entry remains");
   }
 }
 

@@ -72,8 +72,8 @@ float AxonWork::getDuration() const {
   if (!times_ || !times_->are_over()) {
     throw_value_error(
         first_.describe() +
-        ": has no duration; allowed: calls made after the group's _enable_collectives_timing(), once they "
-        "are over, and not those of a CUDA graph");
+        ": has no duration; allowed: finished calls that were made after the group's _enable_collectives_timing() and "
+        "outside of CUDA graphs");
   }
   return std::chrono::duration<float, std::milli>(times_->active()).count();
 }

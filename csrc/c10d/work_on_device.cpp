@@ -44,7 +44,7 @@ void AxonWork::claim_device(at::Device device, const char* operation) {
   if (inputs_.empty() && outputs_.empty()) device_ = device;
   if (device == device_) return;
   throw_value_error(std::string(operation) + ": tensors are on " + device_.str() + " and on " + device.str() +
-                    "; allowed: one device in a call");
+                    "; allowed: one device per call");
 }
 
 void AxonWork::run_on(const StreamPosition& position) {

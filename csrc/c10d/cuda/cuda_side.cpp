@@ -100,7 +100,7 @@ CudaSide::~CudaSide() {
     group_.reset();
     gpu_comm::Workspace::let_go(std::move(workspaces_), graphs);
   } catch (const std::exception&) {
-    log::info("CUDA has failed, or is gone since the process exits: a group's workspaces are left behind");
+    log::info("CUDA has failed or the process is exiting: a group's workspaces are not released");
   }
 }
 
@@ -116,7 +116,7 @@ void CudaSide::drain() noexcept {
     const std::lock_guard lock(mutex_);
     note_fault();
   } catch (const std::exception&) {
-    log::info("CUDA has failed, or is gone since the process exits: what was enqueued is lost");
+    log::info("CUDA has failed or the process is exiting: enqueued work is lost");
   }
   clear_in_flight_works();
 }
@@ -133,7 +133,7 @@ void CudaSide::drain(c10::Stream stream) {
   for (; !stream.query(); std::this_thread::sleep_for(kLookInterval)) {
     if (Clock::now() < look_at) continue;
     if (interrupts::are_pending()) {
-      communicator_->abort("a signal has interrupted the wait for what the group has enqueued");
+      communicator_->abort("a signal interrupted the wait for the group's enqueued work");
       return torch_cuda().synchronizeStream(stream);
     }
     look_at = Clock::now() + interrupts::kInterval;
@@ -162,7 +162,7 @@ void CudaSide::clear_in_flight_works() noexcept {
     const cuda::RelaxedCapture beside_captures;
     InFlightWorks::instance().clear();
   } catch (const std::exception&) {
-    log::info("CUDA has failed: Works that it has not finished are kept");
+    log::info("CUDA has failed: its unfinished Works are kept");
   }
 }
 
@@ -171,7 +171,8 @@ c10::Stream CudaSide::current_stream() const {
   const c10::Stream stream = torch_cuda().getStream(device_);
   if (view_of(stream).get() == cudaStreamPerThread) {
     throw_value_error(
-        "the current stream is cudaStreamPerThread, another one in every thread: use a torch.cuda.Stream");
+        "the current stream is cudaStreamPerThread, which is a different stream in every thread; allowed: "
+        "torch.cuda.Stream");
   }
   return stream;
 }

@@ -53,7 +53,8 @@ void free(void* address, int device) {
   const cuda::DeviceGuard on_device(device);
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) {
     (void)cudaGetLastError();  // later CUDA calls would report this error as theirs
-    return log::info("registered memory on GPU " + std::to_string(device) + " stays: " + cudaGetErrorString(error));
+    return log::info("registered memory on GPU " + std::to_string(device) +
+                     " stays mapped: " + cudaGetErrorString(error));
   }
   std::unique_lock lock(allocations().mutex);
   const auto freed = allocations().by_address.extract(address);
