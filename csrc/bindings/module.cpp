@@ -1,4 +1,4 @@
-// torch_axon._C: the backend for Python, which adds nothing of its own.
+// torch_axon._C: the backend's Python bindings, without logic of their own.
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
@@ -55,7 +55,7 @@ py::list settings() {
 c10::intrusive_ptr<axon::c10d_backend::AxonBackend> create(const c10d::DistributedBackendOptions& group,
                                                            const axon::c10d_backend::AxonBackend::Options& given) {
   auto options = c10::make_intrusive<axon::c10d_backend::AxonBackend::Options>(
-      given);  // its own: one object may be given to many groups
+      given);  // a copy: one object may be passed to many groups
   options->group_name = group.group_id;
   options->global_ranks_in_group.assign(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end());
   return c10::make_intrusive<axon::c10d_backend::AxonBackend>(group.store, group.group_rank, group.group_size,
@@ -78,7 +78,7 @@ py::dict path_to(axon::c10d_backend::AxonBackend& backend, int rank) {
   return row;
 }
 
-// For exit: whoever waits for anything finds it ended.
+// For exit: ends all waits with an error.
 void shut_down() noexcept {
   python::note_end_of_python();
   axon::c10d_backend::CompletionHook::await_those_under_way();
@@ -118,7 +118,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("memory_stats", &axon::c10d_backend::AxonBackend::getMemoryStats,
            py::call_guard<axon::python::GilReleased>())
       .def("perform_nocolor_split",
-           [](const axon::c10d_backend::AxonBackend&, const py::object& /*device*/) {})  // nothing to take part in
+           [](const axon::c10d_backend::AxonBackend&, const py::object& /*device*/) {})  // nothing to do
       .def("_set_default_timeout", &axon::c10d_backend::AxonBackend::setTimeout, py::arg("timeout"),
            py::call_guard<axon::python::GilReleased>());
 

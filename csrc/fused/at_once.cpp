@@ -14,7 +14,8 @@ namespace axon::fused {
 
 namespace {
 
-// No gradient, cast, mode, transform or subclass: the dispatcher would come to the kernel, and to nothing before it.
+// Returns whether the dispatcher would call the kernel directly: the tensor needs no gradient, cast, mode, transform or
+// subclass.
 bool goes_to_the_kernel(const at::Tensor& tensor) {
   if (tensor.requires_grad() && at::GradMode::is_enabled()) return false;
   const c10::impl::LocalDispatchKeySet local = c10::impl::tls_local_dispatch_key_set();
@@ -25,7 +26,7 @@ bool goes_to_the_kernel(const at::Tensor& tensor) {
   return key == c10::DispatchKey::CPU || key == c10::DispatchKey::CUDA;
 }
 
-// The operators tell what does not fit.
+// Returns whether the arguments fit. If they do not, the operators report the reason.
 bool fits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
   const auto is_alike = [&](const at::Tensor& tensor, int64_t num_dimensions) {
     return tensor.dim() == num_dimensions && tensor.scalar_type() == x.scalar_type() && tensor.device() == x.device() &&
@@ -35,7 +36,7 @@ bool fits(const at::Tensor& x, const at::Tensor& weight, const std::optional<at:
          (!bias || (is_alike(*bias, 1) && bias->size(0) == weight.size(1)));
 }
 
-// None: of another backend.
+// Returns null if the group has another backend.
 c10::intrusive_ptr<c10d_backend::AxonBackend> backend_of(const std::string& group, const at::Tensor& x) {
   return c10::dynamic_intrusive_pointer_cast<c10d_backend::AxonBackend>(
       c10d::resolve_process_group(group)->getBackend(x.device().type()));

@@ -1,4 +1,4 @@
-// Around what an operator calls, which is neither differentiated nor cast again.
+// Guards the operations that an operator calls: these are neither differentiated nor cast again.
 #pragma once
 
 #include <ATen/autocast_mode.h>

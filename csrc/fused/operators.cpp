@@ -1,5 +1,5 @@
-// torch.ops.axon: the operators' schemas, and what their arguments must be. They stand below autograd and autocast;
-// their fake kernels and derivatives are Python's (torch_axon).
+// torch.ops.axon: the operators' schemas, and the checks of their arguments. They run below autograd and autocast;
+// Python defines their fake kernels and derivatives (torch_axon).
 #include <ATen/ATen.h>
 #include <torch/library.h>
 

@@ -1,4 +1,4 @@
-// Matrix products of rows that several ranks have, plain ones and those of float8 with scales.
+// Matrix products of rows that several ranks hold, both plain and float8 with scales.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,10 +16,10 @@ struct RowRange {
   RowRange behind(int64_t row) const noexcept { return {.begin = row + begin, .num_rows = num_rows}; }
 };
 
-// A view, without the dispatcher's detour: products in pieces make many.
+// Returns a view without a call of the dispatcher, because tiled products make many views.
 at::Tensor slice_rows(const at::Tensor& matrix, RowRange range);
 
-// Which rows of the whole are each rank's: consecutive ones, in rank order.
+// The consecutive rows of each rank, in rank order.
 class RowPartition {
  public:
   RowPartition(at::IntArrayRef sizes, int rank);
@@ -27,12 +27,12 @@ class RowPartition {
   size_t rank() const noexcept { return rank_; }
   RowRange of(size_t rank) const noexcept { return between(rank, rank + 1); }
   RowRange own() const noexcept { return of(rank_); }
-  // Before the own rows, and behind them.
+  // The rows before this rank's own, and those that follow.
   std::array<RowRange, 2> others() const noexcept { return {between(0, rank_), between(rank_ + 1, num_ranks())}; }
   RowRange all() const noexcept { return between(0, num_ranks()); }
   bool has_equal_rows() const noexcept;
   int64_t most_rows() const noexcept;
-  // Of each rank, then the end.
+  // The first row of each rank, and the end.
   const std::vector<int64_t>& begins() const noexcept { return begins_; }
 
  private:
@@ -47,15 +47,16 @@ class RowPartition {
 // The left factor: rows of K elements.
 struct Rows {
   at::Tensor values;  // [m, K]
-  at::Tensor scales;  // float8: [m, 1], of 0-d or 1-d for all rows; else undefined
+  at::Tensor scales;  // float8: [m, 1], or 0-d or 1-d for all rows; else undefined
 
-  // All ranks answer alike, also those of one row or none.
+  // Returns whether each row has a scale of its own. The answer is the same on all ranks, including those with one row
+  // or none.
   bool has_scale_a_row() const { return scales.defined() && scales.dim() == 2; }
   Rows slice(RowRange range) const;
   Rows contiguous() const;
 };
 
-// The right factor, and what becomes of the product.
+// The right factor, and its bias and scale.
 struct Weight {
   at::Tensor values;               // [K, N]
   std::optional<at::Tensor> bias;  // [N]
@@ -64,13 +65,13 @@ struct Weight {
   at::ScalarType output_type{};
 
   int64_t num_columns() const { return values.size(1); }
-  // Not yet written, on the device of the factors.
+  // Returns an uninitialised output on the device of the factors.
   at::Tensor empty_output(int64_t num_rows) const;
 };
 
-// output [m, N], contiguous, becomes x · weight + bias. Enqueued on the current stream, where there is one.
+// Sets output [m, N], which is contiguous, to x · weight + bias. On CUDA, this is enqueued on the current stream.
 void multiply(const Rows& x, const Weight& weight, at::Tensor output);
-// output becomes factor · (other + x · weight), rounded once. Neither has a scale, the weight no bias.
+// Sets output to factor · (other + x · weight), rounded once. Neither factor has a scale, and the weight has no bias.
 void multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& other, double factor, at::Tensor output);
 
 }  // namespace axon::fused

@@ -1,14 +1,14 @@
-// Schedules for CUDA tensors whose data copy engines move beside the products: from this rank's memory into the peers'
-// workspaces, on streams of the group's. Nothing is returned, and nothing has been done, where the ranks are to
-// communicate first: too little to move, no workspace so large, or GPUs that do not reach each other. All ranks decide
-// alike: by what all of them know.
+// Schedules for CUDA tensors whose data the copy engines move while products run. They copy from this rank's memory
+// into the peers' workspaces, on streams of the group. A function here returns nothing, and has no effect, if the ranks
+// should communicate first: because the data is too small, the workspace cannot be allocated, or the GPUs have no peer
+// access. All ranks decide the same, from values that all of them know.
 //
-//   current stream    meet │ own rows × weights ············ │ the others' × weights
-//   pushing stream         │ push to each peer, tell it │ copy for the caller
-//   awaiting stream        │ await ························· ┘ copy for the caller
+//    current stream    barrier │ own rows × weights ············ │ the others' × weights
+//    pushing stream            │ push to each peer, tell it │ copy for the caller
+//    awaiting stream           │ await ························· ┘ copy for the caller
 //
-// Behind the barrier, a kernel, nobody uses the workspaces any more. That data has come is told by words which streams
-// write and wait for: a kernel would find no room beside a product.
+// Following the barrier, which is a kernel, no rank uses the workspaces any more. Streams write and wait for flags to
+// signal the arrival of data: a kernel would find no free SM during a product.
 #pragma once
 
 #include <optional>
@@ -19,9 +19,10 @@ namespace axon::fused {
 
 std::optional<GatheredProducts> run_pushed(const AllGatherMatmul& call);
 
-// The peers' rows are multiplied first, the next rank's at once, and pushed piece by piece while the next one is
-// multiplied. Of two ranks, each then adds its own products to what has come, in the products' accumulation; of more,
-// the partial results of all are summed in their accumulation type. The sum is rounded once. The weight has no bias.
+// Multiplies the peers' rows first, beginning with the next rank's, and pushes each tile while the next one is
+// multiplied. In a group of two, each rank then adds its own products to the received ones, in the products'
+// accumulator. In larger groups, the partial results of all ranks are summed in their accumulation type. The sum is
+// rounded once. The weight has no bias.
 std::optional<at::Tensor> run_pushed(const MatmulReduceScatter& call);
 
 }  // namespace axon::fused

@@ -10,7 +10,7 @@ namespace axon::fused {
 
 namespace {
 
-// As collectives of the group want rows that differ in number: a tensor a rank.
+// Returns one tensor per rank, as the group's collectives require for unequal row counts.
 c10d_backend::TensorList split(const at::Tensor& tensor, const RowPartition& rows) {
   c10d_backend::TensorList parts;
   for (size_t rank = 0; rank < rows.num_ranks(); ++rank) {
@@ -19,7 +19,7 @@ c10d_backend::TensorList split(const at::Tensor& tensor, const RowPartition& row
   return parts;
 }
 
-// None where it is on the current stream.
+// Returns null if it runs on the current stream.
 c10d_backend::AxonBackend::WorkPtr gather(const AllGatherMatmul& call, at::Tensor own, at::Tensor all) {
   c10d::AllgatherOptions options;
   options.asyncOp = own.is_cpu();
@@ -100,7 +100,7 @@ static at::Tensor run_without_bias(const MatmulReduceScatter& call) {
   return output;
 }
 
-// The bias is a part of the sum, not of each product.
+// The bias is added to the sum once, not to each product.
 at::Tensor run(MatmulReduceScatter call) {
   const std::optional<at::Tensor> bias = std::exchange(call.weight.bias, std::nullopt);
   at::Tensor output = run_without_bias(call);

@@ -1,5 +1,5 @@
-// Matrix products beside the communication that they need: what torch.ops.axon's operators run, once their arguments
-// are checked. All are collectives of the group.
+// Matrix products fused with the communication that they need. torch.ops.axon's operators call these after they have
+// checked their arguments. All are collectives of the group.
 #pragma once
 
 #include <vector>
@@ -12,25 +12,25 @@ namespace axon::fused {
 struct AllGatherMatmul {
   c10d_backend::AxonBackend& backend;
   RowPartition rows;
-  Rows x;  // this rank's
+  Rows x;  // this rank's rows
   std::vector<Weight> weights;
   bool returns_gathered = true;
 };
 
 struct GatheredProducts {
-  at::Tensor gathered;  // x of all ranks, or of no rows if not wanted
+  at::Tensor gathered;  // x of all ranks, or without rows if not wanted
   std::vector<at::Tensor> outputs;
 };
 
-// What such a call returns, as it comes to be.
+// The results of such a call while they are computed.
 class GatheringProducts {
  public:
   explicit GatheringProducts(const AllGatherMatmul& call);
-  // Of the rows, which are these of the whole, with all weights.
+  // Multiplies the rows, which lie at `range` in the whole, with all weights.
   void multiply(const Rows& rows, RowRange range);
-  // The product with one of the weights.
+  // Rows of the product with one of the weights.
   at::Tensor output_rows(size_t weight, RowRange range) const { return slice_rows(outputs_[weight], range); }
-  // Where the caller gets these rows of x.
+  // The caller's memory for these rows of x.
   at::Tensor gathered_rows(RowRange range) const { return slice_rows(gathered_, range); }
   GatheredProducts finish() && { return {.gathered = std::move(gathered_), .outputs = std::move(outputs_)}; }
 
@@ -40,18 +40,18 @@ class GatheringProducts {
   std::vector<at::Tensor> outputs_;
 };
 
-// The own rows are multiplied while those of the other ranks are on their way, where that pays.
+// Multiplies this rank's own rows while the other ranks' rows arrive, if that is faster.
 GatheredProducts run(const AllGatherMatmul& call);
 
 struct MatmulReduceScatter {
   c10d_backend::AxonBackend& backend;
   RowPartition rows;
-  Rows x;         // of all ranks' rows
+  Rows x;         // rows of all ranks
   Weight weight;  // its bias is added to the result
   c10d::ReduceOp reduction;
 };
 
-// This rank's rows of the sum (or average) of all ranks' products.
+// Returns this rank's rows of the sum (or average) of all ranks' products.
 at::Tensor run(MatmulReduceScatter call);
 
 }  // namespace axon::fused

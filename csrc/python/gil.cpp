@@ -16,7 +16,7 @@ template <typename Ask>
 static void or_sleep(Ask ask) noexcept {
   try {
     ask();
-  } catch (...) {  // nothing is thrown: the thread is being unwound
+  } catch (...) {  // the thread is being unwound, no exception was thrown
     while (true) pause();
   }
 }

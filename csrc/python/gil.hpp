@@ -1,7 +1,10 @@
-// Python's lock, taken and given back for a scope.
+// Scoped guards that take and release the GIL.
 //
-// Before 3.14 Python ends a thread that asks for the lock once the interpreter ends, by unwinding it, and pybind11's
-// own guards answer with std::terminate. With these such a thread sleeps until the process is gone, as 3.14 has it.
+//    const GilReleased no_gil;   // the caller held it
+//    const GilHeld gil;          // in any thread
+//
+// Before 3.14, Python ends a thread that takes the GIL after the interpreter's end by unwinding it. pybind11's own
+// guards then call std::terminate. With these guards, such a thread sleeps until the process exits, as in 3.14.
 #pragma once
 
 #include <Python.h>
@@ -10,11 +13,12 @@
 
 namespace axon::python {
 
-// Whether the interpreter is there, and not on its way out.
+// Returns whether the interpreter is running and not shutting down.
 bool python_goes_on() noexcept;
 
-// PyObject_Call(). Python's code may give the lock away at any time, and then be where a thread asks for it too late:
-// the frames above would be unwound without the lock, and drop their objects. Whatever they hold, they hold on to.
+// Calls PyObject_Call(). Python code may release the GIL at any time, and take it again after Python's end. That would
+// unwind the frames above without the GIL, and they would drop their objects. Here the thread sleeps instead and keeps
+// its objects.
 PyObject* call_or_sleep(PyObject* function, PyObject* arguments, PyObject* named = nullptr) noexcept;
 
 class GilReleased {
@@ -28,7 +32,7 @@ class GilReleased {
   PyThreadState* const thread_;
 };
 
-// From any thread, whether it holds the lock or not: for destructors, which whoever is the last owner calls.
+// For any thread, whether or not it holds the GIL: any thread may run a destructor as the last owner.
 class GilReleasedIfHeld {
  public:
   GilReleasedIfHeld() noexcept {
@@ -39,7 +43,7 @@ class GilReleasedIfHeld {
   std::optional<GilReleased> released_;
 };
 
-// From any thread, whether it holds the lock or not.
+// For any thread, whether or not it holds the GIL.
 class GilHeld {
  public:
   GilHeld() noexcept;

@@ -12,13 +12,13 @@
 
 namespace axon::python {
 
-// How long exit handlers that run after ours may take, or may wait for a thread whose wait has ended.
+// How long later exit handlers may run, or may wait for a thread that has finished its wait.
 static constexpr std::chrono::seconds kLongestHandlers{2};
 static constexpr std::chrono::milliseconds kLookInterval{1};
 
 using Thread = std::atomic<unsigned long>;
-static Thread ending_thread{0};   // the one that runs exit handlers; 0: Python does not end yet
-static Thread closing_thread{0};  // the same, from the closing of all runtimes on
+static Thread ending_thread{0};   // runs exit handlers; 0: Python is running
+static Thread closing_thread{0};  // the same, once it closes all runtimes
 static thread_local bool is_of_runtime = false;
 
 static bool is_elsewhere(const Thread& thread) noexcept {
@@ -84,7 +84,7 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 
-// By the thread that Python runs handlers on, while it waits.
+// On the thread that runs Python's signal handlers: the exception of a handler that ran during a wait.
 static thread_local PyObject* raised = nullptr;
 
 bool are_signals_raising() noexcept {
@@ -110,7 +110,7 @@ void raise_what_signals_raised() {
   throw pybind11::error_already_set();
 }
 
-// As Py_AddPendingCall has it.
+// Has the signature that Py_AddPendingCall requires.
 static int raise_pending(void* exception) noexcept {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(exception)), static_cast<PyObject*>(exception));
   Py_DECREF(static_cast<PyObject*>(exception));
@@ -119,7 +119,8 @@ static int raise_pending(void* exception) noexcept {
 
 void raise_soon_what_signals_raised() noexcept {
   PyObject* const exception = std::exchange(raised, nullptr);
-  if (exception != nullptr) (void)Py_AddPendingCall(&raise_pending, exception);  // unless 32 of them wait already
+  // Fails if 32 calls are pending already.
+  if (exception != nullptr) (void)Py_AddPendingCall(&raise_pending, exception);
 }
 
 }  // namespace axon::python

@@ -10,13 +10,13 @@ static bool is_strided(const at::Tensor& tensor) {
          (tensor.is_cpu() || tensor.is_cuda());
 }
 
-// Without the checks of Tensor::data_ptr(), which throws for some tensors that have none.
+// Without the checks of Tensor::data_ptr(), which throws for some tensors without memory.
 static const c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   const c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
   return impl->has_symbolic_sizes_strides() ? nullptr : impl->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// Bytes of the storage up to the end of the last element.
+// Returns the bytes of the storage up to the end of the last element.
 static size_t extent_of(const at::Tensor& tensor) {
   const auto offset = static_cast<size_t>(tensor.storage_offset());
   if (tensor.is_contiguous()) return (offset + static_cast<size_t>(tensor.numel())) * tensor.element_size();

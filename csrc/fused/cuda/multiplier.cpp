@@ -24,12 +24,12 @@ matmul::MatrixView view_of(const at::Tensor& matrix) {
   return {.data = matrix.const_data_ptr(), .stride = matrix.stride(0)};
 }
 
-// Element by element, in pieces of 16 bytes.
+// Returns whether cuBLASLt can read the bias, whose elements must be consecutive and aligned to 16 bytes.
 bool can_be_read(const at::Tensor& bias) {
   return bias.is_contiguous() && reinterpret_cast<uintptr_t>(bias.const_data_ptr()) % 16 == 0;
 }
 
-// None: torch's to do.
+// Returns nothing if torch has to compute the product.
 std::optional<matmul::MatrixProduct> describe(const Rows& x, const Weight& weight, const at::Tensor& output) {
   const at::Tensor& factor = weight.values;
   if (weight.bias && !can_be_read(*weight.bias)) return std::nullopt;
@@ -72,7 +72,7 @@ void Multiplier::multiply_and_add(const Rows& x, const Weight& weight, const at:
   if (!enqueue(product)) fused::multiply_and_add(x, weight, other, factor, output);
 }
 
-// What cuBLASLt cannot do, torch does, or tells.
+// Returns whether cuBLASLt took the product. Otherwise torch computes it, or reports the error.
 bool Multiplier::enqueue(const std::optional<matmul::MatrixProduct>& product) {
   if (!product || product->depth == 0 || products_ == nullptr) return false;
   const cuda::StreamView stream(static_cast<cudaStream_t>(stream_.native_handle()));

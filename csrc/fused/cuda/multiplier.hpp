@@ -1,8 +1,8 @@
-// The matrix products of one call on CUDA tensors, on the current stream: by kernels chosen for a hot device
-// (fused/matmul/matrix_products.hpp) where there are some for them, else by torch's.
+// The matrix products of one call on CUDA tensors, on the current stream. They run as cuBLASLt kernels that were chosen
+// on a hot device (fused/matmul/matrix_products.hpp) if there are any, and otherwise through torch.
 //
-//   Multiplier multiplier(device);     // the current one, as its stream, as long as this lives
-//   multiplier.multiply(rows, weight, output);
+//    Multiplier multiplier(device);   // the device and its stream must stay current while this lives
+//    multiplier.multiply(rows, weight, output);
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@ namespace axon::fused {
 class Multiplier {
  public:
   explicit Multiplier(c10::Device device);
-  // As axon::multiply() and multiply_and_add().
+  // The same as axon::fused::multiply() and multiply_and_add().
   void multiply(const Rows& x, const Weight& weight, const at::Tensor& output);
   void multiply_and_add(const Rows& x, const Weight& weight, const at::Tensor& other, double factor,
                         const at::Tensor& output);
@@ -27,8 +27,8 @@ class Multiplier {
   bool enqueue(const std::optional<matmul::MatrixProduct>& product);
 
   const c10::Stream stream_;
-  matmul::MatrixProducts* const products_;  // none: torch's alone
-  at::Tensor workspace_;                    // of the products, one after the other
+  matmul::MatrixProducts* const products_;  // null: only torch's
+  at::Tensor workspace_;                    // shared by the products, which run one after the other
 };
 
 }  // namespace axon::fused

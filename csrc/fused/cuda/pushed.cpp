@@ -11,7 +11,7 @@ namespace axon::fused {
 
 namespace {
 
-// Boundaries that every product takes: of rows of float8's scales behind the values, and of ranks' slots.
+// The alignment of the float8 row scales that follow the values, and of the ranks' slots. All products accept it.
 constexpr size_t kAlignment = 256;
 
 size_t aligned(size_t num_bytes) {
@@ -24,8 +24,8 @@ size_t row_bytes(const at::Tensor& rows) {
 
 using RowTiles = c10::SmallVector<RowRange, 2>;
 
-// What a rank sends in tiles its peer awaits in the same ones. In a group of two there is one peer: a half is on its
-// way while the other is multiplied, unless halves would not fill the device. More tiles are slower products.
+// A peer waits for the same tiles that a rank sends. A group of two has one peer, so the first half moves while the
+// second is multiplied, unless halves would not fill the device. More tiles would make the products slower.
 RowTiles cut(int64_t num_rows, size_t num_ranks) {
   static constexpr int64_t kFewestRows = 1024, kRowsOfTile = 256;
   if (num_ranks > 2 || num_rows < kFewestRows) return {{.begin = 0, .num_rows = num_rows}};
@@ -33,7 +33,7 @@ RowTiles cut(int64_t num_rows, size_t num_ranks) {
   return {{.begin = 0, .num_rows = half}, {.begin = half, .num_rows = num_rows - half}};
 }
 
-// A matmul_reduce_scatter, step by step.
+// One call of matmul_reduce_scatter, step by step.
 class Scattering {
  public:
   Scattering(const MatmulReduceScatter& call, Pushing& pushing);
@@ -44,7 +44,8 @@ class Scattering {
   void push_partials();
   void add_own();
   void sum_all();
-  // In the workspace of a rank, the owner of these rows: each rank's partial result for them.
+  // The size of one rank's slot in the workspace of the rank that owns these rows. The slot holds that rank's partial
+  // result.
   size_t slot_bytes(RowRange owned) const { return aligned(static_cast<size_t>(owned.num_rows) * row_bytes(output_)); }
   at::Tensor own_slot_of(size_t rank) const {
     return pushing_.tensor(rank * slot_bytes(rows_.own()), output_.sizes(), output_.options());

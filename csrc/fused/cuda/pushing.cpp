@@ -11,7 +11,8 @@
 
 namespace axon::fused {
 
-// Less is moved first: a kernel does that before the copy engines have met.
+// Below this size, the ranks communicate first: a kernel moves the data before the copy engines have passed their
+// barrier.
 static constexpr size_t kLeastBytes = size_t{16} << 20;
 
 std::optional<Pushing> Pushing::open(c10d_backend::AxonBackend& backend, at::Device device, const Plan& plan) {

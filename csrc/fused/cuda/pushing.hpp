@@ -1,10 +1,11 @@
-// One matrix product's use of the group's streams, one that pushes and one that awaits, and of the ranks' workspaces.
+// One matrix product's use of the ranks' workspaces and of two streams of the group: a pushing and an awaiting one.
 //
-//   std::optional<Pushing> pushing = Pushing::open(backend, device, plan);   // none: communicate first
-//   pushing->begin();
-//   pushing->push(peer, offset, rows); pushing->tell(peer, 0);               // to every peer
-//   pushing->await(0);                                                       // all peers' are in this rank's workspace
-//   pushing->join();
+//    std::optional<Pushing> pushing = Pushing::open(backend, device, plan);   // empty: communicate first
+//    pushing->begin();
+//    pushing->push(peer, offset, rows);                                       // to every peer
+//    pushing->tell(peer, 0);
+//    pushing->await(0);                                                       // the data of all peers is here
+//    pushing->join();
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -24,39 +25,40 @@ class Pushing {
     cuda::DeviceOperation operation{};
     at::ScalarType dtype{};
     size_t num_bytes = 0;         // moved by all ranks together
-    size_t workspace_bytes = 0;   // of a rank
-    std::vector<int64_t> shared;  // what else is the same on all ranks
+    size_t workspace_bytes = 0;   // of one rank
+    std::vector<int64_t> shared;  // other values that must be the same on all ranks
   };
 
   static std::optional<Pushing> open(c10d_backend::AxonBackend& backend, at::Device device, const Plan& plan);
   Pushing(Pushing&&) noexcept = default;
-  // Half-way, for an exception: ends the group, whose other ranks would wait for what never comes.
+  // If an exception interrupts the product, this aborts the group: its other ranks would wait for ever.
   ~Pushing();
 
-  // On the current stream: behind it all ranks have come here, and nobody uses the workspaces any more.
+  // Enqueues a barrier on the current stream: when it has passed, no rank uses the workspaces any more.
   void begin();
-  // What is pushed from here on is there when the current stream has come this far.
+  // Makes later pushes wait for the current stream's present work.
   void follow_current() { side_.order(current_, pushing_); }
   void push(size_t peer, size_t offset, const at::Tensor& rows) {
     copy(workspace_->at(static_cast<int>(peer)) + offset, rows, pushing_);
   }
-  // Tells the peer that it has this tile of what it gets: each once.
+  // Signals to the peer that this tile of its data has arrived. Called once per tile.
   void tell(size_t peer, int tile) { side_.tell(*workspace_, static_cast<int>(peer), tile); }
-  // The current stream goes on once this tile of all peers is in the workspace. On the host this comes behind the last
-  // tell(), and behind what is to run meanwhile: with CUDA_DEVICE_MAX_CONNECTIONS=1 all streams may wait.
+  // Makes the current stream wait until this tile of all peers is in the workspace. The host must call this after the
+  // last tell(), and after it has enqueued the work that runs meanwhile: with CUDA_DEVICE_MAX_CONNECTIONS=1 all streams
+  // may wait.
   void await(int tile);
-  // Beside the current stream: of what has been pushed, behind that, and of what has been awaited.
+  // Copy concurrently with the current stream: pushed rows following the pushes, awaited rows following their arrival.
   void copy_pushed(const at::Tensor& rows, const at::Tensor& target) { copy(target.data_ptr(), rows, pushing_); }
   void copy_awaited(const at::Tensor& rows, const at::Tensor& target) {
     copy(target.data_ptr(), rows, awaiting_);
     awaiting_is_ahead_ = true;
   }
-  // On the current stream: `output` becomes the reduction of what the ranks' slots of this rank's workspace hold.
+  // Sets `output` to the reduction of the ranks' slots in this rank's workspace, on the current stream.
   void reduce(size_t slot_bytes, Reduction reduction, const at::Tensor& output) const;
-  // The current stream goes on behind all that: tensors are the caller's again.
+  // Makes the current stream wait for all of that. After this, the caller may reuse the tensors.
   void join();
 
-  // A part of this rank's workspace.
+  // A view of this rank's workspace.
   at::Tensor tensor(size_t offset, at::IntArrayRef sizes, const at::TensorOptions& options) const;
 
  private:
@@ -70,8 +72,8 @@ class Pushing {
   int rank_;
   c10::Stream current_;
   c10::Stream pushing_;
-  c10::Stream awaiting_;            // of its own: tiles come while others are pushed
-  bool awaiting_is_ahead_ = false;  // has what the current stream does not wait for yet
+  c10::Stream awaiting_;            // separate: tiles arrive while others are pushed
+  bool awaiting_is_ahead_ = false;  // holds work that the current stream does not wait for yet
   bool is_open_ = false;            // between begin() and join()
 };
 

@@ -1,4 +1,4 @@
-// What a build with AXON_CUDA=0 has in place of cuda/pushed.cpp.
+// Replaces cuda/pushed.cpp in builds with AXON_CUDA=0.
 #include "fused/pushed.hpp"
 
 namespace axon::fused {
