@@ -50,7 +50,7 @@ RowPartition partition(c10d_backend::Argument argument, at::IntArrayRef sizes,
                        const c10d_backend::AxonBackend& backend) {
   check_length(argument, sizes.size(), static_cast<size_t>(backend.getSize()));
   for (const int64_t size : sizes) {
-    if (size < 0) reject(argument, "holds " + std::to_string(size), "sizes from 0");
+    if (size < 0) reject(argument, "contains " + std::to_string(size), "sizes of 0 or more");
   }
   return {sizes, backend.getRank()};
 }
