@@ -1,18 +1,18 @@
-# One command a task; each sets up what it needs: a virtual environment from the hashed locks, then the build.
+# One command per task. Each first sets up what it needs: a virtual environment from the hashed locks, then the build.
 #
 #   make demo | test | test-upstream | check | docs | format | bench | wheel | gpu-bundle | asan | asan-python | tsan | tsan-python | sanitize | fuzz | instructions
 #        lock | clean
 #
-#   PYTHON=python3.12  VENV=folder      interpreter, and the folder of the environment made with it
-#   TORCH=2.15                          another torch of requirements/torch-*.txt, in an environment of its own
+#   PYTHON=python3.12  VENV=folder      the interpreter, and the folder of its environment
+#   TORCH=2.15                          another torch of requirements/torch-*.txt, in its own environment
 #   AXON_CUDA=0                         no device code, no nvcc
 #   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
-#   FUZZ_RUNS=10000000                  inputs that make fuzz gives each target
-#   RECORD=1                            make instructions appends what it has counted to benchmarks/results, and passes
+#   FUZZ_RUNS=10000000                  inputs per target for make fuzz
+#   RECORD=1                            make instructions appends its counts to benchmarks/results, and passes
 TORCH ?= 2.11
 PYTHON ?= python3
 VENV ?= .venv$(if $(filter-out 2.11,$(TORCH)),-torch-$(TORCH))
-# Processors that this shell may use; nproc alone answers OMP_NUM_THREADS, which torchrun's users set to 1.
+# Processors that this shell may use. nproc alone follows OMP_NUM_THREADS, which users of torchrun set to 1.
 JOBS ?= $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
 AXON_CUDA ?= 1
 FUZZ_RUNS ?= 1000000
@@ -25,7 +25,7 @@ LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header $(UPG
 CXX_FILES = $(shell find csrc tests benchmarks examples -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 TOOLCHAIN := $(VENV)/.installed $(if $(filter-out 0,$(AXON_CUDA)),$(CUDA)/.installed)
-# Only these need GoogleTest, so `make demo` runs where it is missing.
+# Only these goals need GoogleTest, so `make demo` works without it.
 TESTS := $(if $(filter test gpu-bundle asan tsan sanitize instructions,$(MAKECMDGOALS)),1,0)
 BUILD_DIR := $(abspath build)/$(patsubst .%,%,$(notdir $(VENV)))
 BUILD := AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=$(TESTS)
@@ -45,7 +45,8 @@ test: $(VENV)/.editable
 	@$(CTEST) --test-dir $(BUILD_DIR)
 	@$(BIN)/python -m pytest
 
-# All of PyTorch's own tests of backends, against the lists of tests/upstream; `make test` runs those listed.
+# Runs all of PyTorch's own backend tests, and compares them with the lists of tests/upstream; `make test` runs the
+# listed tests.
 test-upstream: $(VENV)/.editable
 	@$(BIN)/python tests/upstream/report.py
 
@@ -57,7 +58,7 @@ wheel: $(TOOLCHAIN)
 	@AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=0 $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
-# What benchmarks/cuda/run_on_gpu_host.sh takes along to a host with GPUs and the same Python and torch, but no network.
+# The files that benchmarks/cuda/run_on_gpu_host.sh needs on a GPU host with the same Python and torch, but no network.
 GPU_BUNDLE := build/gpu-bundle
 gpu-bundle: wheel
 	@rm -rf $(GPU_BUNDLE) && mkdir -p $(GPU_BUNDLE)/bin
@@ -89,7 +90,7 @@ check: $(VENV)/.editable
 	@$(BIN)/python -m torch_axon.config --markdown | diff -u docs/environment.md - || { echo "run: make docs"; exit 1; }
 	@$(BIN)/python benchmarks/performance.py | diff -u docs/performance.md - || { echo "run: make docs"; exit 1; }
 
-# The site in build/site, of docs/ and what is generated from the code.
+# Builds the site in build/site, from docs/ and from pages that are generated from the code.
 docs: $(VENV)/.editable $(VENV)/.docs
 	@$(BIN)/python -m torch_axon.config --markdown > docs/environment.md
 	@$(BIN)/python benchmarks/performance.py --write
@@ -108,9 +109,9 @@ asan tsan: $(VENV)/.installed
 	@$(BIN)/cmake --build --preset $@
 	@$(CTEST) --test-dir build/$@
 
-# The Python package under the sanitizers: a copy of it with an extension of its own, in an interpreter that has neither.
-# libstdc++ is preloaded, too, for the sanitizer to find what it intercepts; the interpreter's own leaks are nobody's, and
-# what torch and UCX, which the thread sanitizer does not see into, do to memory is not judged.
+# Tests the Python package under the sanitizers: a copy of it with its own extension, in an interpreter without
+# sanitizers. libstdc++ is preloaded, too, so that the sanitizer finds the functions that it intercepts. Leaks of the
+# interpreter are ignored. So are the memory accesses of torch and UCX, which the thread sanitizer cannot see.
 SANITIZED_TESTS := collectives/test_reductions collectives/test_point_to_point collectives/test_back_pressure \
   groups/test_groups groups/test_rendezvous failures/test_mismatches \
   failures/test_deaths runtime/test_runtime runtime/test_runtime_cancelling runtime/test_runtime_tensors runtime/test_runtime_values runtime/test_runtime_closed_loops \
@@ -129,13 +130,14 @@ asan-python tsan-python: $(VENV)/.editable
 	  $(BIN)/python -m pytest -c ../../pyproject.toml --rootdir ../.. -k "not 3ranks and not 4ranks" \
 	    $(SANITIZED_TESTS:%=../../tests/python/%.py)
 
-# Every parser of what comes from outside; the committed inputs run in `make test`, too.
+# Fuzzes every parser of data from outside. `make test` replays the committed inputs, too.
 fuzz: $(VENV)/.installed
 	@$(BIN)/cmake --preset fuzz -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
 	@$(BIN)/cmake --build --preset fuzz
 	@$(BIN)/python tools/fuzz.py build/fuzz --runs $(FUZZ_RUNS)
 
-# Of an 8-byte all_reduce, with valgrind: fails where a change to the path costs over 2 %, on a machine however busy.
+# Counts the instructions of an 8-byte all_reduce with valgrind, independent of the machine's load. Fails if a change
+# adds more than 2 %.
 instructions: $(VENV)/.installed
 	@$(BIN)/cmake --preset release -B build/instructions -DAXON_CUDA=OFF -DCMAKE_CXX_FLAGS=-g \
 	  -DAXON_PYTHON=$(BIN)/python -DCMAKE_MAKE_PROGRAM=$(BIN)/ninja
@@ -143,7 +145,7 @@ instructions: $(VENV)/.installed
 	@$(BIN)/python tools/count_instructions.py build/instructions --history benchmarks/results/instructions.jsonl \
 	  $(if $(RECORD),--record)
 
-# Keeps what is pinned as long as the .in files allow it; UPGRADE=--upgrade moves everything to the newest.
+# Keeps the pins while the .in files allow them; UPGRADE=--upgrade moves all pins to the newest versions.
 lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.10 requirements/cuda.in -o requirements/cuda.txt
 	@$(LOCK) --python-version 3.10 requirements/torch-2.11.in -o requirements/torch-2.11.txt
@@ -154,11 +156,11 @@ lock: $(VENV)/.installed
 clean:
 	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/_C.*.so $(VENV)/.editable
 
-# Ninja knows what is out of date, so the build itself is always asked.
+# Runs every time, because Ninja finds what is out of date.
 build: $(TOOLCHAIN)
 	@$(BUILD) $(BIN)/python setup.py -q build_ext --inplace
 
-# An editable install for the entry points that torch looks up.
+# An editable install, for the entry points that torch looks up.
 $(VENV)/.editable: pyproject.toml setup.py | build
 	@$(BUILD) $(PIP_INSTALL) --no-build-isolation --no-deps -e .
 	@touch $@

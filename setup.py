@@ -25,7 +25,7 @@ CUDA = os.environ.get("AXON_CUDA", "1") != "0"
 
 
 def find_cuda_root() -> str:
-    """The folder of the CUDA wheels that hold nvcc; CMake says what is missing if there is none."""
+    """Returns the folder of the CUDA wheels with nvcc, or an empty string; CMake then says what is missing."""
     if root := os.environ.get("AXON_CUDA_ROOT"):
         return root
     spec = find_spec("nvidia.cu13") if find_spec("nvidia") else None
@@ -71,12 +71,12 @@ class CMakeBuild(build_ext):
         run_quietly([executable, "-S", ROOT, "-B", build_dir, "-G", "Ninja", *definitions])
         target = "all" if tests else ext.name.rpartition(".")[2]
         if subprocess.run([executable, "--build", build_dir, "--target", target]).returncode != 0:
-            sys.exit("torch_axon does not compile: the compiler's message stands above")
+            sys.exit("torch_axon does not compile: see the compiler's message above")
         run_quietly([executable, "--install", build_dir, "--component", "python", "--prefix", prefix])
         record_build(prefix / "torch_axon" / "_build.py")
 
     def copy_extensions_to_source(self) -> None:
-        """What setuptools does after a build in place."""
+        """Runs setuptools' steps after a build in place."""
         super().copy_extensions_to_source()
         record_build(ROOT / "torch_axon" / "_build.py")
 

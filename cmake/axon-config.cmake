@@ -1,5 +1,5 @@
-# find_package(axon): the target axon::axon. UCX, which it is linked with, is looked for in AXON_UCX_ROOT (a variable of
-# CMake's or of the environment), else wherever find_package(ucx) does.
+# find_package(axon) defines the target axon::axon. It links UCX, which is searched in AXON_UCX_ROOT (a variable of
+# CMake or of the environment), or else with find_package(ucx).
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 

@@ -1,4 +1,5 @@
-# nvcc and cudart come from the pinned wheels in AXON_CUDA_ROOT; never from the host, whatever its PATH or CUDA_PATH say.
+# nvcc and cudart come from the pinned wheels in AXON_CUDA_ROOT, never from the host, whatever PATH or CUDA_PATH
+# contain.
 set(AXON_CUDA_ROOT "$ENV{AXON_CUDA_ROOT}" CACHE PATH "Folder nvidia/cu13 of the wheels in requirements/cuda.txt")
 
 foreach(part bin/nvcc bin/ptxas nvvm/bin/cicc include/cuda_runtime.h include/crt/host_config.h include/cccl/cuda/atomic
@@ -9,7 +10,7 @@ foreach(part bin/nvcc bin/ptxas nvvm/bin/cicc include/cuda_runtime.h include/crt
   endif()
 endforeach()
 
-# Variables that nvcc itself obeys would let the host in.
+# nvcc reads these variables, so they could make it use the host's files.
 foreach(name NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS CUDA_PATH CUDA_HOME CUDACXX CUDAFLAGS)
   unset(ENV{${name}})
 endforeach()
@@ -22,7 +23,7 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
 enable_language(CUDA)
 
-# Static, so that the core loads on machines without CUDA: cudart itself opens the driver only when it is called.
+# Static, so that the core loads on machines without CUDA: cudart opens the driver only at its first call.
 add_library(axon_cudart INTERFACE)
 target_include_directories(axon_cudart SYSTEM INTERFACE "${AXON_CUDA_ROOT}/include")
 target_link_libraries(axon_cudart INTERFACE "${AXON_CUDA_ROOT}/lib/libcudart_static.a" Threads::Threads dl rt)

@@ -1,4 +1,4 @@
-# axon_options: what every target of ours is compiled with.
+# axon_options: the compile options of all our targets.
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 11)
   message(FATAL_ERROR "g++ ${CMAKE_CXX_COMPILER_VERSION} is too old for C++20 coroutines: install g++ 11 or newer")
@@ -11,7 +11,7 @@ endif()
 find_package(Threads REQUIRED)
 
 add_library(axon_options INTERFACE)
-# g++ 12 sees overlaps in std::string's operator+ and unset members in std::variant that are not there (GCC bugs 105651,
+# g++ 12 reports false overlaps in std::string's operator+ and false unset members in std::variant (GCC bugs 105651,
 # 105562).
 target_compile_options(
   axon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>
@@ -19,13 +19,13 @@ target_compile_options(
 target_link_libraries(axon_options INTERFACE Threads::Threads)
 
 if(AXON_SANITIZE)
-  # Frames and line numbers in the reports; everything is found, so the first finding ends the test.
+  # Reports have frames and line numbers, and the first finding of any kind ends the test.
   set(sanitize_flags -fsanitize=${AXON_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer -g)
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)
   # clang 14 cannot assemble a coroutine whose type this checks.
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=function>)
-  # Of fences, which the thread sanitizer does not see: torch's headers have them, and completion_hook.cpp, where one
-  # stands beside Python's own flags.
+  # Silences warnings about fences, which the thread sanitizer does not see: torch's headers have some, and so does
+  # completion_hook.cpp, where a fence orders Python's own flags.
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   target_link_options(axon_options INTERFACE -fsanitize=${AXON_SANITIZE})
 endif()

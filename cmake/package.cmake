@@ -1,5 +1,5 @@
-# The C++ library for others: cmake --install BUILD --component library --prefix PREFIX. What users include is named
-# here; all else of csrc/ stays our own.
+# The C++ library: cmake --install BUILD --component library --prefix PREFIX. Installs the headers that are listed here;
+# all other headers of csrc/ are internal.
 include(CMakePackageConfigHelpers)
 
 file(STRINGS setup.py version REGEX "^VERSION = ")

@@ -1,4 +1,4 @@
-# The torch extension. Not find_package(Torch): that one searches the host for a CUDA toolkit.
+# The torch extension. Does not use find_package(Torch), which searches the host for a CUDA toolkit.
 set(Python_EXECUTABLE "${AXON_PYTHON}")
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(
@@ -10,7 +10,8 @@ if(NOT EXISTS "${torch_root}/include/torch/csrc/distributed/c10d/Backend.hpp")
   message(FATAL_ERROR "torch is missing: ${Python_EXECUTABLE} has no package torch with its C++ headers")
 endif()
 
-# torch's include folder holds its own pybind11: BEFORE, since any other version cannot share types with torch.
+# torch's include folder contains its own pybind11. It is searched first (BEFORE), since another version could not share
+# types with torch.
 add_library(axon_torch INTERFACE)
 target_include_directories(axon_torch SYSTEM BEFORE INTERFACE "${torch_root}/include"
                                                               "${torch_root}/include/torch/csrc/api/include")
@@ -19,7 +20,7 @@ foreach(library c10 torch_cpu torch torch_python)
   target_link_libraries(axon_torch INTERFACE "${torch_root}/lib/lib${library}.so")
 endforeach()
 
-# Installed without RPATH: `import torch` and `libucx.load_library()` bring the libraries in before this one is loaded.
+# Installed without RPATH: `import torch` and `libucx.load_library()` load the libraries before this one.
 function(axon_add_torch_extension name)
   python_add_library(${name} MODULE WITH_SOABI ${ARGN})
   target_compile_definitions(${name} PRIVATE TORCH_EXTENSION_NAME=${name})

@@ -1,4 +1,4 @@
-# UCX comes from the pinned libucx wheel, or on purpose from AXON_UCX_ROOT; never from the host's default paths.
+# UCX comes from the pinned libucx wheel, or from AXON_UCX_ROOT if that is set; never from the host's default paths.
 set(AXON_UCX_ROOT "$ENV{AXON_UCX_ROOT}" CACHE PATH "Prefix of a UCX installation to use instead of the libucx wheel")
 
 set(ucx_root "${AXON_UCX_ROOT}")
