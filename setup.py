@@ -1,7 +1,7 @@
 """Builds torch_axon._C with CMake, in place or for a wheel, and records what it was built against.
 
 Environment: AXON_CUDA=0 builds without device code, AXON_CUDA_ROOT and AXON_UCX_ROOT name the toolchains (cmake/),
-AXON_BUILD_DIR is kept between builds, AXON_TESTS=1 builds the core's tests there too.
+AXON_BUILD_DIR is a build folder that is kept between builds, AXON_TESTS=1 also builds the core's tests there.
 """
 
 import os

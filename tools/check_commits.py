@@ -24,7 +24,7 @@ MAX_LENGTH = 72
 
 _EXEMPT = re.compile(r"(Merge|Revert|fixup!|squash!|amend!)\b")
 _SUBJECT = re.compile(r"(?P<areas>[a-z0-9_./-]+(, [a-z0-9_./-]+)*): (?P<text>\S.*)")
-# What subjects began with that were not imperatives. English has no rule for verbs, so reviews see the rest.
+# Beginnings of earlier subjects that were not imperatives. English has no rule for verbs, so reviews find the rest.
 _NO_VERB = re.compile(
     r"(a|an|the|this|that|these|those|who|whoever|whose|what|which|when|where|how|of|more|most|one|no|not|all|each|every"
     r"|some|other|in|on|at|for|from|with|without|after|before|between|by|two|three|four|its|their|our|\d\S*)",
@@ -35,7 +35,7 @@ _VERBS_IN_ING = {"bring", "fling", "ping", "ring", "spring", "string", "swing"}
 
 
 def problem(subject: str) -> str | None:
-    """What is wrong with `subject`, or None."""
+    """Returns what is wrong with `subject`, or None."""
     if _EXEMPT.match(subject):
         return None
     if len(subject) > MAX_LENGTH:
@@ -53,7 +53,7 @@ def problem(subject: str) -> str | None:
 
 
 def problems(subjects: Iterator[tuple[str, str]]) -> Iterator[str]:
-    """A line for each of the (commit, subject) pairs that breaks a rule."""
+    """Yields a line for each of the (commit, subject) pairs that breaks a rule."""
     for commit, subject in subjects:
         if found := problem(subject):
             yield f"{commit}: {subject!r}: {found}"

@@ -1,9 +1,10 @@
-"""What the build needs from the host: Python, its headers and venv, g++; for the tests also GoogleTest and ip,
-for fuzzing clang and its runtime.
+"""Checks what the build needs from the host: Python with its headers and venv, and g++. The tests also need GoogleTest
+and ip, fuzzing needs clang and its runtime.
 
     python3 tools/check_host.py [--tests] [--fuzz] [--environment FOLDER]
 
-Installs missing Debian packages when run as root, else names them. Runs on Python 3.6, to say that it is too old.
+Installs missing Debian packages if it runs as root, and otherwise names them. Runs on Python 3.6, to report that Python
+is too old.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def has_fuzzer() -> bool:
 
 
 def missing_packages(for_tests: bool, for_fuzzing: bool = False) -> "list[str]":
-    """Debian packages for what is not there."""
+    """Returns the Debian packages that are missing."""
     python = "python" + dotted(sys.version_info[:2])
     python_header = os.path.join(sysconfig.get_paths()["include"], "Python.h")
     present = {
@@ -70,7 +71,7 @@ def check_python() -> None:
 
 
 def check_environment(folder: str) -> None:
-    """An environment keeps the Python that it was made with, whatever PYTHON says later."""
+    """An environment keeps the Python that it was made with, regardless of a later PYTHON."""
     config = os.path.join(folder, "pyvenv.cfg")
     if not os.path.exists(config):
         return

@@ -1,4 +1,4 @@
-"""Every kernel waits for its stream first of all, since it may be in place before what is ahead has ended.
+"""Checks that every kernel waits for its stream first, since it may be launched before its predecessors have ended.
 
 usage: python tools/check_kernels.py
 

@@ -48,19 +48,19 @@ DIAGRAM_PAGE = Path("docs/architecture.md")
 
 
 def layer_of(file: str) -> str | None:
-    """The layer of a file whose path is relative to csrc/: the deepest folder that is one."""
+    """Returns the layer of a file whose path is relative to csrc/: the deepest folder that is a layer."""
     folders = [folder.as_posix() for folder in Path(file).parents]
     return next((folder for folder in folders if folder in LAYERS), None)
 
 
 @cache
 def built_on(layer: str) -> frozenset[str]:
-    """`layer` and all that it is built on."""
+    """Returns `layer` and all layers that it is built on."""
     return frozenset({layer}).union(*(built_on(below) for below in LAYERS[layer]))
 
 
 def may_include(file: str, target: str) -> bool:
-    """Whether `file` may include `target`, both relative to csrc/."""
+    """Returns whether `file` may include `target`, both relative to csrc/."""
     if target.endswith(".cuh") and not file.endswith(DEVICE_CODE):
         return False
     layer, target_layer = layer_of(file), layer_of(target)
@@ -68,7 +68,7 @@ def may_include(file: str, target: str) -> bool:
 
 
 def check_line(file: str, line: str) -> str | None:
-    """What is wrong with a line of `file`, if anything."""
+    """Returns what is wrong with a line of `file`, or None."""
     if GETENV.search(line.split("//")[0]) and not file.startswith("base/config"):
         return "only base/config calls getenv"
     include = INCLUDE.match(line)
@@ -92,7 +92,7 @@ def breaches(csrc: Path) -> Iterator[str]:
 
 
 def diagram() -> str:
-    """The layers as text, the highest first: each with an arrow to those that it is built on directly."""
+    """Returns the layers as text, the highest first: each with an arrow to those that it is built on directly."""
     width = max(map(len, LAYERS))
     lines = [f"{layer:{width}} → {', '.join(belows)}" if belows else layer for layer, belows in LAYERS.items()]
     return "\n".join(["```text", *reversed(lines), "```"])

@@ -1,4 +1,4 @@
-"""The README is a front page: at most 600 words, one chart, commands, and figures that docs/performance.md has, too.
+"""Checks the README: at most 600 words, one chart, the commands, and only figures that docs/performance.md has, too.
 
 python tools/check_readme.py [FOLDER]
 """

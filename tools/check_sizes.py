@@ -1,6 +1,6 @@
-"""How big our files and functions are, how much of the code is tests, how often ownership is shared.
+"""Reports the sizes of files and functions, the ratio of tests to code, and the frequency of shared ownership.
 
-Fails on a file of more than 500 lines or a function of more than 70; the rest is a report.
+Fails for a file of more than 500 lines or a function of more than 70; the rest is a report.
 """
 
 import re

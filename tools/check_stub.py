@@ -1,6 +1,6 @@
-"""Whether torch_axon/_C.pyi says what the engine has: mypy's stubtest, once the engine is loaded with its UCX.
+"""Checks that torch_axon/_C.pyi matches the engine: runs mypy's stubtest after the engine is loaded with its UCX.
 
-An installed engine has no path to UCX, so that stubtest by itself cannot import it.
+An installed engine has no path to UCX, so stubtest by itself cannot import it.
 """
 
 import sys

@@ -1,11 +1,11 @@
-"""Counts the instructions of an 8-byte all_reduce between two ranks, from call to return, by where they are.
+"""Counts the instructions of an 8-byte all_reduce between two ranks, from call to return, by place in the code.
 
     python tools/count_instructions.py BUILD [--path rings|ucx] [--history FILE [--record]]
 
-Needs valgrind, and a release build of benchmarks/cpp/all_reduce_path.cpp. Counts, unlike times, repeat to some
-thousandths however busy the machine is, so that a change that costs shows: over 2 % above the history's last line of
-the same path, compiler and vectors is an error, unless it is recorded. (Another compiler makes other instructions of
-the same code, and on a processor with other vectors the core and libc choose other code.)
+Needs valgrind, and a release build of benchmarks/cpp/all_reduce_path.cpp. Unlike times, counts repeat to some
+thousandths on a busy machine, so that they show the cost of a change. More than 2 % above the last line of the history
+with the same path, compiler and vectors is an error, unless it is recorded. (Other compilers generate other
+instructions, and on a processor with other vectors the core and libc choose other code.)
 """
 
 import argparse
@@ -24,9 +24,9 @@ from typing import Any
 
 NUM_CALLS = 1020
 NUM_WARM = 20  # as in all_reduce_path.cpp: these are not counted
-NUM_RUNS = 5  # of which the least counts: single ones differ by a hundredth where the machine is busy
-MOST_PERCENT = 2  # of growth that passes
-VECTORS = {  # the widest first, by what csrc/collectives/arithmetic/kernels.cpp asks of a processor
+NUM_RUNS = 5  # the smallest counts: single runs differ by a hundredth on a busy machine
+MOST_PERCENT = 2  # growth that passes
+VECTORS = {  # the widest first, by the requirements of csrc/collectives/arithmetic/kernels.cpp
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "f16c"},
     "avx2": {"avx2", "f16c"},
     "sse2": set(),
@@ -54,7 +54,7 @@ def place_of(library: str, file: str) -> str:
 
 
 def instructions_by_place(profile: Iterable[str]) -> "Counter[str]":
-    """Of callgrind's file: costs of lines, each under the object, file and function that were named last."""
+    """Sums callgrind's costs of lines, each under the last object, file and function before it."""
     found: Counter[str] = Counter()
     library = file = function_file = ""
     is_call = False
@@ -64,19 +64,19 @@ def instructions_by_place(profile: Iterable[str]) -> "Counter[str]":
             library = value
         elif equals and name in ("fl", "fi", "fe"):
             file = value
-        elif equals and name == "fn":  # what is inlined into it counts there
+        elif equals and name == "fn":  # inlined code counts there
             function_file = file
         elif equals and name == "calls":
             is_call = True
         elif re.fullmatch(r"[+-]?\d+ \d+|\* \d+", line.strip()):
-            if not is_call:  # else what the called function takes, which is counted there
+            if not is_call:  # otherwise the cost of the called function, which is counted there
                 found[place_of(library, function_file)] += int(line.split()[1])
             is_call = False
     return found
 
 
 def compiler_of(build: pathlib.Path) -> str:
-    """What the build's compiler calls itself, version included; g++ does so by the name it was called by."""
+    """Returns the compiler's name for itself, with its version. g++ uses the name that it was called by."""
     cache = (build / "CMakeCache.txt").read_text()
     compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.+)$", cache, re.MULTILINE)
     if compiler is None:
@@ -86,20 +86,22 @@ def compiler_of(build: pathlib.Path) -> str:
 
 
 def vectors_of(cpuinfo: str) -> str:
-    """The widest that the processor of that /proc/cpuinfo has."""
+    """Returns the widest vectors of the processor in that /proc/cpuinfo."""
     flags = re.search(r"^flags\s*:(.*)$", cpuinfo, re.MULTILINE)
     found = set(flags[1].split()) if flags else set()
     return next(name for name, needed in VECTORS.items() if needed <= found)
 
 
 def last_of(kind: "dict[str, str]", history: Iterable[str]) -> "dict[str, Any] | None":
-    """The latest line of that path, compiler and vectors. The first lines, of UCX without rings, do not name all."""
+    """Returns the last line of that path, compiler and vectors. The first lines, of UCX without rings, lack some of
+    these.
+    """
     lines = [json.loads(line) for line in history]
     return next((line for line in reversed(lines) if kind.items() <= line.items()), None)
 
 
 def growth_error(counts: "dict[str, int]", before: "dict[str, Any]") -> "str | None":
-    """What to say where a call has become dearer than may go unnoticed."""
+    """Returns the error if the instructions of a call have grown by more than MOST_PERCENT."""
     last = before["instructions"]["all"]
     if 100 * counts["all"] <= (100 + MOST_PERCENT) * last:
         return None
@@ -115,7 +117,7 @@ def table(counts: "dict[str, int]", before: "dict[str, int]") -> str:
 
 
 def count(binary: pathlib.Path, path: str) -> "dict[str, int]":
-    """Of one call in the run that took least, by place, and of all places."""
+    """Counts the run with the fewest instructions, per call: by place, and in all."""
     return min((count_once(binary, path) for _ in range(NUM_RUNS)), key=lambda counts: counts["all"])
 
 

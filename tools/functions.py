@@ -1,4 +1,4 @@
-"""The functions of a source file and their lengths in lines, for check_sizes.py. C++ must be clang-formatted."""
+"""Finds the functions of a source file and their lengths in lines, for check_sizes.py. C++ must be clang-formatted."""
 
 import ast
 import re
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
-# What may hide or fake braces: raw strings first, since they may hold quotes and comment signs.
+# Text that may hide or imitate braces: raw strings first, since they may contain quotes and comment signs.
 RAW_STRING = r'R"(?P<fence>\w*)\(.*?\)(?P=fence)"'
 COMMENT = r"//[^\n]*|/\*.*?\*/"
 LITERAL = r""""(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'"""
 DIRECTIVE = r"^[ \t]*#(?:\\\n|[^\n])*"
 HIDDEN = re.compile("|".join([RAW_STRING, COMMENT, LITERAL, DIRECTIVE]), re.DOTALL | re.MULTILINE)
-# The text from the last statement to a brace that opens a function's body, and what looks like it.
+# The text from the last statement to a brace that opens a function's body, and text that only looks like it.
 BODY = re.compile(r"\(.*[\s)]$", re.DOTALL)
 NOT_A_BODY = re.compile(r"=\s*$|\b(?:class|struct|union|enum|namespace)\b[^()]*(?:\([^()]*\)[^()]*\w\s*)?$")
 NAME = re.compile(r"(operator\W+?|[~\w:]+)\s*\(")
@@ -20,7 +20,7 @@ NAME = re.compile(r"(operator\W+?|[~\w:]+)\s*\(")
 
 class Scope(Enum):
     BODY = auto()
-    VALUE = auto()  # `member_{1}`: goes on with its statement
+    VALUE = auto()  # `member_{1}`: its statement continues
     OTHER = auto()
 
 
@@ -31,7 +31,7 @@ class Function(NamedTuple):
 
 
 def cpp_functions(text: str) -> Iterator[Function]:
-    """Outermost functions only: a lambda counts with the function that holds it."""
+    """Yields outermost functions only: a lambda counts with the function that contains it."""
     text = HIDDEN.sub(lambda hidden: re.sub(r"[^\n]", " ", hidden.group()), text)
     statement = 0  # where the current statement starts
     scopes: list[Scope] = []
@@ -50,7 +50,7 @@ def cpp_functions(text: str) -> Iterator[Function]:
 
 
 def scope_of(head: str, in_body: bool) -> Scope:
-    """What a brace opens, from the text between the last statement and it."""
+    """Returns what a brace opens, from the text between the last statement and the brace."""
     if re.search(r"\w$", head):
         return Scope.VALUE
     is_body = BODY.search(head) and not NOT_A_BODY.search(head) and not in_body

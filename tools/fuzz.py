@@ -1,8 +1,8 @@
-"""Runs every fuzz target over its corpus and what it finds itself, and records how far it came.
+"""Runs every fuzz target over its corpus and its earlier discoveries, and records the coverage.
 
     python tools/fuzz.py BUILD [--runs 1000000] [--targets message,peer_card] [--json FILE]
 
-Ends at the first finding: its input is then left in BUILD/findings, to go into tests/fuzz/corpus with what mends it.
+Ends at the first finding and leaves its input in BUILD/findings. It belongs in tests/fuzz/corpus, together with the fix.
 """
 
 import argparse
@@ -18,7 +18,7 @@ LONGEST_INPUT = 512
 
 
 def fuzz(binary: pathlib.Path, runs: int) -> "dict[str, object]":
-    """One target's line of the record; exits where it finds something."""
+    """Returns one target's line of the record; exits at a finding."""
     name = binary.name.removesuffix("_fuzz")
     grown = binary.parent / "grown" / name  # the fuzzer adds inputs here that reach new code
     findings = binary.parents[2] / "findings"
@@ -59,9 +59,9 @@ def commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Runs the fuzz targets of a build with AXON_FUZZ.")
     parser.add_argument("build", type=pathlib.Path, help="the build's folder")
-    parser.add_argument("--runs", type=int, default=1_000_000, help="inputs a target")
+    parser.add_argument("--runs", type=int, default=1_000_000, help="inputs per target")
     parser.add_argument("--targets", default="", help="several separated by commas; all of them by default")
-    parser.add_argument("--json", type=pathlib.Path, help="file to append a line a target to")
+    parser.add_argument("--json", type=pathlib.Path, help="file to append one line per target to")
     arguments = parser.parse_args()
     binaries = sorted((arguments.build / "tests" / "fuzz").resolve().glob("*_fuzz"))
     wanted = [f"{name}_fuzz" for name in arguments.targets.split(",") if name]

@@ -1,4 +1,4 @@
-"""Compresses wheels anew, with LZMA, in place: pip reads them as before, and they travel in two thirds of the bytes.
+"""Compresses wheels again, with LZMA, in place: pip still reads them, and they shrink to two thirds of the bytes.
 
 usage: python tools/pack_wheels.py WHEEL…
 """

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pages that mkdocs.yml does not name follow those that it names; decisions come last."""
+"""A hook of mkdocs: adds the pages that mkdocs.yml does not name after those that it names, and decisions last."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Two hosts: two network namespaces joined by a veth pair, so that nothing but TCP leads from one to the other."""
+"""Makes two hosts: two network namespaces that are joined by a veth pair, so that only TCP connects them."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from contextlib import contextmanager
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
-_NOBODY = "02:00:00:00:00:ff"  # an address of the link layer that nothing has
+_NOBODY = "02:00:00:00:00:ff"  # a link-layer address without an owner
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000  # linux/sched.h
 _MS_PRIVATE_ALL = (1 << 18) | (1 << 14)  # MS_PRIVATE | MS_REC
 
 
 class UnavailableError(RuntimeError):
-    """This kernel, container or user cannot have two hosts; the text says why."""
+    """This kernel, container or user cannot make two hosts; the text gives the reason."""
 
 
 class Hosts:
-    """Both, for as long as `two_hosts` lasts."""
+    """The two hosts, which exist while `two_hosts` runs."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
 
     def prefix(self, host: int) -> list[str]:
-        """Of a command, to run it there."""
+        """Returns the prefix that runs a command on this host."""
         return ["ip", "netns", "exec", self.names[host]]
 
     def cut(self) -> None:
         _ip("-n", self.names[0], "link", "set", "eth0", "down")
 
     def silence(self) -> None:
-        """The link stays up, and nothing that is sent arrives: each has the other's address for somebody else's."""
+        """Drops all data while the link stays up: each host gets a false link-layer address for the other."""
         for name, address in zip(self.names, reversed(ADDRESSES), strict=True):
             _ip("-n", name, "neigh", "replace", address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
 
     def mend(self) -> None:
-        """Undoes both."""
+        """Undoes cut() and silence()."""
         for name in self.names:
             _ip("-n", name, "neigh", "flush", "nud", "permanent", "dev", "eth0")
         _ip("-n", self.names[0], "link", "set", "eth0", "up")
@@ -50,12 +50,14 @@ class Hosts:
             _await_link(name)
 
     def control_congestion(self, algorithm: str) -> None:
-        """Of connections to come: bbr, a default of some kernels, paces by what it takes for the speed of the link."""
+        """Sets the algorithm of later connections. bbr, a default of some kernels, paces by its estimate of the link's
+        speed.
+        """
         for host in range(len(self.names)):
             _run(*self.prefix(host), "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={algorithm}")
 
     def limit(self, rate: str) -> None:
-        """Of what each sends, in tc's notation: 1gbit."""
+        """Limits the rate at which each host sends, in tc's notation: 1gbit."""
         for name in self.names:
             bucket = ["rate", rate, "burst", "128kb", "latency", "100ms"]
             _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "tbf", *bucket)
@@ -85,7 +87,7 @@ def two_hosts() -> Iterator[Hosts]:
 
 
 def clean_up_when_told_to_end() -> None:
-    """SIGTERM then unwinds this process, once: timeout(1) sends it twice."""
+    """Makes SIGTERM unwind this process, once: timeout(1) sends it twice."""
 
     def leave(number: int, _frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -95,11 +97,11 @@ def clean_up_when_told_to_end() -> None:
 
 
 def move_to(name: str) -> None:
-    """Moves this thread, and what it starts from here on, to that host: `ip netns exec` for a process that runs."""
+    """Moves this thread, and processes that it starts later, to that host, as `ip netns exec` does for a new process."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{name}") as namespace:
         _check(libc.setns(namespace.fileno(), _CLONE_NEWNET))
-    _check(libc.unshare(_CLONE_NEWNS))  # /sys shows the interfaces of whoever mounts it
+    _check(libc.unshare(_CLONE_NEWNS))  # /sys shows the interfaces of the namespace that mounts it
     _check(libc.mount(None, b"/", None, _MS_PRIVATE_ALL, None))
     _check(libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None))
 
@@ -134,7 +136,9 @@ def _run(*command: str) -> str:
 
 
 def _await_link(name: str) -> None:
-    """The kernel calls a new link up as much as a second after it carries data, unless asked; UCX takes none before."""
+    """The kernel may report a new link as up a second after it carries data, unless queried. Until then, UCX ignores
+    the link.
+    """
     deadline = time.monotonic() + 10
     while "state UP" not in _ip("-n", name, "link", "show", "eth0"):
         assert time.monotonic() < deadline, "the link between the namespaces does not come up"
