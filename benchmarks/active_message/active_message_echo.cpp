@@ -1,11 +1,11 @@
-// The side axon_cpp of run.py, without Python: echoes from one process to another. Speaks as worker.py does.
+// The side axon_cpp of run.py, without Python: echoes from one process to another. It uses the protocol of worker.py.
 //
 //   active_message_echo serve HOST          {"address": "HOST PORT"}; serves until its stdin ends
 //   active_message_echo call '"HOST PORT"'  {"connected": true}; then answers each line
 //                                           {"num_bytes": 8, "in_flight": 1, "seconds": 0.2} with
 //                                           {"calls": …, "calls_per_s": …, "p50_us": …, "p99_us": …}
 //
-// None in flight: a message that nobody answers, and the server's own in return.
+// With none in flight, it sends a one-way message, and the server sends its own back.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -50,7 +50,7 @@ rpc::Secret secret() {
   return checked(rpc::Secret::from(std::as_bytes(std::span(std::string_view("of this benchmark's two processes")))));
 }
 
-// Messages to one peer that nobody answers, of which one or two are on their way.
+// One-way messages to one peer, of which one or two are in flight.
 class Teller {
  public:
   void tell(rpc::Connection& peer, std::string_view function, ConstBuffer data) {
@@ -99,7 +99,8 @@ void serve(const std::string& host) {
   watch.join();
 }
 
-// So many calls in flight, always the oldest waited for. Calls are used again: nothing is allocated after the first.
+// Keeps a number of calls in flight, and always waits for the oldest. Calls are reused, so nothing is allocated after
+// the first.
 class Caller {
  public:
   explicit Caller(const rpc::SocketAddress& socket_address)
@@ -125,7 +126,7 @@ class Caller {
     }
   }
 
-  // Seconds that they take; of each, in `times`, where one is in flight.
+  // Returns the seconds that all calls take. With one call in flight, `times` has the time of each.
   double run(size_t num_calls, std::vector<double>& times) {
     times.clear();
     const Clock::time_point began = Clock::now();

@@ -1,4 +1,4 @@
-// A call with bytes as its one argument, or the answer with these.
+// A call whose only argument is bytes, or its answer with the same bytes.
 #pragma once
 
 #include <cstdint>

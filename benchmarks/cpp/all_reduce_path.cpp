@@ -1,6 +1,6 @@
-// The path of an 8-byte all_reduce between two ranks, for tools/count_instructions.py: what a rank executes from the
-// call to its return where the other rank's message is there already. Over rings and UCX, as between processes of a
-// host, or over UCX alone, as where rings are not to be had.
+// The path of an 8-byte all_reduce between two ranks, for tools/count_instructions.py: the code that a rank executes
+// from the call to its return, when the other rank's message has already arrived. It runs over rings and UCX, as
+// between processes of one host, or over UCX alone, as without rings.
 //
 //   all_reduce_path rings|ucx [num_calls]
 #include <array>
@@ -34,7 +34,7 @@ class AllReduce final : public engine::Operation {
 
 }  // namespace
 
-// By this name callgrind knows what to count.
+// callgrind counts the function of this name.
 extern "C" __attribute__((noinline)) void counted_call(engine::Communicator& communicator,
                                                        engine::Operation& operation) {
   communicator.start(operation);
@@ -59,7 +59,7 @@ static void run(transport::RingUse use, int num_calls) {
     AllReduce here;
     AllReduce there;
     ranks[1]->start(there);
-    // Connections are made in the first calls, which both ranks have to drive.
+    // The first calls make the connections, which needs both ranks.
     static constexpr int kNumWarm = 20;
     if (call == kNumWarm) {
       for (const auto& rank : ranks) require_path(*rank, use);

@@ -1,6 +1,6 @@
-// How fast one core reduces two operands, of every type and by every reduction, beside STREAM's copy and addition
-// (McCalpin, 1995): a JSON line a type, size and instruction set, in GB/s of the bytes that must be read and written.
-// benchmarks/arithmetic.py makes a table of them.
+// Measures how fast one core reduces two operands, for every type and reduction, next to STREAM's copy and addition
+// (McCalpin, 1995). Prints one JSON line per type, size and instruction set, in GB/s of the bytes that must be read and
+// written. benchmarks/arithmetic.py makes a table of the lines.
 //
 //   arithmetic_bandwidth [num_bytes of each operand …]
 #include <algorithm>
@@ -16,16 +16,16 @@
 namespace axon {
 namespace {
 
-// Of this thread: while others have its core, it stands still.
+// This thread's CPU time, which stops while other threads have its core.
 std::chrono::nanoseconds now() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
 }
 
-constexpr int kNumRanks = 3;  // of AVG: no power of two, by which anything divides fast
+constexpr int kNumRanks = 3;  // for AVG: not a power of two, because dividing by one is fast
 
-// The median of many short rounds: the best is one in which a virtual machine's clock has lost time.
+// Returns the median of many short rounds. In the best round, a virtual machine's clock may have lost time.
 template <typename Function>
 double median_seconds(size_t num_bytes, Function function) {
   const size_t num_calls = std::max<size_t>(1, (size_t{1} << 20) / num_bytes);
@@ -41,7 +41,7 @@ double median_seconds(size_t num_bytes, Function function) {
   return *median / static_cast<double>(num_calls);
 }
 
-// Bytes that are normal numbers of about one in every floating-point type: others would time the processor's
+// The bytes are normal numbers of about one in every floating-point type: other values would measure the processor's
 // exceptions.
 struct Memory {
   explicit Memory(size_t num_bytes) : output(num_bytes), left(num_bytes, std::byte{0x3f}), right(left) {}
@@ -52,7 +52,7 @@ const double* doubles(const std::vector<std::byte>& bytes) {
   return reinterpret_cast<const double*>(bytes.data());
 }
 
-// As STREAM has them; the compiler makes a memcpy of the copy, which bypasses the caches where it is long.
+// As in STREAM. The compiler replaces the copy by memcpy, which bypasses the caches for large sizes.
 __attribute__((target_clones("avx512f", "avx2", "default"))) void copy(double* c, const double* a, size_t n) {
   for (size_t i = 0; i < n; ++i) c[i] = a[i];
 }

@@ -1,6 +1,6 @@
-// The path of a call with an 8-byte tensor and of its answer, between two engines over rings: what the caller executes
-// from the call's opening until it is sent, the callee from the message to the answer, the caller from that to the end
-// of its wait. Each under a name of its own, for callgrind's --toggle-collect.
+// The path of a call with an 8-byte tensor and of its answer, between two engines over rings. It has three parts: the
+// caller from the opening of the call until it is sent, the callee from the message to the answer, and the caller from
+// the answer to the end of its wait. Each part is a function of its own, for callgrind's --toggle-collect.
 //
 //   invoke_path [num_calls]
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kNumWarm = 20;  // not counted by calls; connections are made meanwhile
+constexpr int kNumWarm = 20;  // not counted; connections are made meanwhile
 
 struct End {
   explicit End(const char* name)

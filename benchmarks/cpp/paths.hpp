@@ -1,4 +1,4 @@
-// What the programs share whose instructions are counted.
+// Shared code of the programs whose instructions are counted.
 #pragma once
 
 #include <cstdio>
@@ -18,7 +18,7 @@ inline void require(bool condition, const char* what) {
   std::exit(1);
 }
 
-// Of UCX what is between processes of a host, so that the count is not one of the devices it has beside.
+// Limits UCX to its transports within a host, so that the count does not depend on the machine's network devices.
 inline std::unique_ptr<engine::Engine> make_engine(transport::RingUse use) {
   Result<std::unique_ptr<transport::Transport>> network =
       transport::open_ucx_transport({.settings = {{"TLS", "posix,self"}, {"POSIX_FIFO_ELEM_SIZE", "256"}}});

@@ -1,11 +1,12 @@
-// Two processes over the engine's transport, rings above UCX: half a round trip, and one way with 32 messages under
-// way; a JSON line a size. The yardstick is UCX's own: ucx_perftest -t ucp_am_lat and -t ucp_am_bw, of the same
-// library, beside which benchmarks/beside_ucx_perftest.py runs it. What is sent nobody has written, as there: the pages
-// of large messages are all the kernel's one of zeros, which stays in the cache.
+// Measures two processes over the engine's transport, with rings above UCX: half a round trip, and one way with 32
+// messages in flight. Prints one JSON line per size. The reference is UCX's own ucx_perftest -t ucp_am_lat and -t
+// ucp_am_bw with the same library, which benchmarks/beside_ucx_perftest.py alternates with this program. As in
+// ucx_perftest, the memory that is sent was never written: all pages of large messages are the kernel's zero page,
+// which stays in the cache.
 //
-//   transport_speed [num_bytes …]                             two processes of this host
-//   transport_speed --between-hosts RANK SOCKET num_bytes …    one of two, each on its host, which meet over a
-//                                                             descriptor that both have inherited
+//   transport_speed [num_bytes …]                              two processes of this host
+//   transport_speed --between-hosts RANK SOCKET num_bytes …    one of two processes on two hosts, which exchange
+//                                                              addresses over an inherited descriptor
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -64,7 +65,7 @@ class Endpoint final : public transport::Receiver {
   void send() {
     if (!transport_->send(peer_, header_, {outgoing_.get(), incoming_.size()}, sends_)) ++sends_.num_pending;
   }
-  // Until so many more messages are here.
+  // Waits until `num_messages` more messages have arrived.
   void receive(uint64_t num_messages) {
     const uint64_t target = seen_ + num_messages;
     while (num_received_ < target || fetches_.num_pending != 0) transport_->progress();
@@ -120,7 +121,7 @@ double messages_per_second(Endpoint& endpoint, bool first, int num_messages) {
       endpoint.send();
     }
     endpoint.drain(0);
-    endpoint.receive(1);  // the last has come
+    endpoint.receive(1);  // the last one has arrived
   } else {
     endpoint.receive(static_cast<uint64_t>(num_messages));
     endpoint.send();
@@ -134,9 +135,9 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Many short batches: the best is what the code can do, the median what this machine lets it do.
+// Runs many short batches: the best shows what the code can do, the median what this machine allows.
 void run(Endpoint& endpoint, bool first, size_t num_bytes) {
-  constexpr size_t kVolume = size_t{1} << 24;  // of a batch
+  constexpr size_t kVolume = size_t{1} << 24;  // per batch
   const int num_messages = static_cast<int>(std::clamp<size_t>(kVolume / (num_bytes + 4096), 8, 500));
   const int num_batches = num_bytes < kVolume / 8 ? 100 : 20;
   endpoint.resize(num_bytes);

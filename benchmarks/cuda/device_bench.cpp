@@ -1,14 +1,15 @@
-// Time of the device's collectives: one process, a GPU a rank, every result checked.
+// Measures the device's collectives: one process with one GPU per rank; every result is checked.
 //
 //   device_bench [RANKS] [--mode graph|eager] [--works a,b,…] [--from BYTES] [--to BYTES] [--slice BYTES]
-//                       [--misalignment BYTES] [--shapes LxW,LxW,…]
+//                        [--misalignment BYTES] [--shapes LxW,LxW,…]
 //
-// JSON lines on stdout, one a size and piece of work: by default, and the best of the shapes given (channels a link x
-// warps a block; for packets blocks x threads; for zero-copy kernels blocks x 0). Zero-copy kernels are timed with the
-// line kernels behind them; num_zero_copy tells how often these had nothing to do (send_recv_ring_zero_copy: how many
-// messages did not go over LL128). Sizes of all_gather, reduce_scatter and all_to_all are totals. A sample is a run of
-// operations that wait for each other across the GPUs, in one graph launch or launched one by one, timed by events;
-// what counts is the rank launched last, since the others' time includes waiting for its launch. Medians.
+// Prints one JSON line per size and work on stdout, with the default shape and the best of the given shapes. A shape is
+// LL128 channels per link x warps per block; blocks x threads for LL kernels; blocks x 0 for zero-copy kernels.
+// Zero-copy kernels are timed together with the LL128 kernels that follow them. num_zero_copy says how often the LL128
+// kernels had nothing to do (send_recv_ring_zero_copy: how many messages did not use LL128). Sizes of all_gather,
+// reduce_scatter and all_to_all are totals. A sample is a series of operations that wait for each other across the
+// GPUs, in one graph launch or launched one by one, timed by events. Only the rank that was launched last counts,
+// because the other ranks' times include waiting for its launch. Figures are medians.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -179,7 +180,7 @@ Status broadcast_in_one_flight(const Call& call) {
   return kernels::ll128::exchange(call.team, what, call.stream);
 }
 
-// Shapes are blocks x spans that a block writes before it tells.
+// A shape is blocks x spans that a block writes before it signals.
 Status hand_on(const Call& call) {
   kernels::BroadcastCall what{
       .data = call.rank() == 0 ? call.input : call.output, .num_bytes = call.num_bytes, .root = 0};
@@ -216,7 +217,7 @@ Status send_around_by_zero_copy(const Call& call) {
   return kernels::zero_copy::exchange_messages(call.team, around(call), zero_copy, call.stream);
 }
 
-// What every rank must find in element `index` of its output; inputs are (index % 7) + rank.
+// The expected content of element `index` of every rank's output; inputs are (index % 7) + rank.
 enum class Result16 { kSum, kSumOfShard, kGathered, kShuffled, kFromRoot, kFromPrevious };
 
 struct Work {
@@ -351,7 +352,7 @@ class Bench {
   std::byte* input(int rank) const { return buffers_[rank].input.data() + options_.misalignment; }
   std::byte* output(int rank) const { return buffers_[rank].output.data() + options_.misalignment; }
 
-  // By rank 0; a message that it sends and one that it receives count one each.
+  // Counts on rank 0, where a sent message and a received one count one each.
   uint32_t num_zero_copy() const {
     const cuda::TeamState state = ranks_.state(0);
     return state.num_zero_copy + state.num_zero_copy_messages;
@@ -382,7 +383,7 @@ class Bench {
                          .output_location = buffers_[rank].output_location});
   }
 
-  // Microseconds an operation; negative: not for this shape.
+  // Returns microseconds per operation; negative: not available in this shape.
   float measure(const Work& work, size_t num_bytes, Shape shape) {
     const int num_kernels = static_cast<int>(std::clamp<size_t>((size_t{1} << 30) / num_bytes, 4, 50));
     const int num_samples = num_bytes < (size_t{16} << 20) ? 21 : 7;
@@ -416,7 +417,7 @@ class Bench {
     return samples[num_samples / 2];
   }
 
-  // From a clean output; of large ones every 61st element.
+  // Starts from a clean output; checks every 61st element of large outputs.
   size_t count_wrong(const Work& work, size_t num_bytes) {
     ranks_.for_each([&](int rank) { require(cudaMemset(output(rank), 0xFF, num_bytes)); });
     ranks_.for_each([](int) { require(cudaDeviceSynchronize()); });
