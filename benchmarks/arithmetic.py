@@ -1,10 +1,10 @@
-"""The arithmetic of reductions on one core, beside STREAM's copy and addition: two operands, every type and reduction.
+"""Measures the arithmetic of reductions on one core, next to STREAM's copy and addition, for every type and reduction.
 
     python benchmarks/arithmetic.py BUILD [--sizes 262144,22369600] [--all-kernels] [--json FILE]
 
-BUILD holds benchmarks/arithmetic_bandwidth. GB/s are of the bytes that are read and written, by the thread's own clock;
-sizes are of each operand: in the second-level cache, and 64 MiB in all, which a core's caches do not hold. The kernels
-are the processor's fastest, with `--all-kernels` those of each instruction set.
+BUILD contains benchmarks/arithmetic_bandwidth. GB/s are of the bytes that are read and written, by the thread's own
+clock. Sizes are of each operand: one fits in the second-level cache, the other is 64 MiB in all, beyond a core's
+caches. The kernels are the processor's fastest; with `--all-kernels` they are those of each instruction set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse(text: Iterable[str], machine: dict[str, object]) -> Iterator[Line]:
 
 
 def commit_of(build: Path) -> str | None:
-    """Of the sources about a build, which are those that count; they need not be those of the package in use."""
+    """Returns the facts about a build from its sources, which may differ from those of the package in use."""
     command = ["git", "-C", str(build), "describe", "--always", "--dirty", "--tags"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip() or None
 
@@ -53,8 +53,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Times reductions beside STREAM's copy and addition.")
     parser.add_argument("build", type=Path, help="the folder of a release build")
     parser.add_argument("--sizes", default="", help="of each operand, in bytes")
-    parser.add_argument("--all-kernels", action="store_true", help="of every instruction set, not the fastest alone")
-    parser.add_argument("--json", type=Path, help="file to append a line a type and size to")
+    parser.add_argument(
+        "--all-kernels", action="store_true", help="measure every instruction set, not only the fastest"
+    )
+    parser.add_argument("--json", type=Path, help="file to append one line per type and size to")
     arguments = parser.parse_args()
     binary = arguments.build / "benchmarks" / "arithmetic_bandwidth"
     if not binary.exists():

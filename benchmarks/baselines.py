@@ -1,7 +1,7 @@
 """The committed baselines in `benchmarks/results`: one line per measurement, and which figures of a line are compared.
 
 A file's name says benchmark, machine and ranks: `collectives_2xh200.jsonl` (two ranks, a GPU each) or
-`ddp_step_2ranks_epyc_2core.jsonl`. `kernels_*` and `tiles_*` are sweeps behind a choice in the code, not baselines.
+`ddp_step_2ranks_epyc_2core.jsonl`. `kernels_*` and `tiles_*` are the sweeps of choices in the code, not baselines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a line: `contender` is another side's in the same run, which shows how the machine has changed."""
+    """One number of a line. `contender` is that of another side in the same run, which shows how the machine has
+    changed.
+    """
 
     name: str
     value: float
@@ -28,7 +30,7 @@ class Figure:
     more_is_better: bool = False
 
     def times_slower(self, baseline: Figure) -> float:
-        """How many times as slow this figure is as `baseline`'s."""
+        """Returns how many times as slow this figure is as `baseline`'s."""
         return baseline.value / self.value if self.more_is_better else self.value / baseline.value
 
     def contender_times_slower(self, baseline: Figure) -> float | None:
@@ -40,11 +42,11 @@ class Figure:
 
 @dataclass(frozen=True)
 class Format:
-    """How lines of a benchmark are told apart: by `marks`, fields that no other benchmark has all of."""
+    """The format of a benchmark's lines, which is recognised by `marks`: no other benchmark has all of these fields."""
 
     marks: tuple[str, ...]
     identity: tuple[str, ...]
-    figure: str = ""  # of each side; empty where `figures_of` knows better
+    figure: str = ""  # of each side; empty if `figures_of` computes it
 
 
 _FORMATS = {
@@ -71,7 +73,7 @@ _IDLE_COSTS = ("core_percent", "message_us", "asleep_us")
 
 
 def read(path: Path) -> list[Record]:
-    """Raises ValueError that names file and line where a line is not a JSON object of a known benchmark."""
+    """Raises ValueError, which names file and line, if a line is not a JSON object of a known benchmark."""
     records = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         try:
@@ -85,12 +87,12 @@ def read(path: Path) -> list[Record]:
 
 
 def benchmark_of(record: Record) -> str | None:
-    """The name of the benchmark that wrote `record`, or None."""
+    """Returns the name of the benchmark that wrote `record`, or None."""
     return next((name for name, each in _FORMATS.items() if all(mark in record for mark in each.marks)), None)
 
 
 def key_of(record: Record) -> Key:
-    """What was measured, on how many ranks: equal for lines that can be compared, on machines that can be."""
+    """Returns the measurement and its number of ranks, which are equal for comparable lines of comparable machines."""
     name = benchmark_of(record)
     assert name is not None
     fields = [record.get(field) for field in _FORMATS[name].identity]
@@ -102,7 +104,7 @@ def key_of(record: Record) -> Key:
 
 
 def machine_of(record: Record) -> tuple[str, int]:
-    """The GPU or processor, and the number of cores where there is no GPU."""
+    """Returns the GPU or processor, and the number of cores if there is no GPU."""
     machine = record["machine"]
     return (machine["gpu"], 0) if machine.get("gpu") else (machine["cpu"], machine["cores"])
 
@@ -112,11 +114,11 @@ def describe(key: Key) -> str:
 
 
 def figures_of(record: Record) -> list[Figure]:
-    """The judged side's figures; none where it failed."""
+    """Returns the judged side's figures, or nothing if it failed."""
     name = benchmark_of(record)
     if name == "groups":
         cost = record["cost"]
-        judged = cost["backend"] == "axon"  # others have lines of their own
+        judged = cost["backend"] == "axon"  # the other sides have lines of their own
         return [Figure(each, cost[each]) for each in (*_COSTS, *_IDLE_COSTS) if judged and cost.get(each)]
     if name == "transport":
         rates = Figure("messages_per_s", record["messages_per_s"], record["ucx_messages_per_s"], more_is_better=True)
@@ -148,7 +150,7 @@ def _name(side: Record) -> str:
 
 
 def latest(records: Iterable[Record]) -> dict[Key, Record]:
-    """The last record of each key, in the order in which those were written."""
+    """Returns the last record of each key, in the order in which those were written."""
     found: dict[Key, Record] = {}
     for record in records:
         found.pop(key := key_of(record), None)

@@ -1,11 +1,11 @@
-"""The transport beside UCX's own benchmark of Active Messages, in turn in one run.
+"""Compares the transport with UCX's own benchmark of Active Messages, alternating in one run.
 
-Over shared memory, or over TCP between two network namespaces, which need root.
+Runs over shared memory, or over TCP between two network namespaces, which need root.
 
     python benchmarks/beside_ucx_perftest.py BUILD [--path shm|tcp] [--sizes 8,16777216] [--json FILE]
 
-BUILD holds benchmarks/transport_speed. The order alternates from round to round; a figure is the median over the
-rounds, of the best batch of each: with more work than cores anything else measures the others.
+BUILD contains benchmarks/transport_speed. The order alternates from round to round. A figure is the median over the
+rounds of each round's best batch: with more work than cores, other statistics would measure the other work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from two_hosts import ADDRESSES, Hosts, clean_up_when_told_to_end, two_hosts
 
 from torch_axon.bench.record import append_lines, describe_machine
 
-# Of ucx_perftest: short, so that some are left alone by whatever else the machine does.
+# Runs of ucx_perftest are short, so that other work on the machine leaves some of them undisturbed.
 _NUM_RUNS = 8
 
 Process = subprocess.Popen[str]
@@ -37,7 +37,7 @@ Process = subprocess.Popen[str]
 
 @dataclass(frozen=True)
 class Figures:
-    """Of one message size; the best of many short batches."""
+    """The figures of one message size: the best of many short batches."""
 
     latency_us: float
     messages_per_s: float
@@ -75,7 +75,7 @@ def _hosts(path: str, congestion_control: str | None) -> Iterator[Hosts | None]:
 
 
 def _variables(hosts: Hosts | None) -> dict[str, str]:
-    # No SysV segments: the engine uses none.
+    # No SysV segments, which the engine does not use either.
     return {"UCX_TLS": "tcp" if hosts else "posix,cma,self", "UCX_WARN_UNUSED_ENV_VARS": "n"}
 
 
@@ -114,7 +114,7 @@ def _measure_ucx(num_bytes: int, hosts: Hosts | None) -> Figures:
 
 
 def _perftest(test: str, num_bytes: int, hosts: Hosts | None) -> ucx_perftest.Columns:
-    """Of one short run."""
+    """The figures of one short run."""
     iterations = str(min(500, max(8, (1 << 24) // (num_bytes + 4096))))
     return ucx_perftest.run(
         ["-t", test, "-s", str(num_bytes), "-n", iterations, "-w", "50"],
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--congestion-control", help="of TCP, by its name in Linux (default: the kernel's)")
     parser.add_argument("--sizes", default="8,65536,1048576,16777216", help="of messages, in bytes")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, help="file to append a line a size to")
+    parser.add_argument("--json", type=Path, help="file to append one line per size to")
     arguments = parser.parse_args()
     binary = arguments.build / "benchmarks" / "transport_speed"
     if not binary.exists():

@@ -1,9 +1,9 @@
-"""The benchmark of the backend between two hosts that are network namespaces of this one, over a link of any speed.
+"""Runs the backend's benchmark between two network namespaces of this host, over a link of any speed.
 
     python benchmarks/between_hosts.py [--rate 1gbit] [--congestion-control reno] all_reduce --sizes 64M --json FILE
 
-All other arguments are those of torch_axon.bench, which runs with a rank on each host. Needs root, and leaves nothing
-behind.
+All other arguments are those of torch_axon.bench, which runs one rank in each namespace. Needs root, and removes the
+namespaces at the end.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python benchmarks/compare.py NEW.jsonl [--baseline FILE] [--limit 1.1]
     python benchmarks/compare.py NEW.jsonl --record benchmarks/results/collectives_2xh200.jsonl
 
-NEW.jsonl is what a benchmark's `--json` has written. Without `--baseline`, all files of `benchmarks/results` are
-searched for lines of the same machine; where several have a measurement, as between two hosts with different settings,
-name one. A figure is slower if it is over `--limit` times as slow as in the baseline, and as much slower than the other
-side of the same run has become: a busy machine slows down both. The command fails if a figure is slower, or if nothing
-was compared. `--record` puts the new lines in the place of those that they supersede.
+NEW.jsonl is the output of a benchmark's `--json`. Without `--baseline`, all files of `benchmarks/results` are searched
+for lines of the same machine. If several contain a measurement, as between two hosts with different settings, name one.
+A figure is slower if its ratio to the baseline is over `--limit`, and if it has become as much slower than the other
+side of the same run: a busy machine slows down both. The command fails if a figure is slower, or if nothing was
+compared. `--record` replaces the lines that the new lines supersede.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIMIT = 1.1  # medians of one machine differ by some per cent from run to run
 
 @dataclass(frozen=True)
 class Comparison:
-    """A figure beside its baseline; `contender_times` is how many times as slow the other side has become."""
+    """A figure and its baseline; `contender_times` is how many times as slow the other side has become."""
 
     key: Key
     name: str
@@ -48,7 +48,7 @@ class Comparison:
 
 
 def compare(new: Sequence[Record], old: Sequence[Record]) -> list[Comparison]:
-    """The figures of `new` whose measurement and machine are in `old`, too."""
+    """Returns the figures of `new` whose measurement and machine are in `old`, too."""
     baseline = {(machine_of(record), key): record for key, record in latest(old).items()}
     found = []
     for key, record in latest(new).items():
@@ -68,7 +68,7 @@ def _compared(key: Key, new: Figure, old: Figure) -> Comparison:
 
 
 def find_baselines(new: Sequence[Record], folder: Path = RESULTS) -> list[Path]:
-    """The result files that have a measurement of `new` on its machine."""
+    """Returns the result files that have a measurement of `new` on its machine."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         try:
@@ -81,13 +81,13 @@ def find_baselines(new: Sequence[Record], folder: Path = RESULTS) -> list[Path]:
 
 
 def superseded(new: Sequence[Record], old: Sequence[Record]) -> list[Record]:
-    """`old` with each line of `new` in the place of the line of its key, or at the end."""
+    """Returns `old`, with each line of `new` in place of the line with its key, or at the end."""
     return list({**{key_of(record): record for record in old}, **latest(new)}.values())
 
 
 def parse(command_line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Compares a new run with the committed baseline.")
-    parser.add_argument("new", type=Path, help="what --json of a benchmark has written")
+    parser.add_argument("new", type=Path, help="output of a benchmark's --json")
     parser.add_argument("--baseline", type=Path, help="result file to compare with; found by itself by default")
     parser.add_argument(
         "--limit", type=float, default=LIMIT, help="times as slow from which a figure fails (%(default)s)"
@@ -119,7 +119,7 @@ def main(command_line: Sequence[str]) -> int:
 
 
 def report(found: Sequence[Comparison], path: Path, limit: float) -> int:
-    """Prints all figures, and returns 1 if one is slower or there is none."""
+    """Prints all figures. Returns 1 if one is slower or no figure was compared."""
     print(f"baseline: {path}")
     print(f"{'measurement':<64} {'figure':<16} {'baseline':>12} {'new':>12} {'times':>6} {'other':>6}")
     print("\n".join(comparison.row(limit) for comparison in found))

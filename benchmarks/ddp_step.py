@@ -1,4 +1,4 @@
-"""Time per training step of DistributedDataParallel over several backends and without communication, in turn.
+"""Time per training step of DistributedDataParallel over several backends and without communication, alternating.
 
     torchrun --nproc-per-node=2 benchmarks/ddp_step.py [--models digits,text] [--vs gloo] [--trace FILE] --json FILE
 
@@ -6,17 +6,17 @@
 the help texts that come with Python. Sides:
 
     axon, gloo   DDP over that backend; from the same seed on the same batches, losses compared
-    solo         DDP over groups of one rank: its reducer, copies and calls, without communication; after each backward
-                 pass the ranks meet in a barrier, so that all steps last as long as the slowest rank's
+    solo         DDP over groups of one rank: its reducer, copies and calls, without communication. A barrier follows
+                 each backward pass, so that all steps last as long as the slowest rank's
     none         the same model without DDP
 
 Each side has a block of steps, of which the first is not timed; the order alternates. A step's time is the median over
-all blocks, of the slowest rank. What of a step is communication that shows, is how much longer it takes than one over
-`solo`: the median over the blocks, each beside that of the same turn. Beside it stands what the backend takes for
-the same buckets of gradients while nothing is computed: the share of that which does not show is hidden.
+all blocks, of the slowest rank. Exposed communication is how much longer a step takes than one of `solo`: the median
+over the blocks, each compared with the block of `solo` in the same sample round. The backend's time for the same
+buckets of gradients, without computation, is measured too: the share of it that is not exposed is hidden.
 
-Buckets are of 1 MB, not of DDP's 25: the last one leaves when the backward pass is over, and can hide behind nothing.
---trace has axon's engine write a trace, and says how long buckets were under way beside the backward pass.
+Buckets have 1 MB instead of DDP's 25 MB: the last one leaves when the backward pass is over, so it cannot be hidden.
+--trace makes axon's engine write a trace, and reports how long buckets were in flight during the backward pass.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CONTEXT, FEATURES, NUM_LAYERS = 64, 256, 4
 
 
 class Writer(nn.Module):
-    """Tells each next character of a text, [batch, length] of ASCII, as [batch, 128, length]."""
+    """Predicts each next character of a text, [batch, length] of ASCII, as [batch, 128, length]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ Batch = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """A model, and without end the batches of this rank, the same each time that they are asked for."""
+    """A model, and an endless series of this rank's batches, which is the same each time."""
 
     make_model: Callable[[], nn.Module]
     batches: Callable[[], Iterator[Batch]]
@@ -106,7 +106,7 @@ class Side:
     step_ms: float  # median, of the slowest rank
     communication_ms: float | None  # of the same buckets, alone
     last_loss: float  # mean over the ranks
-    exposed_ms: float | None = None  # communication that shows in a step
+    exposed_ms: float | None = None  # exposed communication of a step
     exposed_quartiles_ms: tuple[float, float] | None = None  # of the blocks of rank 0
     hidden_share: float | None = None  # of `communication_ms`
 
@@ -125,7 +125,7 @@ class Line:
 
 
 class Training:
-    """A replica of the model, over a backend's group or none."""
+    """A replica of the model, over a backend's group or without one."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Training:
         bucket_mb: float,
         meeting: dist.ProcessGroup | None = None,
     ) -> None:
-        """The ranks of `meeting` meet after each backward pass."""
+        """The ranks of `meeting` enter a barrier after each backward pass."""
         torch.manual_seed(SEED)
         model = task.make_model()
         self.name = name
@@ -145,7 +145,7 @@ class Training:
         self.blocks: list[list[float]] = []  # seconds of each step
         self.backwards: list[Span] = []
         self.model = model
-        if group:  # the models' buffers are constants: only gradients are to be communicated
+        if group:  # the models' buffers are constants, so only gradients are communicated
             self.model = DistributedDataParallel(
                 model, process_group=group, bucket_cap_mb=bucket_mb, broadcast_buffers=False
             )
@@ -153,7 +153,7 @@ class Training:
         self._optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
 
     def run(self, num_steps: int) -> None:
-        """One more, which is not timed: the ranks meet in it."""
+        """Runs one more step that is not timed, in which the ranks enter a barrier."""
         seconds: list[float] = []
         for number in range(num_steps + 1):
             inputs, targets = next(self._batches)
@@ -177,7 +177,7 @@ class Training:
         return [each for block in self.blocks for each in block]
 
     def over(self, floor: Training) -> list[float]:
-        """How many seconds a step takes longer than one of `floor`, one figure a block."""
+        """Returns how many seconds longer a step takes than one of `floor`, one figure per block."""
         pairs = zip(self.blocks, floor.blocks, strict=True)
         return [statistics.median(own) - statistics.median(others) for own, others in pairs]
 
@@ -186,7 +186,7 @@ class Training:
         return self.name not in (SOLO, NONE)
 
     def buckets(self) -> list[int]:
-        """Bytes of each, as DDP cuts them once it has seen a backward pass."""
+        """Returns the bytes of each bucket, as DDP cuts them after its first backward pass."""
         assert isinstance(self.model, DistributedDataParallel)
         data = self.model._get_ddp_logging_data()
         sizes = data.get("rebuilt_bucket_sizes") or data["bucket_sizes"]
@@ -194,7 +194,7 @@ class Training:
 
 
 def _communicate(training: Training, num_rounds: int) -> list[float]:
-    """Seconds that each round of all buckets takes, started as DDP does, after one that is not timed."""
+    """Returns the seconds of each round of all buckets, started as DDP does, after a round that is not timed."""
     gradients = [torch.zeros(size // 4) for size in training.buckets()]
     seconds = []
     for _ in range(num_rounds + 1):
@@ -238,7 +238,7 @@ def _sides(trainings: Sequence[Training], alone: dict[str, float], control: Cont
 
 
 def _losses(training: Training) -> Tensor:
-    """Means over the ranks. A collective call."""
+    """Returns means over the ranks. A collective call."""
     losses = torch.stack(training.losses).double()
     dist.all_reduce(losses)
     return losses / dist.get_world_size()
@@ -296,13 +296,13 @@ def show(line: Line) -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Times training steps of DDP over several backends.")
-    parser.add_argument("--models", default="digits,text", help=f"of {', '.join(TASKS)}")
-    parser.add_argument("--vs", default="gloo", help="backends beside axon")
-    parser.add_argument("--blocks", type=int, default=10, help="turns of each side")
-    parser.add_argument("--steps", type=int, default=10, help="timed steps of a turn")
+    parser.add_argument("--models", default="digits,text", help=f"some of {', '.join(TASKS)}")
+    parser.add_argument("--vs", default="gloo", help="other backends")
+    parser.add_argument("--blocks", type=int, default=10, help="blocks of each side")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps of a block")
     parser.add_argument("--bucket-mb", type=float, default=1.0, help="as DDP's bucket_cap_mb (default: 1)")
-    parser.add_argument("--trace", type=Path, help="where axon's traces go, with %%r in the name for the rank")
-    parser.add_argument("--json", type=Path, help="file to append a line a model to")
+    parser.add_argument("--trace", type=Path, help="file for axon's traces, with %%r in the name for the rank")
+    parser.add_argument("--json", type=Path, help="file to append one line per model to")
     arguments = parser.parse_args()
     if arguments.trace and "%r" not in str(arguments.trace):
         parser.error("argument --trace: has no %r, for the rank")

@@ -1,7 +1,7 @@
-"""How much of the buckets' communication ran while the backward pass went on, from a trace that AXON_TRACE has written.
+"""Measures how much of the buckets' communication ran during the backward pass, from a trace written by AXON_TRACE.
 
-DDP hands the last bucket over when the last gradient is there: until then the backward pass computes. What lies of an
-all_reduce before the last one's beginning, lies beside it.
+DDP starts the last bucket when the last gradient is ready, so the backward pass computes until then. The part of an
+all_reduce before the beginning of the last one ran during the backward pass.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Timeline:
     """Means over the steps, of rank 0."""
 
     buckets: float
-    ended_beside_backward: float  # buckets that were there before the last one left
-    in_flight_us: float  # of all buckets, one added to the other
+    ended_beside_backward: float  # buckets that had finished before the last one left
+    in_flight_us: float  # of all buckets, summed
     beside_backward_us: float
 
 
 def read_all_reduces(path: Path, not_before_us: float) -> list[Span]:
-    """Those that began since, each from its call to its end; waits until all that have begun have ended."""
+    """Returns the all_reduces that began since, from call to end. Waits until all that have begun have ended."""
     deadline = time.monotonic() + _DEADLINE_S
     while True:
         begun, spans = _parse(path, not_before_us)
@@ -46,7 +46,7 @@ def read_all_reduces(path: Path, not_before_us: float) -> list[Span]:
 
 
 def timeline_of(all_reduces: Sequence[Span], backwards: Sequence[Span]) -> Timeline:
-    """Of the all_reduces that began in one of the backward passes, which end when DDP has waited for all."""
+    """Summarises the all_reduces that began in one of the backward passes, which end when DDP has waited for all."""
     steps = [[each for each in all_reduces if pass_.begin_us <= each.begin_us <= pass_.end_us] for pass_ in backwards]
     ended, in_flight, beside = 0, 0.0, 0.0
     for step in filter(None, steps):
@@ -59,7 +59,7 @@ def timeline_of(all_reduces: Sequence[Span], backwards: Sequence[Span]) -> Timel
 
 
 def _parse(path: Path, not_before_us: float) -> tuple[dict[tuple[int, int], float], list[Span]]:
-    """Beginnings that have no end yet, and spans."""
+    """Returns the beginnings without an end yet, and the spans."""
     begun: dict[tuple[int, int], float] = {}
     spans: list[Span] = []
     for event in _events(path):
@@ -74,7 +74,7 @@ def _parse(path: Path, not_before_us: float) -> tuple[dict[tuple[int, int], floa
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """One a line, the last of which may still be being written."""
+    """Returns one event per line; the last line may be incomplete."""
     for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
         if line.startswith("{"):
             yield json.loads(line.rstrip(","))

@@ -1,9 +1,9 @@
-"""The page of all figures, `docs/performance.md`, from the committed results.
+"""Generates `docs/performance.md`, the page of all figures, from the committed results.
 
     python benchmarks/performance.py [--write] [--plots]
 
-Prints the page; `make docs` writes it, and `make check` compares it. `--plots` draws its plots anew, each with a digest
-of the results that it shows, by which a test sees that they are up to date.
+Prints the page; `make docs` writes it, and `make check` compares it. `--plots` draws its plots again. Each contains a
+digest of the results that it shows, so that a test can see whether it is up to date.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ PLOTS: dict[str, tuple[str, Callable[[Record], bool]]] = {
 
 
 def digest(plot: str) -> str:
-    """What a plot carries: the result file that it shows, and a digest of it."""
+    """Returns the metadata of a plot: the result file that it shows, and a digest of it."""
     path = RESULTS / f"{PLOTS[plot][0]}.jsonl"
     return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
 

@@ -14,7 +14,7 @@ Table = list[list[str]]
 
 
 def section(title: str, lines: Sequence[Record], table: Table, note: str = "") -> str:
-    """A heading, where and when `lines` were measured, an optional note, and the table; nothing without rows."""
+    """Returns a heading, the provenance of `lines`, an optional note, and the table; nothing without rows."""
     if len(table) < 2:
         return ""
     return "\n\n".join(part for part in (f"### {title}", provenance(lines), note, markdown(table)) if part) + "\n"
@@ -27,7 +27,7 @@ def markdown(table: Table) -> str:
 
 
 def provenance(lines: Sequence[Record]) -> str:
-    """File, hardware, ranks, torch, commits and dates of `lines`."""
+    """Returns file, hardware, ranks, torch, commits and dates of `lines`."""
     machines = [line.get("machine", line) for line in lines]
     hardware = _unique(_hardware(machine) for machine in machines)
     ranks = sorted({line["ranks"] for line in lines if line.get("ranks")})
@@ -55,7 +55,7 @@ def spoken(machine: str) -> str:
 
 
 def by_size(lines: Sequence[Record], sizes: Sequence[str], contender: str = "gloo") -> Table:
-    """A row per operation: the judged side's µs at each size, and how many times as long `contender` takes."""
+    """Makes a row per operation: the judged side's µs at each size, and how many times as long `contender` takes."""
     cells = {(op, size): cell for size in sizes for op, cell in _cells_at(lines, num_bytes(size), contender)}
     shown = [size for size in sizes if any(size == each for _, each in cells)]
     ops = [op for op in _unique(line["op"] for line in lines) if any(op == each for each, _ in cells)]
@@ -64,7 +64,7 @@ def by_size(lines: Sequence[Record], sizes: Sequence[str], contender: str = "glo
 
 
 def _cells_at(lines: Sequence[Record], size: int, contender: str) -> Iterator[tuple[str, str]]:
-    """Operations near `size`: the benchmark rounds sizes to whole elements of each rank."""
+    """Returns the operations near `size`: the benchmark rounds sizes to whole elements of each rank."""
     for op in _unique(line["op"] for line in lines):
         near = [line for line in lines if line["op"] == op and abs(line["size"] - size) <= 4 * line["ranks"]]
         if near:
@@ -81,7 +81,7 @@ def _compared(line: Record, contender: str) -> str:
 
 
 def against_symmetric_memory(lines: Sequence[Record]) -> Table:
-    """How many times as long the faster of symmetric memory's all_reduce kernels takes, at each size."""
+    """Makes a row of how many times as long the faster of symmetric memory's all_reduce kernels takes, at each size."""
     ratios = {}
     for line in lines:
         measured = [side["p50_us"] for side in line["sides"] if side["backend"] in SYMMETRIC and not side["failure"]]
@@ -91,7 +91,7 @@ def against_symmetric_memory(lines: Sequence[Record]) -> Table:
 
 
 def behind(lines: Sequence[Record]) -> Table:
-    """A row per file, operation, mode and faster side: where that side takes less than 0.995 of axon's time."""
+    """Makes a row per file, operation, mode and faster side, where that side takes less than 0.995 of axon's time."""
     found: dict[tuple[str, ...], list[str]] = {}
     for line in lines:
         judged, *others = line["sides"]
@@ -107,7 +107,7 @@ def behind(lines: Sequence[Record]) -> Table:
 
 
 def sides_of(lines: Sequence[Record]) -> Table:
-    """A row per operation and size, a column per side, µs."""
+    """Makes a row per operation and size, with a column per side, in µs."""
     names = _unique(side["backend"] for line in lines for side in line["sides"])
     rows = []
     for line in lines:
@@ -189,7 +189,7 @@ def beside(lines: Sequence[Record]) -> Table:
 
 
 def products(lines: Sequence[Record]) -> Table:
-    """Mean shares over the shapes at which axon, symmetric memory and NCCL were measured in one run."""
+    """Returns mean shares over the shapes at which axon, symmetric memory and NCCL were measured in one run."""
     names = ("axon", "symm_mem", "nccl")
     shares: dict[tuple[str, str], dict[tuple[int, int, int], list[float]]] = {}
     for line in lines:
@@ -302,7 +302,7 @@ def spelled_bytes(number: int) -> str:
 
 
 def figure(number: float) -> str:
-    """Three digits, or all of a larger number."""
+    """Returns three digits, or all of a larger number."""
     if number >= 100:
         return f"{number:,.0f}"
     return f"{number:.0f}" if number == int(number) else f"{number:.1f}" if number >= 10 else f"{number:.2f}"

@@ -1,4 +1,4 @@
-"""ucx_perftest, of the libucx wheel: UCX alone, between two processes of this host or of two."""
+"""Runs ucx_perftest of the libucx wheel: UCX alone, between two processes of this host or of two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _LONGEST_START_S = 20
 
 
 class Columns(NamedTuple):
-    """Of its last line; latencies in µs, bandwidths in MB/s, rates in messages/s, of the last interval and overall."""
+    """The figures of its last line: latencies in µs, bandwidths in MB/s, rates in messages/s, of the last interval and
+    overall.
+    """
 
     median_latency: float
     latency: float
@@ -43,14 +45,14 @@ def run(
     prefixes: Sequence[Sequence[str]] = ((), ()),
     variables: Mapping[str, str] | None = None,
 ) -> Columns:
-    """One run with these options; `address`: the server's, `prefixes`: of its command and of the client's.
+    """Runs it once with these options. `address` is the server's; `prefixes` are of its command and of the client's.
 
-    Raises RuntimeError where there are no figures, subprocess.TimeoutExpired where they do not come in time.
+    Raises RuntimeError if there are no figures, and subprocess.TimeoutExpired if they do not arrive in time.
     """
     folder = ucx_folder()
     environment = os.environ | {"LD_LIBRARY_PATH": str(folder / "lib")} | (variables or {})
     of_server, of_client = prefixes
-    with socket.socket() as free:  # of both hosts, in all likelihood
+    with socket.socket() as free:  # free on both hosts, in all likelihood
         free.bind(("", 0))
         command = [str(folder / "bin" / "ucx_perftest"), "-p", str(free.getsockname()[1])]
     server = subprocess.Popen(

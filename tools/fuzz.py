@@ -2,7 +2,7 @@
 
     python tools/fuzz.py BUILD [--runs 1000000] [--targets message,peer_card] [--json FILE]
 
-Ends at the first finding and leaves its input in BUILD/findings. It belongs in tests/fuzz/corpus, together with the fix.
+Ends at the first finding and leaves its input in BUILD/findings. It belongs in tests/fuzz/corpus, with the fix.
 """
 
 import argparse

@@ -97,7 +97,7 @@ def clean_up_when_told_to_end() -> None:
 
 
 def move_to(name: str) -> None:
-    """Moves this thread, and processes that it starts later, to that host, as `ip netns exec` does for a new process."""
+    """Moves this thread, and processes that it starts later, to that host, as `ip netns exec` moves a process."""
     libc = ctypes.CDLL(None, use_errno=True)
     with open(f"/run/netns/{name}") as namespace:
         _check(libc.setns(namespace.fileno(), _CLONE_NEWNET))

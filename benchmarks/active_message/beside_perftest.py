@@ -1,11 +1,11 @@
-"""What a call without Python takes beside ucx_perftest's active messages, which is UCX alone: half a round trip each.
+"""Compares a call without Python with ucx_perftest's active messages, which use UCX alone: half a round trip each.
 
     python benchmarks/active_message/beside_perftest.py --echo BUILD/benchmarks/active_message_echo --json am_lat.jsonl
 
-Told: a message that nobody answers, and one in return, instead of a call and its answer.
+One-way: a message without an answer, and another one in return, instead of a call and its answer.
 
-They take turns. ucx_perftest spins and never sleeps, so both need a core a process: on a machine that has less, or
-other work, its times are those of its scheduler.
+The two alternate. ucx_perftest spins and never sleeps, so both need one core per process. On a machine with fewer free
+cores, its times are those of its scheduler.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_S = 20
 
 
 def perftest_us(num_bytes: int, num_calls: int) -> float | None:
-    """The median of one way; none where it does not come to an end in time."""
+    """Returns the median of one way, or None if the program does not finish in time."""
     options = ["-t", "ucp_am_lat", "-s", str(num_bytes), "-n", str(num_calls)]
     try:
         return ucx_perftest.run(options, timeout_s=MOST_S).median_latency
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--echo", type=Path, required=True, help="the build's benchmarks/active_message_echo")
     parser.add_argument("--sizes", default="8,64,512,4K,32K,256K")
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--calls", type=int, default=3000, help="of ucx_perftest, a turn")
+    parser.add_argument("--calls", type=int, default=3000, help="of ucx_perftest, per sample round")
     parser.add_argument("--json", type=Path, help="lines are appended")
     arguments = parser.parse_args()
     words = [Path(word).name if "/" in word else word for word in sys.argv]

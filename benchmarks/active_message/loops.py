@@ -1,4 +1,4 @@
-"""How calls are timed: one after the other or a fixed number in flight, awaited or waited for."""
+"""The loops that time calls: one after the other or a fixed number in flight, awaited or waited for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Future(Protocol):
 
 @dataclass(frozen=True)
 class Sample:
-    """Of one turn; times of single calls where one is in flight."""
+    """Results of one sample round; the times of single calls if one is in flight."""
 
     num_calls: int
     seconds: float
@@ -34,7 +34,7 @@ async def await_calls(
     in_flight: int,
     synchronize: Callable[[], None] = nothing,
 ) -> Sample:
-    """`synchronize` waits until what has come is there, where that comes in the order of a stream."""
+    """`synchronize` waits until received data is present, if that arrives in the order of a stream."""
     times: list[int] = []
     began = perf_counter_ns()
     if in_flight == 1:

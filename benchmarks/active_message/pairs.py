@@ -1,4 +1,4 @@
-"""Two processes of a side: one serves, one calls. Only the pair whose turn it is runs; all others are stopped."""
+"""Two processes of a side: one serves, one calls. Only one pair runs at a time; all others are stopped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DEADLINE_S = 90
 
 
 class PairError(Exception):
-    """Says what a process of the pair said last."""
+    """The last output of a process of the pair."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where both ends of all sides run: the server's address, and what goes before each end's command."""
+    """The hosts of both ends of all sides: the server's address, and the prefix of each end's command."""
 
     host: str = "127.0.0.1"
     prefixes: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -38,7 +38,7 @@ class _Process(subprocess.Popen[bytes]):
 
 
 class Pair:
-    """`command` speaks as worker.py does, which `PYTHON worker.py SIDE` is."""
+    """`command` uses the protocol of worker.py, and may be `PYTHON worker.py SIDE`."""
 
     def __init__(self, command: Sequence[str], place: Place) -> None:
         self._processes: list[_Process] = []
@@ -52,7 +52,7 @@ class Pair:
         self._signal(signal.SIGSTOP)
 
     def measure(self, num_bytes: int, in_flight: int, seconds: float) -> dict[str, Any]:
-        """One turn. Raises PairError where the side cannot do it."""
+        """Runs one sample round. Raises PairError if the side cannot do it."""
         self._signal(signal.SIGCONT)
         client = self._processes[1]
         command = {"num_bytes": num_bytes, "in_flight": in_flight, "seconds": seconds}

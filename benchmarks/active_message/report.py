@@ -1,4 +1,4 @@
-"""Result lines of run.py, as a table and a plot: `report.py FILE [--plot PNG]`."""
+"""Shows the result lines of run.py as a table and a plot: `report.py FILE [--plot PNG]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch_axon.bench.sizes import format_size
 
 @dataclass(frozen=True)
 class Side:
-    """Medians over the turns; times are of single calls, where one is in flight."""
+    """Medians over the sample rounds; times are of single calls, if one is in flight."""
 
     name: str
     version: str
@@ -31,7 +31,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Line:
-    """An echo of so many bytes, so many calls in flight, on all sides; the first side is the one judged."""
+    """An echo with one size and number of calls in flight, on all sides; the first side is the one judged."""
 
     num_bytes: int
     in_flight: int
@@ -46,7 +46,7 @@ def read(path: Path) -> list[Line]:
 
 
 def table(lines: Sequence[Line]) -> Table:
-    """Microseconds where one call is in flight, else thousands of calls a second; in brackets: how far behind."""
+    """Returns microseconds if one call is in flight, otherwise thousands of calls per second; in brackets the ratio."""
     names = [side.name for side in lines[0].sides]
     shown = Table("size", "in flight", "unit", *names, box=None, pad_edge=False, header_style="bold")
     for column in shown.columns[3:]:
@@ -69,7 +69,7 @@ def _cell(line: Line, side: Side) -> str:
 
 
 def behind(line: Line, side: Side) -> float:
-    """How many times as long as the judged side it takes."""
+    """Returns how many times as long as the judged side it takes."""
     judged = line.sides[0]
     if line.in_flight == 1 and side.p50_us and judged.p50_us:
         return side.p50_us / judged.p50_us
@@ -81,7 +81,7 @@ def failures(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def save_plot(lines: Sequence[Line], path: Path) -> None:
-    """A panel a number of calls in flight, a curve a side."""
+    """Plots one panel per number of calls in flight, with one curve per side."""
     import matplotlib
 
     matplotlib.use("Agg")

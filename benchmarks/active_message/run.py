@@ -1,11 +1,12 @@
-"""An echo of bytes by active messages, beside others: time of one call, and calls a second with many in flight.
+"""Compares the echo of bytes by active messages: the time of one call, and calls per second with many in flight.
 
     python -m venv build/others && build/others/bin/pip install --require-hashes -r requirements/active_message.txt
     python benchmarks/active_message/run.py --others build/others/bin/python --json am.jsonl --plot am.png
     python benchmarks/active_message/run.py --others build/others/bin/python --two-hosts --sizes 8,64K,4M   # as root
 
-Each side has a process that serves and one that calls, which sends a tensor or array and gets its bytes back, all of
-which are compared before the first turn. The sides take turns in alternating order, all other processes stopped.
+Each side has a process that serves and one that calls, which sends a tensor or array and receives its bytes. It
+compares all bytes before the first sample round. The sides take turns in alternating order, while all other processes
+are stopped.
 
     axon        torch_axon.Runtime, awaited in asyncio
     axon_waits  the same from a plain thread
@@ -38,7 +39,7 @@ from rich.progress import Progress
 from torch_axon.bench.record import Machine, append_lines, describe_machine
 from torch_axon.bench.sizes import parse_size
 
-OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in an environment of their own
+OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in a separate environment
 PACKAGES = {"ucxx": "ucxx-cu13", "ucxx_polling": "ucxx-cu13", "grpc": "grpcio"}
 MOST_BYTES_IN_FLIGHT = 256 << 20
 _ONE_HOST, _GPU_EACH, _TWO_HOSTS = "one host", "one host, a GPU each", "two hosts"
@@ -46,7 +47,7 @@ _PLACES = {_ONE_HOST: Place(), _GPU_EACH: Place(prefixes=(("env", "CUDA_VISIBLE_
 
 
 class Contest:
-    """The pairs of processes of all sides, and why some of them are out."""
+    """The pairs of processes of all sides, and the reasons why some are left out."""
 
     def __init__(self, arguments: argparse.Namespace, place: Place) -> None:
         self.names: list[str] = arguments.sides
@@ -132,11 +133,11 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--sides", type=_words, default=["axon", "axon_waits", "axon_cpp", *OTHERS, "torch_rpc"])
     parser.add_argument("--sizes", type=_words, default=_words("8,64,512,4K,32K,256K,2M,16M,64M"))
     parser.add_argument("--in-flight", type=_words, default=_words("1,16,128,1024"))
-    parser.add_argument("--turns", type=int, default=5, help="of each side, at each size")
-    parser.add_argument("--seconds", type=float, default=0.2, help="that a turn takes, about")
+    parser.add_argument("--turns", type=int, default=5, help="sample rounds of each side, at each size")
+    parser.add_argument("--seconds", type=float, default=0.2, help="approximate length of a sample round")
     parser.add_argument("--others", type=Path, default=Path(sys.executable), help="python with active_message.txt")
     parser.add_argument("--echo", type=Path, default=Path("active_message_echo"), help="binary of the side axon_cpp")
-    parser.add_argument("--memory", choices=["host", "cuda"], default="host", help="where what is sent lies")
+    parser.add_argument("--memory", choices=["host", "cuda"], default="host", help="memory of the sent data")
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "--two-hosts",
@@ -151,9 +152,9 @@ def parse(words: list[str]) -> argparse.Namespace:
         dest="where",
         action="store_const",
         const=_GPU_EACH,
-        help="with --memory cuda: the callee's GPU is another one than the caller's",
+        help="with --memory cuda: use different GPUs for the caller and the callee",
     )
-    parser.add_argument("--commit", help="that is measured, where no repository tells")
+    parser.add_argument("--commit", help="the measured commit, if there is no repository")
     parser.add_argument("--json", type=Path, help="lines are appended")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser.parse_args(words)
@@ -175,7 +176,7 @@ def main() -> None:
             for num_bytes, in_flight in progress.track(cases, description="echoes"):
                 sides = contest.measure(num_bytes, in_flight, arguments.turns, arguments.seconds)
                 lines.append(Line(num_bytes, in_flight, arguments.where, arguments.memory, sides, machine))
-                if arguments.json:  # now: a long run may be cut short
+                if arguments.json:  # at once, because a long run may be interrupted
                     append_lines(arguments.json, lines[-1:])
         finally:
             contest.close()

@@ -1,6 +1,6 @@
 """One end of a side, a process of its own: `worker.py SIDE MEMORY serve HOST`, or `worker.py SIDE MEMORY call ADDRESS`.
 
-Says in lines of JSON on stdout where it serves, or that it is connected and then what it measured. Ends with its stdin.
+Reports in JSON lines on stdout: its address, or that it is connected and then its measurements. Ends with its stdin.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Client:
         result = self._start(payload)
         echoed = result.wait() if self._waits else await result
         if not numpy.array_equal(_as_array(echoed), _as_array(payload)):
-            raise ValueError(f"{num_bytes} bytes came back with other content")
+            raise ValueError(f"{num_bytes} bytes returned with other content")
 
     async def _run(self, payload: Any, num_calls: int, in_flight: int) -> Sample:
         if self._waits:
@@ -88,7 +88,7 @@ async def serve(side: Any, memory: str, host: str) -> None:
 async def call(side: Any, memory: str, address: Any) -> None:
     async with side.connected(address, memory) as start:
         client = Client(side, memory, start)
-        for num_bytes in (8, 1 << 20):  # before both ends are stopped: some are connected only after the first calls
+        for num_bytes in (8, 1 << 20):  # before both ends are stopped: some connect only after the first calls
             await client.check(num_bytes)
         say(connected=True)
         while line := await asyncio.to_thread(sys.stdin.readline):
@@ -99,7 +99,7 @@ async def call(side: Any, memory: str, address: Any) -> None:
 
 if __name__ == "__main__":
     _STDOUT = os.dup(1)
-    os.dup2(2, 1)  # whatever else is printed
+    os.dup2(2, 1)  # redirects any other output
     name, memory, role, argument = sys.argv[1:]
     module = importlib.import_module(f"sides.{name}")
     work = serve(module, memory, argument) if role == "serve" else call(module, memory, json.loads(argument))

@@ -1,4 +1,4 @@
-"""Times of calls that multiply matrices, fair between them: a GPU's clock depends on what it did before.
+"""Times of calls that multiply matrices, comparable between sides: a GPU's clock depends on its earlier work.
 
 Each side's calls follow half a second of plain products, the order of the sides alternates, and figures are medians
 over the blocks, of the slowest rank.
@@ -18,7 +18,7 @@ from torch_axon.bench.contenders import Control
 Key = TypeVar("Key", bound=Hashable)
 
 NUM_WARM_CALLS = 3
-FEWEST_CALLS, MOST_CALLS = 5, 200  # of a block
+FEWEST_CALLS, MOST_CALLS = 5, 200  # per block
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Schedule:
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--blocks", type=int, default=3, help="of each side")
-    parser.add_argument("--seconds", type=float, default=0.15, help="of a side's calls in a block")
+    parser.add_argument("--blocks", type=int, default=3, help="blocks of each side")
+    parser.add_argument("--seconds", type=float, default=0.15, help="length of a side's calls in a block")
     parser.add_argument("--heat", type=float, default=0.5, help="seconds of plain products before them")
 
 
@@ -41,7 +41,7 @@ def schedule(arguments: argparse.Namespace) -> Schedule:
 def interleave(
     calls: Mapping[Key, Callable[[], object]], heat: Callable[[], object], schedule: Schedule, control: Control
 ) -> dict[Key, float]:
-    """Microseconds a call of each side."""
+    """Returns the microseconds per call of each side."""
     num_heating = _number(heat, schedule.heat, control)
     numbers = {
         side: min(MOST_CALLS, max(FEWEST_CALLS, _number(call, schedule.seconds, control)))
@@ -58,7 +58,7 @@ def interleave(
 
 
 def _number(call: Callable[[], object], seconds: float, control: Control) -> int:
-    """How many calls take so long: the same on all ranks."""
+    """Returns how many calls take this long; the result is the same on all ranks."""
     [slowest] = control.maximum([_microseconds(call, NUM_WARM_CALLS)])
     return round(seconds * 1e6 / slowest) + 1
 

@@ -1,19 +1,19 @@
-"""Training steps of a Llama's blocks in tensor and sequence parallel, their communication hidden in several ways.
+"""Training steps of a Llama's blocks with tensor and sequence parallelism, which overlap communication in several ways.
 
     torchrun --nproc-per-node=2 benchmarks/cuda/llama_step.py --json llama.jsonl
     torchrun --nproc-per-node=2 benchmarks/cuda/llama_step.py --compile --sequence 16384
 
-A step is forward and backward pass of `--layers` blocks of `examples/llama_block.py`, in bfloat16, replayed from a CUDA
-graph, so that no host's time counts. Sides:
+A step is the forward and backward pass of `--layers` blocks of `examples/llama_block.py`, in bfloat16. It is replayed
+from a CUDA graph, so that the host's time does not count. Sides:
 
     axon       its fused plan, over axon
     unfused    torch's plan over axon: collectives, then products
     nccl       torch's plan over NCCL
     symm_mem   torch's plan, whose collectives Inductor's async tensor parallelism hides; with --compile only
-    none       the fused plan without its communication: what hiding all of it would reach
+    none       the fused plan without its communication: the limit of perfect overlap
 
-Timed as hot.py says. `--compile` compiles all sides with Inductor. Distances are those of outputs from NCCL's,
-relative.
+hot.py describes the timing. `--compile` compiles all sides with Inductor. Distances are relative, between a side's
+outputs and NCCL's.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
 from llama_block import Block, fused_plan, torch_plan
 
-HEAT = 8192  # rows and columns of the products that heat
+HEAT = 8192  # rows and columns of the products that heat the GPU
 
 
 @dataclass(frozen=True)
 class Way:
-    """A plan for the blocks over a backend, and what it asks of Inductor."""
+    """A plan for the blocks over a backend, and the Inductor settings that it needs."""
 
     plan: Callable[[], dict[str, ParallelStyle]]
     backend: str
@@ -72,7 +72,7 @@ WAYS = {
 class StepSide:
     name: str
     step_us: float = 0.0
-    share: float | None = None  # of the speed without communication
+    share: float | None = None  # relative to the speed without communication
     distance: float = 0.0
     failure: str | None = None
 
@@ -93,10 +93,10 @@ class StepLine:
 
 
 class Trainer:
-    """The blocks of one side with a step captured."""
+    """The blocks of one side, with a captured step."""
 
     def __init__(self, way: Way, group: dist.ProcessGroup, arguments: argparse.Namespace) -> None:
-        # By its name alone DTensor tells it from the other meshes of these ranks.
+        # DTensor distinguishes it from the other meshes of these ranks by its name only.
         mesh = DeviceMesh.from_group(group, "cuda", mesh_dim_names=(way.backend,))
         torch.manual_seed(0)
         shape = (arguments.features, arguments.heads, arguments.kv_heads, arguments.hidden)
@@ -132,7 +132,7 @@ class Trainer:
 
 @contextlib.contextmanager
 def disconnected() -> Iterator[None]:
-    """Layers multiply without communication."""
+    """Makes layers multiply without communication."""
     with (
         mock.patch.object(tensor_parallel, "all_gather_matmul", unconnected.all_gather_matmul),
         mock.patch.object(tensor_parallel, "matmul_reduce_scatter", unconnected.matmul_reduce_scatter),
@@ -149,7 +149,7 @@ def train(
     for name in names:
         reason = None
         try:
-            with gpu:  # for their tensors only: a default device is in torch.compile's way
+            with gpu:  # for their tensors only: a default device would disturb torch.compile
                 trainers[name] = Trainer(WAYS[name], groups[WAYS[name].backend], arguments)
             with contextlib.nullcontext() if WAYS[name].connected else disconnected():
                 trainers[name].capture()
@@ -180,17 +180,17 @@ def _distance(trainer: Trainer, reference: Trainer | None, control: Control) -> 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--features", type=int, default=4096, help="the defaults are those of Llama 3 8B")
+    parser.add_argument("--features", type=int, default=4096, help="defaults as in Llama 3 8B")
     parser.add_argument("--heads", type=int, default=32)
     parser.add_argument("--kv-heads", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=14336)
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--sequence", type=int, default=8192, help="of all ranks together")
+    parser.add_argument("--sequence", type=int, default=8192, help="tokens of all ranks together")
     parser.add_argument("--sides", type=lambda text: text.split(","), default=list(WAYS), help=",".join(WAYS))
     parser.add_argument("--compile", action="store_true")
     add_schedule(parser)
     parser.add_argument("--json", type=Path, help="the line is appended")
-    parser.add_argument("--commit", help="what was built, if this is no git checkout")
+    parser.add_argument("--commit", help="the measured commit, if this is not a git checkout")
     return parser.parse_args(words)
 
 

@@ -1,19 +1,19 @@
-"""Matrix products whose communication is hidden, beside the same product without communication.
+"""Compares matrix products that overlap their communication with the same product without communication.
 
     torchrun --nproc-per-node=2 benchmarks/cuda/overlap.py --json overlap.jsonl --plot overlap.png
     torchrun --nproc-per-node=2 benchmarks/cuda/overlap.py --shapes all --dtype float16 --json overlap.jsonl
     torchrun --nproc-per-node=2 benchmarks/cuda/overlap.py --shapes 8192,16384,8192 --trace overlap_trace.json
 
-m, k, n of a shape are those of the product of every rank: [m, k] @ [k, n], of which all_gather_matmul gathers the rows
-of the first factor, m / ranks from each rank, and matmul_reduce_scatter scatters those of the result. Sides:
+m, k, n of a shape are those of each rank's product: [m, k] @ [k, n]. all_gather_matmul gathers the rows of the first
+factor, m / ranks from each rank; matmul_reduce_scatter scatters the rows of the result. Sides:
 
     nccl      NCCL's collective and torch.mm, one after the other
     symm_mem  torch.ops.symm_mem.fused_all_gather_matmul, fused_matmul_reduce_scatter
-    axon      torch_axon.all_gather_matmul (without returning what was gathered), matmul_reduce_scatter
-    cut       all_gather_matmul's rows in pieces, this rank's and the others', nothing gathered: what is left to win
+    axon      torch_axon.all_gather_matmul (without returning the gathered rows), matmul_reduce_scatter
+    cut       all_gather_matmul's rows as separate products, this rank's and the others', without a gather: the limit
 
-Timed as hot.py says, on random factors; every element is compared before and after, on integers that are exact in any
-order of summation.
+hot.py describes the timing. Factors are random. Every element is compared before and after, with integers that are
+exact in any order of summation.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Contest:
         self._wrong = dict.fromkeys(self._sides, 0)
 
     def compare(self) -> None:
-        """Counts what differs from NCCL's results. A side that fails on any rank is out of the contest."""
+        """Counts differences from NCCL's results. A side that fails on any rank is left out."""
         self._factors.fill(draw_integers)
         for op, reference in self._references.items():
             expected = reference().clone()
@@ -76,12 +76,12 @@ class Contest:
         self._factors.fill(draw_normal)
 
     def time(self) -> Times:
-        """Microseconds a call, of every side and of the plain product."""
+        """Returns the microseconds per call of every side and of the plain product."""
         multiply = self._factors.multiply
         return interleave({PLAIN: multiply, **self._sides}, multiply, schedule(self._arguments), self._control)
 
     def time_host(self) -> Times:
-        """Microseconds that the host takes to enqueue a call."""
+        """Returns the microseconds that the host takes to enqueue a call."""
         return {side: self._enqueued(call) for side, call in self._sides.items()}
 
     def sides(self, op: str, times: Times, host_times: Times) -> tuple[Side, ...]:
@@ -105,7 +105,7 @@ class Contest:
 
 
 def _differences(call: Call, expected: Tensor) -> tuple[int, str | None]:
-    """How many elements differ, and why there are none."""
+    """Returns how many elements differ, or 0 and the reason if the call fails."""
     try:
         return int((call() != expected).sum()), None
     except Exception as error:
@@ -113,7 +113,7 @@ def _differences(call: Call, expected: Tensor) -> tuple[int, str | None]:
 
 
 def trace(factors: Factors, groups: Groups, arguments: argparse.Namespace) -> None:
-    """A Chrome trace of axon's calls on rank 0: products on one stream, copies on another."""
+    """Writes a Chrome trace of axon's calls on rank 0: products on one stream, copies on another."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         for op in arguments.operations:
@@ -154,7 +154,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="lines are appended")
     parser.add_argument("--plot", type=Path, help="PNG")
     parser.add_argument("--trace", type=Path, help="Chrome trace of axon's calls at the last shape, JSON")
-    parser.add_argument("--commit", help="what was built, if this is no git checkout")
+    parser.add_argument("--commit", help="the measured commit, if this is not a git checkout")
     return parser.parse_args(words)
 
 
@@ -177,7 +177,7 @@ def main() -> None:
         lines += (new := measure(shape, like, groups, arguments))
         if dist.get_rank() == 0:
             print(table(new), flush=True)
-            if arguments.json:  # now: a long run may be cut short
+            if arguments.json:  # at once, because a long run may be interrupted
                 append_lines(arguments.json, new)
     if dist.get_rank() == 0 and arguments.plot:
         save_plot(lines, arguments.plot)

@@ -1,8 +1,8 @@
-"""Lines of overlap.py as a table and as a plot:
+"""Shows the lines of overlap.py as a table and as a plot:
 
 python benchmarks/cuda/overlap_report.py overlap.jsonl [--dtype bfloat16] [--plot overlap.png]
 
-The plot has the last line of each operation and shape in which most of those met that communicate.
+The plot has, for each operation and shape, the last line with the most communicating sides.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Side:
 
     name: str
     p50_us: float = 0.0
-    share: float = 0.0  # of the plain product's speed
+    share: float = 0.0  # relative to the plain product's speed
     host_us: float = 0.0  # to enqueue a call
     wrong: int | None = None
     failure: str | None = None  # why there are no figures
@@ -52,7 +52,9 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Markdown, a row a line: each side's share of the plain product's speed, and what a call costs the host."""
+    """Returns a Markdown table, one row per line: each side's share of the plain product's speed, and its host time per
+    call.
+    """
     names = list(dict.fromkeys(side.name for line in lines for side in line.sides))
     heads = ["operation", "dtype", "GPUs", "m × k × n", "matmul µs", "TFLOP/s", *names]
     heads += [*(f"{name}, host µs" for name in names), "#wrong"]
@@ -73,7 +75,7 @@ def _cell(side: Side | None, figure: str, digits: int) -> str:
 
 
 def fullest(lines: Sequence[Line]) -> list[Line]:
-    """Of each operation at a shape the last line with most sides that communicate, by shape."""
+    """Returns, for each operation and shape, the last line with the most communicating sides, by shape."""
     chosen: dict[tuple[str, int, int, int], Line] = {}
     for line in lines:
         key = (line.op, line.m, line.k, line.n)
@@ -87,7 +89,7 @@ def _num_contenders(line: Line) -> int:
 
 
 def save_plot(lines: Sequence[Line], path: Path) -> None:
-    """A panel an operation: each side's share of the plain product, a group of bars a shape."""
+    """Plots one panel per operation: each side's share of the plain product's speed, one group of bars per shape."""
     import matplotlib
 
     matplotlib.use("Agg")

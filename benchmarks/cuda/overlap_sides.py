@@ -1,4 +1,4 @@
-"""What overlap.py lets compete: factors, and a call for each side of each operation."""
+"""The sides that overlap.py compares: factors, and a call for each side of each operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 import torch_axon
 from torch_axon.bench.contenders import Control
 
-Call = Callable[[], Tensor]  # returns what is compared
+Call = Callable[[], Tensor]  # returns the compared tensor
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Groups:
 
 
 class Factors:
-    """The factors of all sides, and the buffers that they write into: of the type and on the device of `like`."""
+    """The factors of all sides, and their output buffers, with the type and device of `like`."""
 
     def __init__(self, m: int, k: int, n: int, like: Tensor) -> None:
         self.rank, self.num_ranks = dist.get_rank(), dist.get_world_size()
@@ -50,9 +50,10 @@ def draw_normal(factor: Tensor) -> None:
 
 
 def draw_integers(factor: Tensor) -> None:
-    """-1, 0 and 1, at most one of eight not 0: all ranks' sums of 16384 products stay below 256, exact in 8 bits.
+    """Draws -1, 0 and 1, with at most one of eight not 0, so that all ranks' sums of 16384 products stay below 256.
 
-    The ones are rarer by the root of the number of ranks, products by that number: sums deviate by 16 at most.
+    Such sums are exact in 8 bits. The nonzero elements are rarer by the root of the number of ranks, so products are
+    rarer by that number: sums deviate by 16 at most.
     """
     one_in = 8 * math.ceil(math.sqrt(dist.get_world_size()))
     drawn = torch.randint(0, 2 * one_in, factor.shape, dtype=torch.int16, device=factor.device)

@@ -1,4 +1,4 @@
-"""A trace of overlap.py as a picture: what one GPU's streams did during the last call of each operation.
+"""Plots a trace of overlap.py: the activity of one GPU's streams during the last call of each operation.
 
 python benchmarks/cuda/overlap_timeline.py overlap_trace.json overlap_timeline.png
 """
@@ -18,7 +18,7 @@ KINDS = {"meeting": "tab:red", "product": "tab:blue", "copy": "tab:orange", "oth
 
 @dataclass(frozen=True)
 class Activity:
-    """Of a stream; microseconds."""
+    """An activity of a stream; times in microseconds."""
 
     begin: float
     duration: float
@@ -50,7 +50,9 @@ def _kind_of(event: dict[str, str]) -> str:
 
 
 def last_calls(activities: Sequence[Activity]) -> tuple[list[Activity], list[Activity]]:
-    """Of all_gather_matmul, which begins with the ranks' meeting, and matmul_reduce_scatter, a product before it."""
+    """Finds the last call of all_gather_matmul, which begins with a barrier, and of matmul_reduce_scatter, with a
+    product first.
+    """
     meetings = [activity.begin for activity in activities if activity.kind == "meeting"]
     gathering, scattering = meetings[len(meetings) // 2 - 1], meetings[-1]
     first_scattering = meetings[len(meetings) // 2]

@@ -1,20 +1,26 @@
 #!/bin/bash
-# Everything that needs a GPU, in one go on a host that has some, without a network.
+# Runs everything that needs a GPU, in one command on a host with GPUs and without a network.
 #
 #   benchmarks/cuda/run_on_gpu_host.sh BUNDLE RESULTS [STEP…]
 #
-# BUNDLE is what `make gpu-bundle` leaves in build/gpu-bundle: the wheels of torch_axon, libucx and expecttest (for the
-# steps upstream_*), a file `commit` that names what was built, and in bin/, compressed, the C++ tests (*_test) and
-# benchmarks (*_bench), linked statically against cudart so that they run where they were not built; UCX they find in its
+# BUNDLE is the output of `make gpu-bundle` in build/gpu-bundle. It contains the wheels of torch_axon, libucx and
+# expecttest (for the steps upstream_*), and a file `commit` that names the build. Its bin/ has the compressed C++ tests
+# (*_test) and benchmarks (*_bench). These link cudart statically, so that they run on another host, and find UCX in its
 # wheel.
-# Without STEPs all run, in the order of the table below, until DEADLINE (default 520) seconds are over. Each step has a
-# deadline of its own. log.txt, JSON lines and plots go to RESULTS; the ends of failed steps' logs and a table to stdout.
+# Without STEPs all steps run, in the order of the table below, until DEADLINE (default 520) seconds have passed. Each
+# step has its own deadline. log.txt, JSON lines and plots are written to RESULTS; the ends of failed steps' logs and a
+# table go to stdout.
 #
-#   TORTURE=100000 sets the operations of the step torture, SOAK_MINUTES how long the soak takes, FAULT_ROUNDS how often
-#   ranks fail and regroup in the step faults and FAULTS which of them (as pytest's -k), INTERRUPT_ROUNDS how often one
-#   is interrupted (Ctrl-C) in the step interrupts, JOBS how many of upstream's tests run at a time and UPSTREAM_LIMIT
-#   for how many seconds (UPSTREAM_REST=1: only of those that the committed results lack), SIZES and OPERATIONS those of
-#   the benchmark, SHAPES those of overlap.
+#   TORTURE=100000       operations of the step torture
+#   SOAK_MINUTES         length of the soak
+#   FAULT_ROUNDS         how often ranks fail and regroup in the step faults
+#   FAULTS               which faults these are (as pytest's -k)
+#   INTERRUPT_ROUNDS     how often a rank is interrupted (Ctrl-C) in the step interrupts
+#   JOBS                 how many of upstream's tests run at a time
+#   UPSTREAM_LIMIT       for how many seconds they run
+#   UPSTREAM_REST=1      runs only those that the committed results lack
+#   SIZES, OPERATIONS    sizes and operations of the benchmark
+#   SHAPES               shapes of overlap
 set -u
 bundle=$(realpath "$1")
 mkdir -p "$2"
@@ -31,10 +37,10 @@ commit=$(cat "$bundle/commit" 2>/dev/null || echo unknown)
 export programs results here tests commit
 table=()
 
-# Multicast can put a host's GPUs out of service where they are shared.
+# Multicast can disable a host's GPUs if they are shared.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 export PYTHONPATH=$scratch/site OMP_NUM_THREADS=1 PYTHONUNBUFFERED=1
-cd "$scratch" || exit 1 # not the sources, whose torch_axon is not built
+cd "$scratch" || exit 1  # not the sources, whose torch_axon is not built
 
 step() { # step NAME SECONDS COMMAND…
   local name=$1 seconds=$2 left=$((deadline - SECONDS))
@@ -52,7 +58,7 @@ step() { # step NAME SECONDS COMMAND…
     "$(grep -vE '^\s*$' "$log" | tail -n 1 | cut -c1-90)")")
 }
 
-all_of() { # all_of SUFFIX ARGUMENT…: runs the bundle's programs named so, one after the other
+all_of() {  # all_of SUFFIX ARGUMENT…: runs the bundle's programs with this suffix, one after the other
   local suffix=$1 status=0 program
   shift
   for program in "$programs"/*"$suffix"; do
@@ -67,7 +73,7 @@ sanitize() { # sanitize TOOL [OPTION…]: the kernels' own tests
 *in_place*gpu_each_2*:*any_grid*gpu_each_2*:*mismatch*gpu_each_2*:*uneven*gpu_each_2*:*ZeroCopyMessages*gpu_each_2*}"
 }
 
-python_tests() { # python_tests SELECTION FILE…: in any folder; on GPUs only
+python_tests() {  # python_tests SELECTION FILE…: in any folder; on GPUs only
   local selection=$1 file files=()
   shift
   for file; do files+=("$tests"/*/"$file"); done
@@ -118,7 +124,7 @@ overlap() { # overlap RANKS
     --json "$results/overlap.jsonl" --plot "$results/overlap_$1.png" --trace "$results/overlap_$1_trace.json"
 }
 
-tiles() { # tiles RANKS: what csrc/fused/matmul/tile_choice.cpp is made from
+tiles() {  # tiles RANKS: the data of csrc/fused/matmul/tile_choice.cpp
   torchrun --standalone --nproc-per-node "$1" "$here/tiles.py" --commit "$commit" --json "$results/tiles.jsonl"
 }
 

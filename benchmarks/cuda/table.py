@@ -1,4 +1,4 @@
-"""Prints JSON lines of one or more files as a table: a row a size, a column a piece of work, microseconds."""
+"""Prints JSON lines of one or more files as a table of microseconds: one row per size, one column per work."""
 
 import json
 import sys

@@ -1,12 +1,12 @@
-"""What cuBLASLt's kernels take for a product on a GPU that its power limits: behind csrc/fused/matmul/tile_choice.cpp.
+"""Times cuBLASLt's kernels for products on a power-limited GPU: the data of csrc/fused/matmul/tile_choice.cpp.
 
     torchrun --nproc-per-node=2 benchmarks/cuda/tiles.py --json tiles.jsonl
     torchrun --nproc-per-node=2 benchmarks/cuda/tiles.py --rows 2048,8192 --depths 4096 --json tiles.jsonl
 
-Each process takes its share of the shapes, on a GPU of its own. All kernels that cuBLASLt proposes for a product, and
-torch.mm, are timed in turns, behind `--heat` seconds of torch.mm each, in alternating order: what a kernel draws says
-how fast the next one may run. A line is a product: for each proposal, in cuBLASLt's order, its tile, waves, bytes of
-workspace and microseconds. Those that take a tenth longer than the fastest are timed once.
+Each process takes its share of the shapes, on its own GPU. All kernels that cuBLASLt proposes for a product, and
+torch.mm, are timed in alternating order. `--heat` seconds of torch.mm precede each, because the power of one kernel
+determines how fast the next one may run. A line is a product: for each proposal, in cuBLASLt's order, it has the tile,
+the waves, the bytes of workspace and the microseconds. Proposals a tenth slower than the fastest are timed once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BlasLt:
 
 @dataclass(frozen=True)
 class Shape:
-    """Of [rows, depth] @ [depth, columns]; the second factor lies in memory as it is, or transposed."""
+    """A product [rows, depth] @ [depth, columns]; the second factor may be transposed in memory."""
 
     rows: int
     depth: int
@@ -101,7 +101,9 @@ class Line:
 
 
 class Product:
-    """One product, by any kernel proposed for it. cuBLASLt's matrices consist of columns: it multiplies transposes."""
+    """One product, with any proposed kernel. cuBLASLt's matrices are in column-major order, so it multiplies
+    transposes.
+    """
 
     def __init__(self, blas: BlasLt, shape: Shape, workspace: Tensor) -> None:
         self._blas, self._workspace = blas, workspace
@@ -127,7 +129,7 @@ class Product:
         torch.mm(self._x, self._weight, out=self._output)
 
     def candidates(self) -> list[Candidate]:
-        """Those that sum each element up in one piece."""
+        """Returns the proposals that sum up each element without splits."""
         preference = self._blas.make("MatmulPreferenceCreate")
         self._set("MatmulPreference", preference, MOST_WORKSPACE_BYTES, ctypes.c_size_t(WORKSPACE_BYTES))
         found, number = (Candidate * MOST_CANDIDATES)(), ctypes.c_int()
@@ -164,7 +166,7 @@ class Product:
 
 
 def microseconds(calls: list[Call], heat: Call, arguments: argparse.Namespace) -> list[float]:
-    """Means over the rounds, of each."""
+    """Returns the mean of each call over the rounds."""
     num_heating = _number(heat, arguments.heat)
     numbers = [_number(call, arguments.slice) for call in calls]
     times: list[list[float]] = [[] for _ in calls]
@@ -178,7 +180,7 @@ def microseconds(calls: list[Call], heat: Call, arguments: argparse.Namespace) -
 
 
 def _number(call: Call, seconds: float) -> int:
-    """How many calls take so long, once the kernel is loaded."""
+    """Returns how many calls take this long, once the kernel is loaded."""
     _time(call, 1)
     return max(3, round(seconds * 1e6 / _time(call, 3)))
 
@@ -217,9 +219,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--heat", type=float, default=0.1, help="seconds of torch.mm before each slice")
     parser.add_argument("--slice", type=float, default=0.05, help="seconds of a kernel in a round")
-    parser.add_argument(
-        "--json", type=Path, required=True, help="lines are appended, those of each process as they come"
-    )
+    parser.add_argument("--json", type=Path, required=True, help="lines are appended, as each process measures them")
     parser.add_argument("--commit", default="unknown")
     arguments = parser.parse_args()
 

@@ -1,6 +1,6 @@
-"""Fused products without their communication: the same products, on what lies here already.
+"""Fused products without their communication: the same products, on data that is already present.
 
-What other ranks would have sent is random and always the same: zeros and NaN would leave a GPU cooler.
+The data of other ranks is random and constant, because zeros and NaN would keep a GPU cooler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""torch_axon.Runtime from a thread without an event loop: futures are waited for."""
+"""torch_axon.Runtime in a thread without an event loop: it waits for futures."""
 
 from sides.axon import connected, device_payload, payload, serving, synchronize
 

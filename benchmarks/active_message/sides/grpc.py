@@ -1,4 +1,4 @@
-"""gRPC's asyncio API, with bytes for messages: no protobuf on the way."""
+"""gRPC's asyncio API with messages of plain bytes, without protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain asyncio stream: a call's number and length in front of its bytes, answers in any order."""
+"""A plain asyncio stream: a call's number and length precede its bytes, and answers may arrive in any order."""
 
 from __future__ import annotations
 

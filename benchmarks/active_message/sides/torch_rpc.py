@@ -1,4 +1,4 @@
-"""torch.distributed.rpc over TensorPipe: a function of this module, called with a tensor, waited for."""
+"""torch.distributed.rpc over TensorPipe: calls a function of this module with a tensor, and waits for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def echo(tensor: torch.Tensor) -> torch.Tensor:
 async def serving(host: str, memory: str) -> AsyncIterator[Any]:
     with socket.create_server((host, 0)) as free:
         port = free.getsockname()[1]
-    joining = Thread(target=_join, args=("server", 0, memory, host, port))  # returns when the client has come
+    joining = Thread(target=_join, args=("server", 0, memory, host, port))  # returns when the client has arrived
     joining.start()
     yield (host, port)
     joining.join()
@@ -47,7 +47,7 @@ def _join(name: str, rank: int, memory: str, host: str, port: int) -> None:
     one_host = host.startswith("127.")
     for library in ("TP", "GLOO"):
         os.environ.setdefault(f"{library}_SOCKET_IFNAME", "lo" if one_host else "eth0")
-    # Two namespaces are one host to its channels: they would read each other's memory.
+    # Its channels take two namespaces for one host: they would read each other's memory.
     network = {} if one_host else {"_transports": ["uv"], "_channels": _NETWORK_CHANNELS[memory]}
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://{host}:{port}", rpc_timeout=60, **network)
     if memory == "cuda":

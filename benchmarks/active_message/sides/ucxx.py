@@ -1,6 +1,6 @@
-"""UCXX's active messages between two endpoints, in its default progress mode (or as UCXPY_PROGRESS_MODE says).
+"""UCXX's active messages between two endpoints, in its default progress mode (or that of UCXPY_PROGRESS_MODE).
 
-Its messages carry no header in Python, so what comes back is the echo of some call, not of this one.
+Its messages carry no header in Python, so what returns is the echo of some call, not necessarily of this one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def device_payload(content: numpy.ndarray[Any, Any]) -> Any:
 
 
 def _placed(come: Any, memory: str) -> Any:
-    """Where it is to be: small messages are received on the host, wherever they were sent from."""
+    """Moves the data to its memory: small messages are always received on the host."""
     if memory == "host" or hasattr(come, "__cuda_array_interface__"):
         return come
     return device_payload(numpy.asarray(come))

@@ -1,4 +1,4 @@
-"""UCXX where the event loop itself drives the transport, without pause."""
+"""UCXX with an event loop that drives the transport itself, without pause."""
 
 import os
 
