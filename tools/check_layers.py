@@ -1,7 +1,7 @@
 """The include rules of csrc/: a file includes files of its own folder and of the folders that its layer is built on.
 
 `LAYERS` is the whole rule. Foreign headers have one more: only the folders in `FOREIGN` include them. `--diagram`
-prints the layers as the picture in docs/architecture.md, which must be up to date.
+prints the layers as docs/architecture.md shows them, which must be up to date.
 
 Prints every breach as file:line and exits 1 if there is one.
 """

@@ -21,7 +21,13 @@ CPP = {".hpp", ".cpp", ".cuh", ".cu"}
 PYTHON = {".py", ".pyi"}
 HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yml"}
 TEXT = {".md"}
-EXEMPT = ("CHANGELOG.md", "docs/adr/", "benchmarks/results/", "tools/check_prose.py", "tests/tools/test_check_prose.py")
+EXEMPT = (
+    "CHANGELOG.md",
+    "docs/adr/",
+    "benchmarks/results/",
+    "tools/check_",
+    "tests/tools/test_check_",
+)
 
 
 class Rule(NamedTuple):
@@ -41,14 +47,18 @@ PATTERNS = rules(
         r"(?<!users )(?<!user )(?<!readers )(?<!people )(?<!engineers )(?<!anyone )\b[Ww]ho\b": (
             "that, for a thread, rank or process"
         ),
-        r"^(Whether|Whose|Which|Where|Who)\b.*\.$": "Returns whether …, or a statement in place of a question",
         r"\b(has|have|had) come\b(?! with)": "has arrived",
         r"\b(as many|as long) as may\b|\bfor people\b": "what is allowed, and for whom",
         r"\b(one|\d[\d,.]*( [a-z]+)?|[uµm]s|[KMG]iB|GB/s) an? "
         r"(rank|peer|process|block|group|call|message|byte|bit|second|GPU)\b": "per",
-        r"(?<!if there )\bis none\b|\b(which|that) is no\b": "say what it is",
+        r"(?<!there )\bis none\b|\b(which|that) is no\b": "say what it is",
         r"\b(amid|in vain|likewise|by and by|so many)\b": "a plainer word",
     }
+)
+
+# Of comments in C++ alone: in Python's docstrings "Whether …" describes an attribute or a result.
+QUESTIONS = rules(
+    {r"^(Whether|Whose|Which|Where|Who)\b.*\.$": "Returns whether …, or a statement in place of a question"}
 )
 
 OLD_WORDS = rules(
@@ -70,8 +80,12 @@ OLD_WORDS = rules(
     }
 )
 
-COMMENT = re.compile(r"//+\s?(.*)$")
 STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+
+def is_text(literal: str) -> bool:
+    """Whether a string literal is prose: not a name, a path or an option."""
+    return len(literal.split()) >= 3
 
 
 def prose_of_cpp(text: str) -> Iterator[tuple[int, str]]:
@@ -81,8 +95,8 @@ def prose_of_cpp(text: str) -> Iterator[tuple[int, str]]:
         if comment >= 0:
             yield number, line[comment:].lstrip("/").strip()
         if not line.lstrip().startswith("#include"):
-            for found in STRING.finditer(line[:comment] if comment >= 0 else line):
-                yield number, found[1]
+            texts = STRING.findall(line[:comment] if comment >= 0 else line)
+            yield from ((number, text) for text in texts if is_text(text))
 
 
 def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
@@ -90,6 +104,8 @@ def prose_of_python(text: str) -> Iterator[tuple[int, str]]:
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string.lstrip("# ")
         elif token.type in (tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)):
+            if not is_text(token.string):
+                continue
             for offset, line in enumerate(token.string.splitlines()):
                 yield token.start[0] + offset, line.strip(" \"'")
 
@@ -116,7 +132,7 @@ def prose_of(path: Path) -> Iterator[tuple[int, str]]:
 
 def problems(path: Path) -> Iterator[str]:
     for number, line in prose_of(path):
-        for rule in (*PATTERNS, *OLD_WORDS):
+        for rule in (*PATTERNS, *OLD_WORDS, *(QUESTIONS if path.suffix in CPP else ())):
             if found := rule.pattern.search(line):
                 yield f"{path}:{number}: '{found[0].strip()}': write {rule.advice}"
 

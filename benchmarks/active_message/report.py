@@ -65,10 +65,10 @@ def _cell(line: Line, side: Side) -> str:
     figure = f"{side.p50_us:.1f}" if line.in_flight == 1 else f"{side.calls_per_s / 1000:.2f}"
     if side is judged or judged.failure:
         return figure
-    return f"{figure} ({behind(line, side):.1f}×)"
+    return f"{figure} ({slowdown_of(line, side):.1f}×)"
 
 
-def behind(line: Line, side: Side) -> float:
+def slowdown_of(line: Line, side: Side) -> float:
     """Returns how many times as long as the judged side it takes."""
     judged = line.sides[0]
     if line.in_flight == 1 and side.p50_us and judged.p50_us:

@@ -81,8 +81,8 @@ class Call {
   bool wait(std::chrono::milliseconds timeout) noexcept;
   /// @return whether the call has ended
   bool finished() const noexcept;
-  /// Returns whether the transport is done with the call. Then the memory that the request references is free, and so is
-  /// the memory into which a failed call was to be received. This follows soon after finished(), unless the peer is
+  /// Returns whether the transport is done with the call. Then the memory that the request references is free, and so
+  /// is the memory into which a failed call was to be received. This follows soon after finished(), unless the peer is
   /// lost: then it may take until the end of the process.
   /// @return whether the memory is free
   bool released() const noexcept;

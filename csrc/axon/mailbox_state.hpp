@@ -70,7 +70,7 @@ class Mailbox::State {
   mutable std::mutex mutex_;  // guards the following members
   std::deque<Mail> here_;
   std::deque<Message> waiting_for_room_;  // one per sender, or messages whose room other messages took
-  size_t num_granted_ = 0;           // in all orders
+  size_t num_granted_ = 0;                // in all orders
   std::deque<Waiter*> waiting_;
   std::unordered_map<std::shared_ptr<rpc::Connection>, Order> orders_;  // shared with the runtime
   Status closed_;

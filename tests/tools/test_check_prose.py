@@ -35,7 +35,7 @@ def test_planted_phrase_is_found(tmp_path: Path, name: str, text: str, line: int
     [
         ("a.hpp", "// Returns whether there is room, for users who wait.\nint behind = nobody();\n"),
         ("a.cpp", '#include "engine/whoever.hpp"\n'),
-        ("a.py", "behind = whoever()\n"),
+        ("a.py", "behind = whoever('nobody')\n"),
         ("a.md", "Use `behind` here.\n\n```\nwhoever waits\n```\n\n    nobody --waits\n"),
         ("a.md", "A host behind a firewall.\n"),
     ],

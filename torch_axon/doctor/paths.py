@@ -42,7 +42,7 @@ class Path:
 
     name: str
     speed: Speed | None
-    obstacle: Obstacle | None  # why the ranks use no faster path; None: there is none
+    obstacle: Obstacle | None  # why the ranks use no faster path; None: they do
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
         return Obstacle(f"UCX was not given {missing}: {chosen[0]}", f"unset {chosen[0].partition('=')[0]}")
     if missing == "shared memory" and all(takes_rings(each) for each in facts):
         reason = "a rank does not accept rings of the other: see its log at AXON_LOG=info"
-        return Obstacle(reason, "run the ranks of a host as one user, who may read /proc/PID/fd, with enough memory")
+        return Obstacle(reason, "run the ranks of a host as one user that may read /proc/PID/fd, with enough memory")
     if missing == "shared memory":
         return Obstacle("UCX finds no shared memory", "check the size and the permissions of /dev/shm")
     return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], _PTRACE)

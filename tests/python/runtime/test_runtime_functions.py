@@ -400,7 +400,7 @@ def test_what_is_told_and_fails_is_logged_at_the_receiver() -> None:
         "the runtime 'server' has no function 'absent'"
     )
     assert line in ended.stderr
-    assert 0 < ended.stderr.count("has told") <= 11  # fewer than the calls
+    assert 0 < ended.stderr.count("one-way call of") <= 11  # fewer than the calls
 
 
 def test_memory_is_chosen_by_the_plain_values_of_a_call(server: Runtime, client: Runtime, peer: Peer) -> None:

@@ -102,7 +102,7 @@ _REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
     "int above 64 bits": (2**64, OverflowError, r"argument 1: an int .* 64 bits; allowed: -2\*\*63 to 2\*\*64 - 1"),
     "int below 64 bits": (-(2**63) - 1, OverflowError, "argument 1: an int .* 64 bits"),
     "where it is": ({"a": [0, {7: {1, 2}}]}, TypeError, r"argument 1\['a'\]\[1\]\[7\]: a value of type set"),
-    "behind a long key": ({"ü" * 100: {1}}, TypeError, r"argument 1\['ü{59}\.\.\.\]: a value of type set"),
+    "after a long key": ({"ü" * 100: {1}}, TypeError, r"argument 1\['ü{59}\.\.\.\]: a value of type set"),
     "set": (frozenset({1}), TypeError, "type frozenset"),
     "dataclass": (Config(), TypeError, "type Config"),
     "plain enum": (Suit.SPADES, TypeError, "type Suit"),
