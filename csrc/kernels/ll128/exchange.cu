@@ -145,27 +145,8 @@ JobPlan plan_jobs(const cuda::DeviceTeam& team, const ExchangeCall& call, Channe
   return plan;
 }
 
-}  // namespace
-
-const void* exchange_kernel_address() noexcept {
-  return reinterpret_cast<const void*>(&ll128_exchange_kernel<false>);
-}
-
-const void* message_kernel_address() noexcept {
-  return reinterpret_cast<const void*>(&ll128_exchange_kernel<true>);
-}
-
-Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, cuda::StreamView stream) {
-  return kernels::zero_copy::exchange_messages(team, call, {}, stream);
-}
-
-}  // namespace axon::kernels::ll128
-
-namespace axon::kernels::zero_copy {
-
-Status exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
-                         cuda::StreamView stream) {
-  using namespace ll128;
+Status launch_exchange(const cuda::DeviceTeam& team, const ExchangeCall& call,
+                       const zero_copy::MessageLocations& zero_copy, cuda::StreamView stream) {
   const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
   if (may_be_zero_copy && (call.traffic != cuda::TrafficClass::kPointToPoint || call.when != When::kAlways)) {
     return Status(ErrorCode::kInvalidArgument, "messages that may be zero-copy must be point-to-point traffic");
@@ -190,6 +171,29 @@ Status exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call,
   void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};
   const void* kernel = may_be_zero_copy ? message_kernel_address() : exchange_kernel_address();
   return launch(kernel, grid.value(), parameters, stream);
+}
+
+}  // namespace
+
+const void* exchange_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&ll128_exchange_kernel<false>);
+}
+
+const void* message_kernel_address() noexcept {
+  return reinterpret_cast<const void*>(&ll128_exchange_kernel<true>);
+}
+
+Status exchange(const cuda::DeviceTeam& team, const ExchangeCall& call, cuda::StreamView stream) {
+  return launch_exchange(team, call, {}, stream);
+}
+
+}  // namespace axon::kernels::ll128
+
+namespace axon::kernels::zero_copy {
+
+Status exchange_messages(const cuda::DeviceTeam& team, const ExchangeCall& call, const MessageLocations& zero_copy,
+                         cuda::StreamView stream) {
+  return ll128::launch_exchange(team, call, zero_copy, stream);
 }
 
 }  // namespace axon::kernels::zero_copy

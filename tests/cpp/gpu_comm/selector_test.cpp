@@ -123,7 +123,7 @@ TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
 }
 
 TEST(KernelSelector, table_is_printable) {
-  EXPECT_NE(describe_kernel_table().find("all_reduce        2                 524288            one_shot_packets"),
+  EXPECT_NE(describe_kernel_table().find("all_reduce        2                 524288            ll_one_shot"),
             std::string::npos)
       << describe_kernel_table();
 }
