@@ -185,7 +185,12 @@ class OnLoop:
 
 
 def _fail_as_cancelled(invocation: RuntimeInvocation, cancelled: asyncio.CancelledError | None = None) -> None:
-    """Fails an invocation as cancelled, unless it is answered. A function that raises CancelledError may say why."""
+    """Fails an invocation as cancelled, unless it is answered. A function that raises CancelledError may say why.
+
+    If the caller's deadline has passed, the answer is a TimeoutError: it may arrive before the caller's own timeout.
+    """
+    if invocation.is_late:
+        return invocation.fail(TimeoutError(f"the caller gave up before '{invocation.name}' ended"))
     why = f": {cancelled}" if cancelled is not None and cancelled.args else ""
     invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled{why}"))
 

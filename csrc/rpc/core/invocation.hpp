@@ -42,6 +42,8 @@ class Invocation final : public ListNode<Invocation>,
   Inbound& arguments() noexcept { return arguments_; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
   bool wants_answer() const noexcept { return kind_ == transport::OperationKind::kInvoke; }
+  // Returns whether the caller's deadline has passed. Any thread.
+  bool is_late() const noexcept { return gives_up_at_ != Clock::time_point::max() && Clock::now() >= gives_up_at_; }
   // Returns whether the caller has given up. Its answer will be dropped, so there is no need to begin or continue.
   // Always false for one-way calls. Any thread.
   bool is_cancelled() const noexcept { return cancelled_.load(std::memory_order_relaxed) || is_late(); }
@@ -75,7 +77,6 @@ class Invocation final : public ListNode<Invocation>,
   void submit(transport::OperationKind answer_kind) noexcept;
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
-  bool is_late() const noexcept { return gives_up_at_ != Clock::time_point::max() && Clock::now() >= gives_up_at_; }
   void fail_as_late() noexcept;
   void begin() noexcept override;
   void complete() noexcept override;

@@ -402,7 +402,10 @@ static bool is_iterated(const Arguments& arguments) {
 
 void PythonRuntime::invoke(rpc::Invocation& invocation) {
   PythonInvocation held(invocation, std::string(invocation.function()), listeners_.runtime);
-  if (held.is_cancelled()) return held.fail("RuntimeError", "'" + held.name() + "' was cancelled");
+  if (held.is_cancelled()) {
+    if (held.is_late()) return held.fail("TimeoutError", "the caller gave up before '" + held.name() + "' began");
+    return held.fail("RuntimeError", "'" + held.name() + "' was cancelled");
+  }
   guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
 }
 

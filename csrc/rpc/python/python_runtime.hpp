@@ -49,6 +49,9 @@ class PythonInvocation {
   // If the invocation has waited for long, for example while the process was stopped, messages that arrived since are
   // processed first.
   bool is_cancelled();
+  // Returns whether the caller's deadline has passed. What answers it then is a TimeoutError, since it may reach the
+  // caller before the caller's own clock says so.
+  bool is_late() const noexcept { return invocation_ != nullptr && invocation_->is_late(); }
   // An answer that cannot be sent becomes an error of the function. The GIL is held, as for all of these.
   void reply(const pybind11::object& value);
   void fail(const pybind11::object& exception);
