@@ -105,7 +105,8 @@ TEST_F(ForeignTest, address_of_another_process_is_not_taken_for_the_own) {
   std::swap(addresses_[0], addresses_[1]);
   auto formed = engines_[0].form({.name = "group", .rank = 0, .addresses = addresses_});
   ASSERT_FALSE(formed.ok());
-  EXPECT_NE(formed.status().message().find("the address given for rank 0"), std::string::npos) << formed.status().message();
+  EXPECT_NE(formed.status().message().find("the address given for rank 0"), std::string::npos)
+      << formed.status().message();
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ TEST_P(FormingTest, group_cannot_be_formed_with_an_address_that_was_given_up) {
   engines_.give_up_addresses();
   auto formed = engines_[1].form({.name = "late", .rank = 1, .addresses = addresses_});
   ASSERT_FALSE(formed.ok());
-  EXPECT_NE(formed.status().message().find("the address given for rank 1"), std::string::npos) << formed.status().message();
+  EXPECT_NE(formed.status().message().find("the address given for rank 1"), std::string::npos)
+      << formed.status().message();
 }
 
 TEST_P(FormingTest, messages_beyond_a_bound_wait_at_their_sender_until_the_group_is_formed) {
