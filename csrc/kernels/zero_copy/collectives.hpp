@@ -2,7 +2,7 @@
 // Each is two launches on the caller's stream, eager or in a CUDA graph, the same on every rank:
 //
 //   AXON_TRY(load_kernels(num_ranks));   // once per device, before any launch
-//   AXON_TRY(all_reduce(team, call, {.input = location_of(in), .output = location_of(out)}, stream));
+//   AXON_TRY(all_reduce(team, call, {.input = locate(in), .output = locate(out)}, stream));
 //   call.when = When::kIfFallback;
 //   AXON_TRY(kernels::ll128::all_reduce(team, call, stream));
 //

@@ -1,7 +1,7 @@
 // Point-to-point messages that are written directly into the receivers' tensors, for large ones, with LL128 as
 // fallback. One kernel on the caller's stream, eager or in a CUDA graph:
 //
-//   MessageLocations zero_copy{.receives_from = 1u << peer, .receives = {…, location_of(tensor), …}};
+//   MessageLocations zero_copy{.receives_from = 1u << peer, .receives = {…, locate(tensor), …}};
 //   AXON_TRY(exchange_messages(team, call, zero_copy, stream));     // at the peer: {.sends_to = …}
 //
 // The two ranks of a message agree on it alone, while the kernel runs. So the messages of one launch do not wait for
