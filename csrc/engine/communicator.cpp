@@ -28,7 +28,7 @@ Communicator::~Communicator() {
 
 void Communicator::leave() noexcept {
   if (!inbox_) return;
-  if (!engine_.shut_down_) inbox_->flow().dismiss();
+  inbox_->flow().dismiss();
   engine_.messenger_.detach(*inbox_);
   inbox_.reset();
   std::erase(engine_.communicators_, this);
