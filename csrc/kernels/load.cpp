@@ -29,23 +29,23 @@ Status no_kernel(DataType dtype, Reduction reduction) {
 }
 
 bool has_kernel(DataType dtype, Reduction reduction) noexcept {
-  return kernels::ll128::reduce_kernels_for(dtype, reduction).for_short != nullptr;
+  return ll128::reduce_kernels_for(dtype, reduction).for_short != nullptr;
 }
 
 Status load_kernels(int num_ranks) {
-  std::vector<ll128::ReduceKernels> kernels{kernels::ll128::relay_kernels()};
+  std::vector<ll128::ReduceKernels> kernels{ll128::relay_kernels()};
   for (const auto& [dtype, reduction] : all_reduction_types()) {
-    kernels.push_back(kernels::ll128::reduce_kernels_for(dtype, reduction));
+    kernels.push_back(ll128::reduce_kernels_for(dtype, reduction));
   }
   for (const ll128::ReduceKernels& pair : kernels) {
     AXON_TRY(cuda::load(pair.for_short));
     AXON_TRY(cuda::load(pair.for_long));
   }
-  AXON_TRY(cuda::load(kernels::ll128::exchange_kernel_address()));
-  AXON_TRY(cuda::load(kernels::ll128::message_kernel_address()));
-  AXON_TRY(kernels::zero_copy::load_kernels());
+  AXON_TRY(cuda::load(ll128::exchange_kernel_address()));
+  AXON_TRY(cuda::load(ll128::message_kernel_address()));
+  AXON_TRY(zero_copy::load_kernels());
   AXON_TRY(load_reduce_slots_kernels());
-  return kernels::ll::load_kernels(num_ranks);
+  return ll::load_kernels(num_ranks);
 }
 
 }  // namespace axon::kernels
