@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lists
-from compare import Row, complaints
+from check_results import Row, complaints
 from tqdm import tqdm
 
 
