@@ -1,9 +1,13 @@
-"""Refuses a type that two headers of csrc/ define under one qualified name: linked into one library, that is undefined.
+"""Refuses names that two files define: types of csrc/, and modules that tests import.
 
-    python tools/check_names.py [CSRC]
+    python tools/check_names.py [ROOT]
 
-Prints each name with the places that define it, and exits 1 if there is one. It reads what stands at the left margin of
-a namespace, where the formatter puts all declarations; types within types have names of their own.
+Two types of one qualified name, linked into one library, are undefined behaviour. Of two modules of one name outside
+packages, one pytest process imports only the first. Prints each name with the places that define it, and exits 1 if
+there is one.
+
+For types it reads what stands at the left margin of a namespace, where the formatter puts all declarations. Types
+within types have names of their own.
 """
 
 import re
@@ -13,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HEADERS = {".hpp", ".cuh"}
+MODULES = ("tests", "tools", "benchmarks", "examples")
+IMPORTED = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
 OPENED = re.compile(r"^(?:inline )?namespace ([\w:]*) ?\{")
 CLOSED = re.compile(r"^\}  // namespace")
 DEFINED = re.compile(
@@ -44,9 +50,24 @@ def duplicates(csrc: Path) -> Iterator[str]:
             yield f"{name} is defined in {' and '.join(found)}: give one of them another name or namespace"
 
 
+def shadowed_modules(root: Path) -> Iterator[str]:
+    """The modules outside packages that tests import by a name that another such file has, too."""
+    files = sorted(path for folder in MODULES for path in (root / folder).rglob("*.py"))
+    places: dict[str, list[Path]] = defaultdict(list)
+    for path in files:
+        if not (path.parent / "__init__.py").exists():
+            places[path.stem].append(path)
+    tests = [path for path in files if path.is_relative_to(root / "tests")]
+    imported = {name for path in tests for name in IMPORTED.findall(path.read_text())}
+    for name in sorted(imported & places.keys()):
+        if len(places[name]) > 1:
+            yield f"module {name} is {' and '.join(map(str, places[name]))}, and tests import it: rename one of them"
+
+
 def main() -> int:
-    found = list(duplicates(Path(sys.argv[1] if len(sys.argv) > 1 else "csrc")))
-    print("\n".join(found) if found else "names: every type is defined once")
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+    found = [*duplicates(root / "csrc"), *shadowed_modules(root)]
+    print("\n".join(found) if found else "names: every type and every module is defined once")
     return 1 if found else 0
 
 

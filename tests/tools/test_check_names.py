@@ -32,3 +32,16 @@ def test_namespaces_and_forward_declarations_set_names_apart(tmp_path: Path) -> 
     other = METER.format(forward="").replace("axon", "axon::rpc")
     user = "namespace axon {\nstruct Meter;\nclass Reader {\n  struct Meter {};\n};\n}  // namespace axon\n"
     assert not list(check_names.duplicates(headers(tmp_path, a=METER.format(forward=""), b=other, c=user)))
+
+
+def test_a_module_that_tests_import_has_one_file(tmp_path: Path) -> None:
+    for folder in ("tests/first", "tests/second", "benchmarks/package"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "compare.py").touch()
+        (tmp_path / folder / "run.py").touch()  # which no test imports
+    (tmp_path / "benchmarks/package/__init__.py").touch()
+    (tmp_path / "tests/first/test_it.py").write_text("import sys\n\nimport compare\n")
+    (found,) = check_names.shadowed_modules(tmp_path)
+    assert found.startswith(
+        f"module compare is {tmp_path}/tests/first/compare.py and {tmp_path}/tests/second/compare.py"
+    )
