@@ -232,7 +232,6 @@ void Connection::on_late_answer(CallSlot& slot, const transport::MessageHeader& 
       header.fingerprint.operation == transport::OperationKind::kReply) {
     copy.assign(payload.bytes, payload.bytes + payload.num_bytes);
   }
-  const int64_t turn = slot.turn;
   drop(payload);
   free_slot(header.sequence);
   if (sender == nullptr) return;
@@ -240,7 +239,7 @@ void Connection::on_late_answer(CallSlot& slot, const transport::MessageHeader& 
   std::vector<Inbound::Tensor> none;
   const bool is_understood =
       read_header_frame(copy, core_.limits().max_message_num_bytes, header_frame, none) == nullptr;
-  sender->on_late_answer(turn, is_understood ? header_frame.values : std::span<const std::byte>());
+  sender->on_late_answer(is_understood ? header_frame.values : std::span<const std::byte>());
 }
 
 void Connection::on_answer_payload(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
@@ -267,9 +266,7 @@ void Connection::finish(Call& call, Status status) noexcept {
   if (!failure_.ok()) sender = nullptr;  // nothing can be sent any more, and the sender may be destroyed
   const bool is_left_at_peer = call.at_peer_ && !call.answered_;
   if (sender != nullptr && call.turn_ >= 0 && is_left_at_peer) {
-    CallSlot& slot = call_slots_[slot_of(call.number_)];
-    slot.mail_sender = sender;
-    slot.turn = call.turn_;
+    call_slots_[slot_of(call.number_)].mail_sender = sender;
   }
   release_slot(call);
   if (sender != nullptr) sender->on_end(call, !is_left_at_peer);

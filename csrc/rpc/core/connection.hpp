@@ -102,9 +102,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
     uint32_t number = 0;  // number of the latest call in this slot
     bool taken = false;
     bool is_told = false;  // a one-way call that has been sent
-    // For a mailbox message that has ended here: the sender that needs the peer's answer, and the message's number.
+    // For a mailbox message that has ended here: the sender that needs the peer's answer.
     MailSender* mail_sender = nullptr;
-    int64_t turn = 0;
   };
   // A call from the peer.
   struct PeerCallSlot {

@@ -66,11 +66,8 @@ void MailSender::launch_those_due() noexcept {
 
 void MailSender::take_turn(Call& message) noexcept {
   message.turn_ = num_sent_++;
-  if (num_granted_ != 0) {
-    --num_granted_;
-  } else {
-    asking_ = message.turn_;
-  }
+  ++num_unanswered_;
+  if (num_granted_ != 0) --num_granted_;
   MailHeader header;
   header.number = __builtin_bswap64(static_cast<uint64_t>(message.turn_));
   header.num_unsettled = __builtin_bswap32(static_cast<uint32_t>(message.turn_ - settled_));
@@ -91,16 +88,16 @@ void MailSender::on_end(Call& message, bool is_answered) noexcept {
   const bool is_accepted = message.status().ok();
   if (message.answered_ && !message.failed_there_) receive_grant(message.reply_.values());
   if (!is_accepted) failed_ = std::max(failed_, turn + 1);
-  if (is_answered && turn == asking_) asking_ = -1;
+  num_unanswered_ -= is_answered ? 1 : 0;
   done_.insert(turn);
   settle();
   launch_those_due();
   give_back_unused();
 }
 
-void MailSender::on_late_answer(int64_t turn, std::span<const std::byte> values) noexcept {
+void MailSender::on_late_answer(std::span<const std::byte> values) noexcept {
   receive_grant(values);
-  if (turn == asking_) asking_ = -1;
+  --num_unanswered_;
   launch_those_due();
   give_back_unused();
 }

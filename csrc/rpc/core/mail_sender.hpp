@@ -1,10 +1,11 @@
 // The sender's end of one mailbox of a peer. It numbers the messages, so that the mailbox takes them in order, and
 // holds them back, payloads and all, while the mailbox has no room.
 //
-// One message may always leave without a grant: with its payload, it is the request for room. The mailbox answers it
-// once it has room. The answer grants further messages; each grant is a slot that the mailbox keeps free. A message
-// says how many wait here, and the mailbox grants no more than that. So a mailbox holds at most its capacity and one
-// message of each sender.
+// A message may leave without a grant while no answer is outstanding: with its payload, it is the request for room. The
+// mailbox answers it once it has room. The answer grants further messages; each grant is a slot that the mailbox keeps
+// free. A message says how many wait here, and the mailbox grants no more than that. So a mailbox holds at most its
+// capacity and one message of each sender. If such a message left while another one's answer was on its way, it would
+// take the slot that this answer grants.
 //
 // Each message also carries the number below which all messages are settled, that is, accepted or given up, so that the
 // mailbox does not wait for any of those. If a message fails, or if grants are left over, the sender tells the mailbox
@@ -43,11 +44,11 @@ class MailSender {
   // The call that carries the message has ended. `is_answered`: the peer answered it, or never received it.
   void on_end(Call& message, bool is_answered) noexcept;
   // The peer answered a message whose call had already ended here.
-  void on_late_answer(int64_t turn, std::span<const std::byte> values) noexcept;
+  void on_late_answer(std::span<const std::byte> values) noexcept;
   IntrusiveList<Call>& waiting() noexcept { return waiting_; }
 
  private:
-  bool may_leave() const noexcept { return num_granted_ != 0 || asking_ < 0; }
+  bool may_leave() const noexcept { return num_granted_ != 0 || num_unanswered_ == 0; }
   void launch_those_due() noexcept;
   void take_turn(Call& message) noexcept;
   void receive_grant(std::span<const std::byte> values) noexcept;
@@ -59,8 +60,8 @@ class MailSender {
   const std::string tag_;
   IntrusiveList<Call> waiting_;  // messages that may not leave yet, in order
   size_t num_waiting_ = 0;
-  size_t num_granted_ = 0;  // grants that no message has used yet
-  int64_t asking_ = -1;     // the message that left without a grant and is not answered; −1 if there is none
+  size_t num_granted_ = 0;     // grants that no message has used yet
+  size_t num_unanswered_ = 0;  // messages that have left, given up here or not
   int64_t num_sent_ = 0;
   int64_t settled_ = 0;     // all messages below this number have ended
   std::set<int64_t> done_;  // messages above it that have ended

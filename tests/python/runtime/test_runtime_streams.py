@@ -19,6 +19,14 @@ from torch_axon.runtime._at_exit import _open
 from torch_axon.runtime._mailboxes import Mailbox
 
 
+@pytest.fixture(autouse=True)
+def _emptied_mailbox(peer: Peer) -> Iterator[None]:
+    """Takes the messages that a failed test has left, so that no later test fails because of it."""
+    yield
+    while peer.invoke("probe").result():
+        peer.invoke("read", 30).result()
+
+
 @pytest.mark.parametrize("function", ["numbers", "executor_numbers"])
 def test_generators_answer_one_after_the_other(peer: Peer, function: str) -> None:
     values = list(peer.iterate(function, 50))
@@ -73,6 +81,18 @@ def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
     assert waiting.result() == "at last"
     with pytest.raises(LookupError, match="the runtime 'server' has no mailbox 'absent'"):
         peer.send("absent", 1).result()
+
+
+def test_a_message_that_asks_for_room_takes_no_granted_slot(peer: Peer) -> None:
+    """Messages queue up here while answers that grant room are on their way."""
+    for _ in range(30):
+        sent = [peer.send("news", torch.full((number % 4 * 30_000,), number)) for number in range(12)]
+        while (num_arrived := peer.invoke("probe").result()) < 5:
+            pass
+        sent[3].result()
+        assert max(num_arrived, peer.invoke("probe").result()) == 5  # as many as fit, and one that waits for room
+        for _ in sent:
+            peer.invoke("read", 30).result()
 
 
 @pytest.mark.parametrize("size", [50_000, 1 << 20])  # one is sent with its message, one is fetched
