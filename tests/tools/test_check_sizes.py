@@ -30,6 +30,11 @@ def test_cpp_functions_are_found_with_their_lengths() -> None:
     assert list(cpp_functions(CPP)) == [Function("Slot", 5, 1), Function("Ring::run", 9, 8), Function("TEST", 17, 1)]
 
 
+def test_braces_in_arguments_do_not_end_a_statement() -> None:
+    text = "A::A(B b) : b_({}), c_(b) {\n  d_ = {b};\n}\nvoid f(int a, B b = {}) {}\n"
+    assert list(cpp_functions(text)) == [Function("A::A", 1, 3), Function("f", 4, 1)]
+
+
 def test_python_functions_are_found_with_their_lengths() -> None:
     assert list(python_functions("class A:\n    def f(self):\n        return 1\n")) == [Function("f", 2, 2)]
 
