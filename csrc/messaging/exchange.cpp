@@ -9,6 +9,42 @@
 
 namespace axon::messaging {
 
+static Status lost(int rank) {
+  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
+}
+
+// The fingerprints of collectives have been compared already (Inbox::differing), except for the sizes of an all_to_all.
+// For point to point, type and length are compared here.
+static bool fits(const Request& receive, const transport::MessageHeader& header,
+                 const transport::Payload& payload) noexcept {
+  return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
+}
+
+static Status misfit(const Request& receive, const transport::MessageHeader& header,
+                     const transport::Payload& payload) {
+  const transport::Fingerprint& ours = receive.header.fingerprint;
+  const std::string name = name_of(ours.operation);
+  const auto side = [](uint32_t rank, size_t num_bytes, DataType dtype) {
+    return "rank " + std::to_string(rank) + " has " + std::to_string(num_bytes / size_of(dtype)) + " elements of " +
+           name_of(dtype) + " (" + std::to_string(num_bytes) + " bytes)";
+  };
+  const auto mismatch = [&](const std::string& sender, const std::string& receiver) {
+    return Status(ErrorCode::kMismatch, "mismatched " + name + ", slot or tag " + std::to_string(header.slot) +
+                                            ": the sender, " + sender + "; the receiver, " + receiver);
+  };
+  const bool is_of_way_back =
+      ours.operation == transport::OperationKind::kAllToAll && header.fingerprint.num_elements != ours.num_elements;
+  const auto num_bytes_of = [](const transport::MessageHeader& each) {
+    return each.fingerprint.num_elements * size_of(each.fingerprint.dtype);
+  };
+  if (is_of_way_back) {
+    return mismatch(side(header.destination, num_bytes_of(receive.header), ours.dtype),
+                    side(header.source, num_bytes_of(header), header.fingerprint.dtype));
+  }
+  return mismatch(side(header.source, payload.num_bytes, header.fingerprint.dtype),
+                  side(header.destination, receive.buffer.num_bytes, ours.dtype));
+}
+
 Exchange::Exchange(Messenger& messenger, Inbox& inbox, uint32_t sequence, const transport::Fingerprint& fingerprint)
     : messenger_(messenger), inbox_(inbox), sequence_(sequence), fingerprint_(fingerprint) {}
 
@@ -186,37 +222,6 @@ void Exchange::deliver(Request& receive, const transport::MessageHeader& header,
   }
 }
 
-// The fingerprints of collectives have been compared already (Inbox::differing), except for the sizes of an all_to_all.
-// For point to point, type and length are compared here.
-bool Exchange::fits(const Request& receive, const transport::MessageHeader& header,
-                    const transport::Payload& payload) const noexcept {
-  return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
-}
-
-Status Exchange::misfit(const Request& receive, const transport::MessageHeader& header,
-                        const transport::Payload& payload) const {
-  const std::string name = name_of(fingerprint_.operation);
-  const auto side = [](uint32_t rank, size_t num_bytes, DataType dtype) {
-    return "rank " + std::to_string(rank) + " has " + std::to_string(num_bytes / size_of(dtype)) + " elements of " +
-           name_of(dtype) + " (" + std::to_string(num_bytes) + " bytes)";
-  };
-  const auto mismatch = [&](const std::string& sender, const std::string& receiver) {
-    return Status(ErrorCode::kMismatch, "mismatched " + name + ", slot or tag " + std::to_string(header.slot) +
-                                            ": the sender, " + sender + "; the receiver, " + receiver);
-  };
-  const bool is_of_way_back = fingerprint_.operation == transport::OperationKind::kAllToAll &&
-                              header.fingerprint.num_elements != receive.header.fingerprint.num_elements;
-  const auto num_bytes_of = [](const transport::MessageHeader& each) {
-    return each.fingerprint.num_elements * size_of(each.fingerprint.dtype);
-  };
-  if (is_of_way_back) {
-    return mismatch(side(header.destination, num_bytes_of(receive.header), fingerprint_.dtype),
-                    side(header.source, num_bytes_of(header), header.fingerprint.dtype));
-  }
-  return mismatch(side(header.source, payload.num_bytes, header.fingerprint.dtype),
-                  side(header.destination, receive.buffer.num_bytes, fingerprint_.dtype));
-}
-
 bool Exchange::nobody_left() const noexcept {
   const Team& team = inbox_.team();
   if (team.size() == 1) return false;  // it may still send to itself
@@ -232,10 +237,6 @@ bool Exchange::is_silent(int rank) const noexcept {
   const bool is_point_to_point = fingerprint_.operation == transport::OperationKind::kPointToPoint;
   return messenger_.is_lost(inbox_.team().peers[static_cast<size_t>(rank)]) ||
          (is_point_to_point && inbox_.is_spent(rank));
-}
-
-Status Exchange::lost(int rank) const {
-  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
 }
 
 // A transport may notice that a process has ended before the engine does. A receiver that refuses a message

@@ -91,11 +91,6 @@ class Exchange {
   void send(Batch& batch, Message message, ConstBuffer buffer) noexcept;
   void receive(Batch& batch, Message message, Buffer buffer) noexcept;
   Request& make_request(Batch& batch, transport::PeerId peer, const Message& message, Buffer buffer) noexcept;
-  bool fits(const Request& receive, const transport::MessageHeader& header,
-            const transport::Payload& payload) const noexcept;
-  Status misfit(const Request& receive, const transport::MessageHeader& header,
-                const transport::Payload& payload) const;
-  Status lost(int rank) const;
   Status unreachable(transport::PeerId peer, const Status& why) const;
   bool is_silent(int rank) const noexcept;
   bool nobody_left() const noexcept;
