@@ -1,6 +1,7 @@
 #include "gpu_comm/device_group.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -33,6 +34,22 @@ static ipc::ArenaSlice part_of_slice(PeerAccess access) noexcept {
   static constexpr size_t kSmall = ipc::SliceAllocator::kSmallSlice;
   if (access == PeerAccess::kSmall) return {.offset = 0, .num_bytes = kSmall};
   return {.offset = kSmall, .num_bytes = ipc::SliceAllocator::kLargeSlice - kSmall};
+}
+
+void LostRanks::connect(int rank) noexcept {
+  connected_ |= 1u << rank;
+  heed(rank);
+}
+
+void LostRanks::note(int rank, const Status& reason) noexcept {
+  reasons_[static_cast<size_t>(rank)] = reason.clone();
+  heed(rank);
+}
+
+void LostRanks::heed(int rank) noexcept {
+  if (!first_.ok() || !concerns_kernels(rank)) return;
+  first_ = reason_of(rank).clone();
+  first_lost_at_ = sync::Clock::now();
 }
 
 DeviceGroup::DeviceGroup(engine::Communicator& communicator, int device, std::chrono::milliseconds timeout,
@@ -113,9 +130,8 @@ void DeviceGroup::connect(int rank, PeerAccess access) {
         peer_slice.arena->data() + peer_slice.slice.offset + part_of_slice(team).offset;
     teams_[index_of(team)].registrations[rank] = peer_slice.arena->registrations();
   }
-  connected_.fetch_or(1u << rank, std::memory_order_relaxed);
   const std::lock_guard lock(fate_mutex_);
-  heed_loss(rank);  // the rank may be lost already
+  lost_ranks_.connect(rank);
 }
 
 Result<bool> DeviceGroup::has_link(int peer) {
@@ -242,7 +258,7 @@ std::weak_ptr<void> DeviceGroup::graphs() const {
 Status DeviceGroup::check_addressee(const engine::Operation& message) {
   if (message.direction != engine::Direction::kSend) return Status();
   const std::lock_guard lock(fate_mutex_);
-  const Status& loss = loss_of(message.peer);
+  const Status& loss = lost_ranks_.reason_of(message.peer);
   if (loss.ok()) return Status();
   return {loss.code(), communicator_.signed_text(message.describe() + ": " + loss.message())};
 }
@@ -308,16 +324,7 @@ void DeviceGroup::on_failed(const Status& reason) noexcept {
 void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
   if (rank >= cuda::kMaxTeamRanks) return;
   const std::lock_guard lock(fate_mutex_);
-  losses_[static_cast<size_t>(rank)] = reason.clone();
-  heed_loss(rank);
-}
-
-void DeviceGroup::heed_loss(int rank) noexcept {
-  const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
-  const Status& loss = loss_of(rank);
-  if (!is_connected || loss.ok() || !loss_.ok()) return;
-  loss_ = loss.clone();
-  lost_at_ = sync::Clock::now();
+  lost_ranks_.note(rank, reason);
 }
 
 // Marks the lost ranks whose processes have ended: all that they wrote into tensors here has arrived. Returns whether
@@ -325,10 +332,9 @@ void DeviceGroup::heed_loss(int rank) noexcept {
 bool DeviceGroup::tell_who_is_gone() noexcept {
   uint32_t gone = 0;
   bool are_all = true;
-  for (size_t rank = 0; rank < losses_.size(); ++rank) {
-    const bool is_connected = (connected_.load(std::memory_order_relaxed) >> rank & 1) != 0;
-    if (losses_[rank].ok() || !is_connected) continue;
-    const bool is_gone = links_->peer_slice(static_cast<int>(rank)).arena->is_gone();
+  for (int rank = 0; rank < cuda::kMaxTeamRanks; ++rank) {
+    if (!lost_ranks_.concerns_kernels(rank)) continue;
+    const bool is_gone = links_->peer_slice(rank).arena->is_gone();
     gone |= is_gone ? 1u << rank : 0;
     are_all &= is_gone;
   }
@@ -344,8 +350,9 @@ Status DeviceGroup::fault() noexcept {
   Status lost;
   {
     const std::lock_guard lock(fate_mutex_);
-    const bool is_known = loss_.ok() || (tell_who_is_gone() && watched_.empty());
-    if (!is_known && sync::Clock::now() > lost_at_ + kLastWords) lost = loss_.clone();
+    const Status& first = lost_ranks_.first();
+    const bool is_known = first.ok() || (tell_who_is_gone() && watched_.empty());
+    if (!is_known && sync::Clock::now() > lost_ranks_.first_lost_at() + kLastWords) lost = first.clone();
   }
   if (!lost.ok()) abort(std::move(lost));
   for (const PeerAccess team : kTeams) {
@@ -353,15 +360,12 @@ Status DeviceGroup::fault() noexcept {
     Status found = fault_in(control, communicator_.rank());
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
-    if (found.code() == ErrorCode::kPeerLost) return loss_of(control.report.peer).followed_by(found.message());
+    if (found.code() == ErrorCode::kPeerLost)
+      return lost_ranks_.reason_of(control.report.peer).followed_by(found.message());
     if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
     return reason_.followed_by(found.message());
   }
   return Status();
-}
-
-const Status& DeviceGroup::loss_of(int rank) const noexcept {
-  return losses_[static_cast<size_t>(rank)];
 }
 
 }  // namespace axon::gpu_comm

@@ -23,7 +23,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -50,6 +49,30 @@ struct StreamBarrier {
   DataType dtype{};
   BarrierDescriptor descriptor{};
   std::chrono::milliseconds timeout{0};
+};
+
+// The lost ranks of a group, and which of them its kernels may wait for. Guarded by its owner's lock.
+class LostRanks {
+ public:
+  // Kernels may wait for the rank from now on. It may be lost already.
+  void connect(int rank) noexcept;
+  void note(int rank, const Status& reason) noexcept;
+
+  // Returns why the rank is lost, or ok.
+  const Status& reason_of(int rank) const noexcept { return reasons_[static_cast<size_t>(rank)]; }
+  // Returns whether a rank is lost that kernels may wait for.
+  bool concerns_kernels(int rank) const noexcept { return (connected_ >> rank & 1) != 0 && !reason_of(rank).ok(); }
+  // Returns the first such loss, or ok.
+  const Status& first() const noexcept { return first_; }
+  sync::Clock::time_point first_lost_at() const noexcept { return first_lost_at_; }
+
+ private:
+  void heed(int rank) noexcept;
+
+  uint32_t connected_ = 0;  // one bit per rank
+  std::array<Status, cuda::kMaxTeamRanks> reasons_;
+  Status first_;
+  sync::Clock::time_point first_lost_at_{};
 };
 
 class DeviceGroup final : public engine::DeviceHook {
@@ -127,9 +150,7 @@ class DeviceGroup final : public engine::DeviceHook {
   Result<uint64_t> total(uint32_t cuda::TeamState::* counter) const;
   void build_team(PeerAccess access, const cuda::TeamLayout& layout);
   void connect(int rank, PeerAccess access);
-  void heed_loss(int rank) noexcept;
   bool tell_who_is_gone() noexcept;
-  const Status& loss_of(int rank) const noexcept;
   Status check_addressee(const engine::Operation& message);
   PeerAccess access_for(const engine::Operation& operation) const noexcept;
   cuda::DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;
@@ -155,16 +176,11 @@ class DeviceGroup final : public engine::DeviceHook {
   std::array<cuda::DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
   std::array<std::optional<PeerAccess>, cuda::kMaxTeamRanks> peer_access_;  // agreed with each rank
   std::optional<PeerAccess> access_of_all_;
-  // One bit per rank that kernels may wait for. Relaxed: a bit is set before the first such kernel is launched, and
-  // read after the rank is lost.
-  std::atomic<uint32_t> connected_{0};
 
   // Guards the members below. Held only for moments, since the progress owner takes it, too.
   std::mutex fate_mutex_;
-  Status reason_;                                   // why the kernels were told to end
-  std::array<Status, cuda::kMaxTeamRanks> losses_;  // of each lost rank
-  Status loss_;                                     // the first loss of a rank that kernels may wait for
-  sync::Clock::time_point lost_at_{};
+  Status reason_;  // why the kernels were told to end
+  LostRanks lost_ranks_;
   std::vector<std::shared_ptr<Arrivals>> watched_;
 };
 
