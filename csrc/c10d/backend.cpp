@@ -211,7 +211,7 @@ void AxonBackend::suspend() {
   c10d::BarrierOptions synchronous;
   synchronous.asyncOp = false;
   barrier(synchronous);  // until then, kernels of other ranks may use this rank's memory
-  CudaSide::give_back_arenas();
+  give_back_arenas();
   const std::lock_guard lock(cuda_side_mutex_);
   suspension_ = Suspension::kWhole;
 }

@@ -18,15 +18,13 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "base/interruptible_mutex.hpp"
+#include "c10d/group_streams.hpp"
 #include "c10d/work.hpp"
 #include "engine/communicator.hpp"
 
@@ -46,6 +44,12 @@ struct GpuPath {
   std::string obstacle;        // why not, as far as this rank can tell; the peer may know more
   uint64_t num_zero_copy = 0;  // messages from and to this rank that moved directly from tensor to tensor
 };
+
+// Returns whether the event has completed. Also works during capture.
+bool has_passed(const c10::Event& event);
+
+// Frees the arenas of this process that no group uses any more.
+void give_back_arenas() noexcept;
 
 class CudaSide {
  public:
@@ -83,7 +87,7 @@ class CudaSide {
   // All ranks call this in the order of their collectives. Blocks the host while the memory is allocated or grown.
   const gpu_comm::Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
   // The stream of asynchronous collectives, and of the signals that this rank sends.
-  c10::Stream side_stream() const noexcept { return own_stream_; }
+  c10::Stream side_stream() const noexcept { return streams_.own(); }
   // The stream that waits for signals from peers.
   c10::Stream awaiting_stream();
   // Makes later work of `later` wait for all present work of `earlier`.
@@ -95,12 +99,6 @@ class CudaSide {
   void await(const gpu_comm::Workspace& workspace, int tile);
   // Aborts the group: a schedule has failed with its communication half done.
   void give_up() noexcept;
-
-  // Returns whether the event has completed. Also works during capture.
-  static bool has_passed(const c10::Event& event);
-
-  // Frees the arenas of this process that no group uses any more.
-  static void give_back_arenas() noexcept;
 
   // Blocks the host until all enqueued work is done. If a signal's handler raises meanwhile, this aborts the group to
   // end the wait soon, and keeps the exception (python/signals.hpp).
@@ -116,9 +114,6 @@ class CudaSide {
   void start_after_current_stream(WorkOperation& operation);
 
  private:
-  enum class Way : uint8_t { kKernel, kHost };
-  using Link = std::tuple<int, engine::Direction, Way>;
-
   // The operations of a call by path.
   struct Ways {
     OperationList alone;     // in a group of one
@@ -130,12 +125,8 @@ class CudaSide {
   void check_health(const WorkOperation* caller = nullptr);
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
-  static void clear_in_flight_works() noexcept;
-  std::vector<c10::Stream> used_streams();
   void drain(c10::Stream stream);
   c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
-  c10::Stream stream_of(const WorkOperation& message, Way way);
-  void note_use(c10::Stream stream);
   Ways choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock);
   bool is_alone(const WorkOperation& operation) const;
   bool has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock);
@@ -146,13 +137,10 @@ class CudaSide {
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
-  const c10::Stream own_stream_;
   InterruptibleMutex making_;                  // held while a workspace is made; taken before mutex_
   std::mutex mutex_;                           // orders calls of several threads; never held while waiting for peers
   std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait
-  std::map<Link, c10::Stream> link_streams_;
-  std::vector<c10::Stream> used_streams_;       // each stream once
-  std::optional<c10::Stream> awaiting_stream_;  // made at first use, because torch has few streams
+  GroupStreams streams_;
   std::unique_ptr<gpu_comm::DeviceGroup> group_;
   std::vector<std::unique_ptr<gpu_comm::Workspace>>
       workspaces_;               // the last one is in use; kernels may still use the smaller ones

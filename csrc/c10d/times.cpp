@@ -34,7 +34,7 @@ void Times::make_device_current() const {
 }
 
 bool Times::are_over() const {
-  if (on_device_) return CudaSide::has_passed(on_device_->ended);
+  if (on_device_) return has_passed(on_device_->ended);
   return are_over_.load(std::memory_order_acquire);
 }
 

@@ -79,13 +79,36 @@ gpu_comm::OutputAccess access_of(const WorkOperation& operation, int rank) {
   }
 }
 
+void clear_in_flight_works() noexcept {
+  try {
+    const cuda::RelaxedCapture beside_captures;
+    InFlightWorks::instance().clear();
+  } catch (const std::exception&) {
+    log::info("CUDA has failed: its unfinished Works are kept");
+  }
+}
+
+GroupStreams::Link link_of(const WorkOperation& message, Way way) {
+  return {message.peer, message.direction, way};
+}
+
 }  // namespace
+
+void give_back_arenas() noexcept {
+  ipc::Arena::give_back_unused();
+}
+
+bool has_passed(const c10::Event& event) {
+  const c10::DeviceGuard on_device(event.device());
+  const cuda::RelaxedCapture beside_captures;
+  return event.query();
+}
 
 CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device,
                    std::chrono::milliseconds timeout, uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
-      own_stream_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
+      streams_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
   passed_ = std::make_unique<const cuda::Event>(value_of(cuda::Event::create_untimed()));
@@ -109,21 +132,19 @@ void CudaSide::drain() noexcept {
   try {
     const c10::DeviceGuard on_device(device_);
     const cuda::RelaxedCapture beside_captures;
-    for (const c10::Stream stream : used_streams()) {
+    std::unique_lock lock(mutex_);
+    const std::vector<c10::Stream> used = streams_.used();
+    lock.unlock();
+    for (const c10::Stream stream : used) {
       const Result<bool> capturing = is_capturing(view_of(stream));
       if (capturing.ok() && !capturing.value()) drain(stream);
     }
-    const std::lock_guard lock(mutex_);
+    lock.lock();
     note_fault();
   } catch (const std::exception&) {
     log::info("CUDA has failed or the process is exiting: enqueued work is lost");
   }
   clear_in_flight_works();
-}
-
-std::vector<c10::Stream> CudaSide::used_streams() {
-  const std::lock_guard lock(mutex_);
-  return used_streams_;
 }
 
 // Kernels and operations end at their timeouts. If a signal's handler raises, they end at once, together with the
@@ -145,25 +166,6 @@ void CudaSide::finish() {
   python::raise_what_signals_raised();
   const std::lock_guard lock(mutex_);
   check_health();
-}
-
-void CudaSide::give_back_arenas() noexcept {
-  ipc::Arena::give_back_unused();
-}
-
-bool CudaSide::has_passed(const c10::Event& event) {
-  const c10::DeviceGuard on_device(event.device());
-  const cuda::RelaxedCapture beside_captures;
-  return event.query();
-}
-
-void CudaSide::clear_in_flight_works() noexcept {
-  try {
-    const cuda::RelaxedCapture beside_captures;
-    InFlightWorks::instance().clear();
-  } catch (const std::exception&) {
-    log::info("CUDA has failed: its unfinished Works are kept");
-  }
 }
 
 // cudaStreamPerThread means another stream in each thread, and threads other than the caller's use the stream.
@@ -207,7 +209,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   check_health(operations.empty() ? nullptr : operations.front());
   work.report_to(late_failure_);
   const Ways ways = choose(operations, captured, lock);
-  const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? own_stream_ : current);
+  const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? streams_.own() : current);
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::StreamPosition position{.stream = stream, .captured = captured};
@@ -228,25 +230,10 @@ c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
   const auto is_message = [](const OperationList& operations) {
     return !operations.empty() && operations.front()->direction != engine::Direction::kCollective;
   };
-  if (is_message(ways.launched)) return stream_of(*ways.launched.front(), Way::kKernel);
-  if (is_message(ways.staged)) return stream_of(*ways.staged.front(), Way::kHost);
-  note_use(of_collectives);
+  if (is_message(ways.launched)) return streams_.of_link(link_of(*ways.launched.front(), Way::kKernel));
+  if (is_message(ways.staged)) return streams_.of_link(link_of(*ways.staged.front(), Way::kHost));
+  streams_.note_use(of_collectives);
   return of_collectives;
-}
-
-c10::Stream CudaSide::stream_of(const WorkOperation& message, Way way) {
-  const Link link{message.peer, message.direction, way};
-  const auto known = link_streams_.find(link);
-  if (known != link_streams_.end()) return known->second;
-  const c10::Stream stream = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-  note_use(stream);
-  return link_streams_.emplace(link, stream).first->second;
-}
-
-void CudaSide::note_use(c10::Stream stream) {
-  if (std::find(used_streams_.begin(), used_streams_.end(), stream) == used_streams_.end()) {
-    used_streams_.push_back(stream);
-  }
 }
 
 // Runs before anything is enqueued, and throws the errors that are detectable by then.
@@ -304,7 +291,7 @@ void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPositi
 void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPosition& position) {
   const c10::Stream stream = position.stream;
   const kernels::zero_copy::Beside beside =
-      stream == own_stream_ ? kernels::zero_copy::Beside::kComputation : kernels::zero_copy::Beside::kNothing;
+      stream == streams_.own() ? kernels::zero_copy::Beside::kComputation : kernels::zero_copy::Beside::kNothing;
   c10::SmallVector<const engine::Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other links, whose earlier messages come first
   for (const WorkOperation* operation : operations) {
@@ -314,7 +301,7 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPos
       continue;
     }
     messages.push_back(operation);
-    const c10::Stream other = stream_of(*operation, Way::kKernel);
+    const c10::Stream other = streams_.of_link(link_of(*operation, Way::kKernel));
     if (other != stream) others.push_back(other);
   }
   if (messages.empty()) return;
@@ -340,7 +327,7 @@ void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
 // The start flags of sends to one peer are set in the order of the calls, on the stream of that link.
 void CudaSide::enqueue_start_flag(WorkOperation& operation, c10::Stream stream) {
   const c10::Stream copying =
-      operation.direction == engine::Direction::kSend ? stream_of(operation, Way::kHost) : stream;
+      operation.direction == engine::Direction::kSend ? streams_.of_link(link_of(operation, Way::kHost)) : stream;
   if (copying != stream) put_in_order(stream, copying);
   check(operation.staging->copy_in(view_of(copying)));
   if (copying != stream) put_in_order(copying, stream);
@@ -386,18 +373,14 @@ CudaSide::Memory CudaSide::memory() {
 void CudaSide::enqueue_barrier(const gpu_comm::StreamBarrier& barrier, c10::Stream stream) {
   const std::lock_guard lock(mutex_);
   check_health();
-  note_use(stream);
+  streams_.note_use(stream);
   check(group_->enqueue_barrier(barrier, view_of(stream)));
   num_launched_.fetch_add(1, std::memory_order_relaxed);
 }
 
 c10::Stream CudaSide::awaiting_stream() {
   const std::lock_guard lock(mutex_);
-  if (!awaiting_stream_) {
-    awaiting_stream_ = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-    note_use(*awaiting_stream_);
-  }
-  return *awaiting_stream_;
+  return streams_.awaiting();
 }
 
 void CudaSide::order(c10::Stream earlier, c10::Stream later) {
@@ -412,12 +395,12 @@ void CudaSide::put_in_order(c10::Stream earlier, c10::Stream later) {
 }
 
 void CudaSide::tell(const gpu_comm::Workspace& workspace, int peer, int tile) {
-  check(workspace.arrivals()->tell(peer, tile, view_of(own_stream_)));
+  check(workspace.arrivals()->tell(peer, tile, view_of(streams_.own())));
 }
 
 void CudaSide::await(const gpu_comm::Workspace& workspace, int tile) {
   const std::lock_guard lock(mutex_);
-  check(group_->await(*workspace.arrivals(), tile, view_of(*awaiting_stream_)));
+  check(group_->await(*workspace.arrivals(), tile, view_of(streams_.awaiting())));
 }
 
 void CudaSide::give_up() noexcept {
@@ -436,7 +419,7 @@ void CudaSide::start_after_current_stream(WorkOperation& operation) {
   if (value_of(is_capturing(view_of(stream)))) {
     throw_value_error("barrier: a CUDA graph cannot capture it: the host waits");
   }
-  note_use(stream);
+  streams_.note_use(stream);
   operation.staging = std::make_shared<gpu_comm::Staging>(value_of(gpu_comm::Staging::open({})));
   enqueue_start_flag(operation, stream);
 }

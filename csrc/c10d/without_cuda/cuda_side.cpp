@@ -13,7 +13,7 @@ CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Devic
                    uint32_t)
     : communicator_(std::move(communicator)),
       device_(device),
-      own_stream_(c10::Stream(c10::Stream::DEFAULT, device)),
+      streams_(c10::Stream(c10::Stream::DEFAULT, device)),
       most_workspace_bytes_(0) {
   throw_value_error("torch_axon was built without CUDA (AXON_CUDA=0), and the tensors are on " + device.str() +
                     "; allowed: tensors on the CPU");
@@ -23,11 +23,11 @@ CudaSide::~CudaSide() = default;
 void CudaSide::enqueue(AxonWork&, Timing) {}
 void CudaSide::start_after_current_stream(WorkOperation&) {}
 void CudaSide::drain() noexcept {}
-bool CudaSide::has_passed(const c10::Event&) {
+bool has_passed(const c10::Event&) {
   return true;
 }
 void CudaSide::finish() {}
-void CudaSide::give_back_arenas() noexcept {}
+void give_back_arenas() noexcept {}
 CudaSide::Memory CudaSide::memory() {
   return {};
 }
