@@ -3,11 +3,15 @@
 
 #include "c10d/errors.hpp"
 
-namespace axon::c10d_backend {
-
-class DeviceGroup {};
+namespace axon::cuda {
 class Event {};
+}  // namespace axon::cuda
+namespace axon::gpu_comm {
+class DeviceGroup {};
 class Workspace {};
+}  // namespace axon::gpu_comm
+
+namespace axon::c10d_backend {
 
 CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device, std::chrono::milliseconds,
                    uint32_t)
