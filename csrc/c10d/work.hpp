@@ -114,6 +114,8 @@ class WorkOperation final : public engine::Operation {
 
 using OperationList = c10::SmallVector<WorkOperation*, 4>;
 
+// More than 30 methods: c10d::Work declares 11 of them. The others build the operations of a call and end them, on the
+// CPU or on a stream, with one outcome.
 class AxonWork final : public c10d::Work {
  public:
   // A call's names. The title is for the profiler: "axon:all_reduce".

@@ -35,6 +35,8 @@ struct PeerPath {
   std::vector<transport::Lane> lanes;
 };
 
+// More than 30 methods: operations, failures and deadlines act on one list of running operations and end together. Each
+// has a source file of its own.
 class Communicator final : public messaging::InboxListener {
  public:
   Communicator(Engine& engine, std::string name, messaging::Team team);

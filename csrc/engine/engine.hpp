@@ -39,6 +39,8 @@ struct GroupSpecification {
 
 class EngineHold;
 
+// More than 30 methods: 14 implement interfaces for the progress loop and the messenger. The others serve groups and
+// clients, whose submissions, peers and completions one progress owner handles together.
 class Engine final : private messaging::ControlHandler, private Driver {
  public:
   // Tests pass their own transport and host identity; all other code uses instance().

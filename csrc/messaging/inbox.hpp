@@ -50,6 +50,8 @@ class InboxListener {
   ~InboxListener() = default;
 };
 
+// More than 30 methods: collectives and point-to-point messages share one bound for unexpected messages, and one flow
+// control.
 class Inbox {
  public:
   // Memory for unexpected messages. Senders run out of credit before they reach it (flow_control.hpp): a rank that

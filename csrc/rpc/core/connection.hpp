@@ -45,6 +45,8 @@ struct Identity {
   FileDescriptor socket{};      // of the handshake: hangs up when the other end's host is gone; invalid in tests
 };
 
+// More than 30 methods: the calls of both directions share the peer, its loss and the way in which the connection
+// closes. Each direction has a source file of its own.
 class Connection final : public std::enable_shared_from_this<Connection>, private messaging::Addressee {
  public:
   static constexpr uint32_t kWindow = 1024;

@@ -25,6 +25,8 @@ struct Function {
   Handler ask;
 };
 
+// More than 30 methods: functions, connections and invocations refer to each other, and one object must outlive and
+// close them all.
 class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, public engine::Client {
  public:
   RuntimeCore(engine::Engine& engine, RuntimeOptions options);

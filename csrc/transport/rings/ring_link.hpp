@@ -34,6 +34,8 @@ struct RemoteBytes {
 };
 static_assert(sizeof(RemoteBytes) == 24);
 
+// More than 30 methods: messages, answers and fragments of both directions share one queue, and a fault in any of them
+// ends the link.
 class RingLink {
  public:
   // State shared by all links of one transport.

@@ -23,6 +23,7 @@
 
 namespace axon::transport {
 
+// More than 30 methods: Transport and Receiver declare 23 of them.
 class RingTransport final : public Transport, private Receiver {
  public:
   // A bound, because each call of progress() polls all rings.

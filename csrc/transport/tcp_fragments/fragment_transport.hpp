@@ -39,6 +39,8 @@ struct LongMessage {
 
 static_assert(sizeof(LongMessage) == 64 && std::is_trivially_copyable_v<LongMessage>);
 
+// More than 30 methods: Transport and Receiver declare 21 of them. The two ends of a long message share the peers,
+// whose loss ends both.
 class FragmentTransport final : public Transport, private Receiver {
  public:
   // Longer messages go in fragments: those for which the network, too, would use a rendezvous.

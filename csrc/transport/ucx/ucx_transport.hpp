@@ -31,6 +31,7 @@
 
 namespace axon::transport {
 
+// More than 30 methods: Transport declares 15 of them, and 7 are callbacks of UCX.
 class UcxTransport final : public Transport {
  public:
   static RequestExtension request_extension() noexcept;
