@@ -1,6 +1,13 @@
-"""Reports the sizes of files and functions, the ratio of tests to code, and the frequency of shared ownership.
+"""Reports the sizes of files, functions and classes, the ratio of tests to code, and the frequency of shared ownership.
 
-Fails for a file of more than 500 lines or a function of more than 70; the rest is a report.
+Fails for a file of more than 500 lines, a function of more than 70, or a class of more than 30 methods; the rest is a
+report. A class may have more methods if its docstring, or the comment directly above it, says why, in this form:
+
+    // More than 30 methods: c10d declares most of them.
+
+The methods of a class are the functions that its body declares, public and private, each overload and each property.
+Not counted are constructors, destructors, what is `= default` or `= delete`, operators (Python's `__names__`), friends,
+and the methods of its bases and of classes nested in it.
 """
 
 import re
@@ -10,10 +17,13 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
 
+from classes import Class, cpp_classes, python_classes
 from functions import Function, cpp_functions, python_functions
 
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
+MAX_METHODS = 30
+REASON = re.compile(rf"\bMore than {MAX_METHODS} methods: \w.*\.", re.DOTALL)
 NUM_LONGEST = 5
 
 CODE = ["csrc", "torch_axon", "tools", "setup.py"]
@@ -30,9 +40,15 @@ class Source(NamedTuple):
     def num_lines(self) -> int:
         return len(self.text.splitlines())
 
+    @property
+    def is_python(self) -> bool:
+        return self.path.suffix.startswith(".py")
+
     def functions(self) -> list[Function]:
-        find = python_functions if self.path.suffix.startswith(".py") else cpp_functions
-        return list(find(self.text))
+        return list((python_functions if self.is_python else cpp_functions)(self.text))
+
+    def classes(self) -> list[Class]:
+        return list((python_classes if self.is_python else cpp_classes)(self.text))
 
 
 def sources(root: Path, names: list[str]) -> list[Source]:
@@ -51,6 +67,7 @@ def total(files: list[Source]) -> int:
 def report(files: list[Source], code: list[Source], tests: list[Source]) -> str:
     sizes = sorted(file.num_lines for file in files)
     longest = sorted(((f.num_lines, file.path, f) for file in files for f in file.functions()), reverse=True)
+    largest = sorted(((c.num_methods, file.path, c) for file in files for c in file.classes()), reverse=True)
     cpp = [file for file in code if file.path.suffix in (".cpp", ".hpp")]
     num_shared = sum(len(re.findall(r"\bshared_ptr\b", file.text)) for file in cpp)
     lines = [
@@ -59,6 +76,8 @@ def report(files: list[Source], code: list[Source], tests: list[Source]) -> str:
         f"shared_ptr per 1,000 lines of C++: {1000 * num_shared / max(total(cpp), 1):.1f}",
         "longest functions:",
         *(f"  {num_lines:3} {path}:{f.line} {f.name}" for num_lines, path, f in longest[:NUM_LONGEST]),
+        "classes with the most methods:",
+        *(f"  {num_methods:3} {path}:{c.line} {c.name}" for num_methods, path, c in largest[:NUM_LONGEST]),
     ]
     return "\n".join(lines)
 
@@ -71,6 +90,13 @@ def too_big(files: list[Source]) -> Iterator[str]:
             if function.num_lines > MAX_FUNCTION_LINES:
                 place = f"{file.path}:{function.line}: {function.name}"
                 yield f"{place} has {function.num_lines} lines, at most {MAX_FUNCTION_LINES} allowed"
+        for each in file.classes():
+            if each.num_methods > MAX_METHODS and not REASON.search(each.comment):
+                place = f"{file.path}:{each.line}: {each.name}"
+                yield (
+                    f"{place} has {each.num_methods} methods, at most {MAX_METHODS} allowed: move some into a class of "
+                    f"their own, or write directly above it: More than {MAX_METHODS} methods: <reason>."
+                )
 
 
 def main() -> int:

@@ -1,4 +1,7 @@
-"""Finds the functions of a source file and their lengths in lines, for check_sizes.py. C++ must be clang-formatted."""
+"""Finds the functions of a source file and their lengths in lines, for check_sizes.py. C++ must be clang-formatted.
+
+Splits C++ into statements at braces and semicolons, for classes.py as well.
+"""
 
 import ast
 import re
