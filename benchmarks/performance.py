@@ -89,8 +89,9 @@ def _cpu() -> Iterator[str]:
     costs = read("groups_2-8ranks_epyc_2core")
     yield section("What groups cost", costs, tables.groups(costs))
     note = (
-        "Share of a core 5 s after the last operation; one way of a message between busy ranks, and to a rank asleep "
-        "in `recv` for 1 s, beside a byte through a pipe to a process asleep for as long."
+        "The first column is the share of a core 5 s after the last operation. The next two are one-way times of a "
+        "message: between busy ranks, and to a rank asleep in `recv` for 1 s. The last is the time of a byte through a "
+        "pipe to a process asleep for as long."
     )
     yield section("What quiet processes cost", costs, tables.idle(costs), note)
     steps = read("ddp_step_2ranks_epyc_2core")
