@@ -5,9 +5,9 @@
 
 NEW.jsonl is the output of a benchmark's `--json`. Without `--baseline`, all files of `benchmarks/results` are searched
 for lines of the same machine. If several contain a measurement, as between two hosts with different settings, name one.
-A figure is slower if its ratio to the baseline is over `--limit`, and if it has become as much slower than the other
-side of the same run: a busy machine slows down both. The command fails if a figure is slower, or if nothing was
-compared. `--record` replaces the lines that the new lines supersede.
+A figure is slower if its ratio to the baseline is over `--limit`. It must also have become as much slower than the
+other side of the same run, because a busy machine slows down both sides. The command fails if a figure is slower, or if
+nothing was compared. `--record` replaces the lines that the new lines supersede.
 """
 
 from __future__ import annotations

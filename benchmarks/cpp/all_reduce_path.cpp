@@ -1,6 +1,6 @@
-// The path of an 8-byte all_reduce between two ranks, for tools/count_instructions.py: the code that a rank executes
-// from the call to its return, when the other rank's message has already arrived. It runs over rings and UCX, as
-// between processes of one host, or over UCX alone, as without rings.
+// The path of an 8-byte all_reduce between two ranks, for tools/count_instructions.py. It is the code that a rank
+// executes from the call to its return, when the other rank's message has already arrived. It runs over rings and UCX,
+// as between processes of one host, or over UCX alone, as without rings.
 //
 //   all_reduce_path rings|ucx [num_calls]
 #include <array>

@@ -1,6 +1,8 @@
-// The path of a call with an 8-byte tensor and of its answer, between two engines over rings. It has three parts: the
-// caller from the opening of the call until it is sent, the callee from the message to the answer, and the caller from
-// the answer to the end of its wait. Each part is a function of its own, for callgrind's --toggle-collect.
+// The path of a call with an 8-byte tensor and of its answer, between two engines over rings. It has three parts, each
+// a function of its own for callgrind's --toggle-collect:
+//   1. the caller, from the opening of the call until it is sent;
+//   2. the callee, from the message to the answer;
+//   3. the caller, from the answer to the end of its wait.
 //
 //   invoke_path [num_calls]
 #include <array>
