@@ -82,8 +82,9 @@ class CudaSide {
   // an operation cannot be captured.
   void enqueue(AxonWork& work, Timing timing);
 
-  // For schedules that move data themselves, concurrently with the current stream (fused/):
-  // Returns memory on all ranks of at least this size, or null if there is none; the result is the same on all ranks.
+  // Methods for schedules that move data themselves, concurrently with the current stream (fused/).
+
+  // Returns memory of at least this size on all ranks, or null if there is none. The result is the same on all ranks.
   // All ranks call this in the order of their collectives. Blocks the host while the memory is allocated or grown.
   const gpu_comm::Workspace* workspace(size_t num_bytes, std::chrono::milliseconds timeout);
   // The stream of asynchronous collectives, and of the signals that this rank sends.

@@ -11,9 +11,9 @@
 // Store calls if the name is new in its store:
 //   rank 0       add(round, 1), multiGet(all addresses), set(end); two get() an address where the store lacks multiGet
 //   other ranks  get(round), set(address), get(end), deleteKey(address)
-// In a store where a group of this name has been formed before, rank 0 makes four more calls: it reads how the previous
-// round ended, announces the next one, and deletes both entries. A rank that comes before rank 0 also makes four more:
-// it finds a round that has ended without it, and waits for the next one.
+// In a store where a group of this name has been formed before, rank 0 makes four more calls. It reads how the previous
+// round ended, announces the next one, and deletes both entries. A rank that comes before rank 0 also makes four more.
+// It finds a round that has ended without it, and waits for the next one.
 //
 // A rank that was killed after it had stored its address would become a member. So if rank 0 had to wait long for a
 // round, it opens another one, in which all live ranks answer within milliseconds. See

@@ -112,8 +112,8 @@ class Engine final : private messaging::ControlHandler, private Driver {
   // Calls the waiter after the flag, which a device writes, has become nonzero.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
   void wake() noexcept { progress_->wake(); }
-  // Returns whether the peer has proven that it is on this host: it shares the kernel and the namespaces of processes,
-  // network and shared memory, and its pid is valid here.
+  // Returns whether the peer has proven that it is on this host. Such a peer shares the kernel and the namespaces of
+  // processes, network and shared memory, and its pid is valid here.
   bool shares_host(transport::PeerId peer) const noexcept { return peers_[peer].shares_host; }
   // Returns whether the peer is another process of this host.
   bool is_neighbour(transport::PeerId peer) const noexcept {
@@ -125,9 +125,9 @@ class Engine final : private messaging::ControlHandler, private Driver {
   // Returns the number of refused messages (from outside all groups, or repeated) and rings; see Messenger.
   uint64_t num_refused();
 
-  // Returns whether the receive queue is wedged: a process of this host was killed while it wrote to the queue that all
-  // of them share, so none of their messages arrive any more. All groups have ended and can be formed anew: instance()
-  // returns another engine then.
+  // Returns whether the receive queue is wedged. This happens if a process of this host is killed while it writes to
+  // the queue that all of them share: none of their messages arrive from then on. All groups have ended and can be
+  // formed anew, because instance() then returns another engine.
   bool is_wedged() const noexcept { return is_wedged_.load(std::memory_order_acquire); }
 
   // Returns whether this process is a fork of the process that owns the engine. It has the memory, but not the thread,

@@ -1,5 +1,5 @@
-// A process that is polled for its end where no pidfd can report it: before Linux 5.3, or where a seccomp profile
-// refuses pidfd_open, as those of Docker before 20.10 do. Owned by the doorbell.
+// A process that is polled for its end where no pidfd can report it. That is the case before Linux 5.3, or where a
+// seccomp profile refuses pidfd_open, as those of Docker before 20.10 do. Owned by the doorbell.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Schedules for CUDA tensors whose data the copy engines move while products run. They copy from this rank's memory
-// into the peers' workspaces, on streams of the group. A function here returns nothing, and has no effect, if the ranks
-// should communicate first: because the data is too small, the workspace cannot be allocated, or the GPUs have no peer
-// access. All ranks decide the same, from values that all of them know.
+// into the peers' workspaces, on streams of the group. If the ranks should communicate first, a function here returns
+// nothing and has no effect. That is the case if the data is too small, the workspace cannot be allocated, or the GPUs
+// have no peer access. All ranks decide the same, from values that all of them know.
 //
 //    current stream    barrier │ own rows × weights ············ │ the others' × weights
 //    pushing stream            │ push to each peer, tell it │ copy for the caller

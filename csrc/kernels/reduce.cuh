@@ -2,8 +2,8 @@
 // once. So every rank, run, algorithm and protocol gives the same bits, which equal those of collectives/arithmetic on
 // the host.
 //
-// A kernel is compiled for an *arithmetic*: Sums for the types that dominate training, AnyReduction with the reduction
-// chosen at run time for all others, and Bits where the element's width does not matter.
+// A kernel is compiled for an *arithmetic*. Sums is for the types that dominate training. AnyReduction is for all
+// others, with the reduction chosen at run time. Bits is used where the element's width does not matter.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -7,8 +7,8 @@
 
 namespace axon::messaging {
 
-// Bounds for all other ranks together, then for one of them. 4 MiB are 64 of the largest eager messages, and more than
-// what is on its way to a rank of this or the next host while it receives (100 Gb/s times 100 µs: 1.2 MiB).
+// Bounds for all other ranks together, then for one of them. 4 MiB are 64 of the largest eager messages. That is more
+// than what is on its way to a rank of this host or of another one while it receives (100 Gb/s times 100 µs: 1.2 MiB).
 static constexpr uint32_t kBytesOfAll = uint32_t{64} << 20;
 static constexpr uint32_t kFewestBytes = uint32_t{128} << 10;
 static constexpr uint32_t kMostBytes = uint32_t{4} << 20;

@@ -97,8 +97,8 @@ class Messenger final : public transport::Receiver {
 
   // Messages for groups that are gone, and those beyond the bound for groups not formed yet.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
-  // Messages that no member of a group can have sent: with an unknown key, between other ranks, of an unknown control
-  // kind, or repeated; and those that the transport has refused itself.
+  // Messages that no member of a group can have sent, and those that the transport has refused itself. The former have
+  // an unknown key or an unknown control kind, are between other ranks, or are repeated.
   uint64_t num_refused() const noexcept;
 
   void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;

@@ -11,9 +11,9 @@ constexpr uint32_t kFewestWarpsPerBlock = 4;
 // Over all links (benchmarks/results/kernels_ll128_2xh200.jsonl;
 // docs/adr/0012-send-larger-gpu-messages-as-ll128-lines.md).
 constexpr ChannelLimits kPreferredChannels{.of_short = 192, .of_long = 160};
-// For a point-to-point message. Long ones are zero-copy, by fewer warps on more multiprocessors. For 1 GiB each way
-// between two H100: 338 GB/s by 160 warps, 11 per block; 357 to 358 at 5 per block; 364 to 365 by 128 warps, 4 per
-// block.
+// For a point-to-point message. Long ones are zero-copy, by fewer warps on more multiprocessors. The bandwidth of 1 GiB
+// each way between two H100 is 338 GB/s with 160 warps, 11 per block, and 357 to 358 with 5 per block. It is 364 to 365
+// with 128 warps, 4 per block.
 constexpr ChannelLimits kMessageChannels{.of_short = 192, .of_long = 128};
 constexpr size_t kLongBytes = size_t{4} << 20;
 

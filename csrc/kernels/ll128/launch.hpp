@@ -1,7 +1,7 @@
 // Host code shared by all LL128 kernels: channels, jobs, grid.
 //
-// A launch is a set of jobs with one warp each, in groups: one for control, one to send to and one to receive from each
-// peer, and one for a rank's local work. A group has as many jobs as its message has channels.
+// A launch is a set of jobs with one warp each. The jobs form groups: one for control, one to send to and one to
+// receive from each peer, and one for a rank's local work. A group has as many jobs as its message has channels.
 #pragma once
 
 #include <array>

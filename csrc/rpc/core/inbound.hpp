@@ -44,8 +44,9 @@ class Inbound : private transport::Completion {
     bool begun = false;  // a payload frame that has arrived or is being fetched
   };
 
-  // The progress owner calls each of these at most once: on_announced() when the descriptions of a message's tensors
-  // are there, on_complete() when all of it is, or on_broken() when it never will be. Nothing follows on_broken().
+  // The progress owner calls each of these at most once. It calls on_announced() when the descriptions of a message's
+  // tensors have arrived, and on_complete() when all of the message has. It calls on_broken() if the message will never
+  // be complete, and nothing afterwards.
   class Listener {
    public:
     virtual void on_announced(Inbound& inbound) noexcept = 0;
