@@ -32,7 +32,7 @@ class FusedColwiseParallel(ParallelStyle):
     """Linear layers whose input is gathered along the sequence, with each rank computing a shard of their outputs.
 
     Without names the style applies to a Linear. With names it applies to a module whose Linear children of these names
-    receive the same tensor object in each forward pass: the first of them gathers it and multiplies for all.
+    receive the same tensor object in each forward pass. The first of them gathers it and multiplies for all.
 
     The input is this rank's shard of the sequence, as a DTensor or, if all shards have equal extents, as a tensor. The
     output is a tensor with the whole sequence and this rank's shard of the last dimension.

@@ -1,9 +1,14 @@
 """Measures how an operation and a matrix product that runs at the same time slow each other down.
 
-A sample round of a contender has four parts: half a second of products, since a GPU's clock depends on earlier work;
-products alone; products on the current stream with concurrent asynchronous calls on the group's stream; calls alone. Of
-the third part, only the time counts in which both run. Contenders alternate. The results are medians over the rounds,
-of the slowest rank.
+A sample round of a contender has four parts:
+
+1. products for half a second, since a GPU's clock depends on earlier work
+2. products alone
+3. products on the current stream, with concurrent asynchronous calls on the group's stream. Only the time in which both
+   run counts
+4. calls alone
+
+Contenders alternate. The results are medians over the rounds, of the slowest rank.
 """
 
 import math

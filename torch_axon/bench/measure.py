@@ -1,10 +1,11 @@
 """Times the contenders in turn, so that other load on the machine affects all of them alike.
 
-A sample is a batch of calls between two readings of a clock (`clock`): sequential synchronous calls, a window of
-asynchronous calls that are launched together and then waited for, or a CUDA graph of calls. A sample round of one
-contender is followed by one of the next; every second time they run in reverse order. Before a sample round, all ranks
-synchronise and run one batch untimed. Each rank computes p50 and p99 of its own samples, and the result is the largest
-over the ranks. Every element of the results is checked before the first sample round and after the last one.
+A sample is a batch of calls between two readings of a clock (`clock`). A batch is one of three: sequential synchronous
+calls, a window of asynchronous calls that are launched together and then waited for, or a CUDA graph of calls. A sample
+round of one contender is followed by one of the next; every second time they run in reverse order. Before a sample
+round, all ranks synchronise and run one batch untimed. Each rank computes p50 and p99 of its own samples, and the
+result is the largest over the ranks. Every element of the results is checked before the first sample round and after
+the last one.
 """
 
 import gc

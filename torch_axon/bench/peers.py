@@ -1,9 +1,9 @@
 """Measures what each further peer costs a process: the memory of a group of all ranks above that of one of two.
 
 Each rank starts a new process for it (this module as a program), since a process that had a group already knows its
-peers. It counts private and shared memory (RssAnon and RssShmem of proc(5)): shared memory in full on either side, and
-no pages of libraries, of which larger groups need more in any case. The first groups of a process include one-time
-costs; the last group of two ranks has the cost of any group.
+peers. It counts private memory and, in full on either side, shared memory (RssAnon and RssShmem of proc(5)). It does
+not count pages of libraries, because larger groups need more of them in any case. The first groups of a process include
+one-time costs; the last group of two ranks has the cost of any group.
 """
 
 import os

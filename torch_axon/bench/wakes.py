@@ -2,7 +2,7 @@
 
 Both ranks read CLOCK_MONOTONIC of one host, and nothing is subtracted. The receiver is what is measured, so rank 0
 warms up its own core, Python and backend before it calls. For comparison, the same rank writes a byte into a pipe while
-the other one sleeps in epoll for the same time, since a core needs time to wake up, too.
+the other one sleeps in epoll for the same time. This shows the time that the core itself needs to wake up.
 """
 
 import contextlib
