@@ -1,7 +1,7 @@
 """Two ranks exchange messages only with each other, while a third rank in their group fails.
 
-Messages of the default group go both ways between the two, and their own group runs collectives: before, during and
-after the failure, and once more after every operation that waited for the victim has failed.
+Messages of the default group go both ways between the two, and their own group runs collectives. They do so before,
+during and after the failure, and once more after every operation that waited for the victim has failed.
 """
 
 from __future__ import annotations

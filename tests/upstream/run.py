@@ -1,10 +1,12 @@
 """Runs tests of upstream's suite and prints one JSON line each: {"name", "outcome", "seconds", "detail"}.
 
-python tests/upstream/run.py test_broadcast test_barrier
-python tests/upstream/run.py --share 1/1        # all; 2/3: the second third of them
-python tests/upstream/run.py -                  # names from standard input, one per line, answered one by one
-python tests/upstream/run.py --gpus 2 …         # over two ranks with a GPU each, not four ranks on CPUs
-python tests/upstream/run.py --limit 300 …      # the outcome of those that have not begun by then is "not run"
+Tests are named, chosen by their share of all, or read from standard input:
+
+    python tests/upstream/run.py test_broadcast test_barrier
+    python tests/upstream/run.py --share 1/1        # all; 2/3: the second third of them
+    python tests/upstream/run.py -                  # names from standard input, one per line, answered one by one
+    python tests/upstream/run.py --gpus 2 …         # over two ranks with a GPU each, not four ranks on CPUs
+    python tests/upstream/run.py --limit 300 …      # the outcome of those that have not begun by then is "not run"
 """
 
 from __future__ import annotations

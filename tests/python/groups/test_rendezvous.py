@@ -1,7 +1,7 @@
 """Ranks find each other in a store that holds entries of dead ranks and of destroyed groups.
 
-Ranks are threads of one process here, each with a store of its own that may die: from then on its calls have no effect,
-as if the rank had been killed.
+Ranks are threads of one process here, each with a store of its own that may die. From then on the store's calls have no
+effect, as if the rank had been killed.
 """
 
 from __future__ import annotations
