@@ -1,7 +1,7 @@
 """Refuses prose that reads as translated, and words that only this project used: in comments, docstrings, docs, texts.
 
 `PATTERNS` are phrases that a reader stumbles over. `OLD_WORDS` are names that have been replaced by the field's terms.
-Each entry says what to write instead.
+Each entry says what to write instead. In comments, docstrings and docs, a sentence has at most `MAX_WORDS` words.
 
     python tools/check_prose.py [PATH…]        # files or folders; by default all that git tracks
 
@@ -17,10 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-CPP = {".hpp", ".cpp", ".cuh", ".cu"}
-PYTHON = {".py", ".pyi"}
-HASH_COMMENTS = {".cmake", ".sh", ".toml", ".yml"}
-TEXT = {".md"}
+from sentences import CPP, PYTHON, STRING, TEXT, blocks_of, has_hash_comments, sentences
+
+MAX_WORDS = 30  # of a sentence
 EXEMPT = (
     "CHANGELOG.md",
     "docs/adr/",
@@ -80,8 +79,6 @@ OLD_WORDS = rules(
     }
 )
 
-STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-
 
 def is_text(literal: str) -> bool:
     """Whether a string literal is prose: not a name, a path or an option."""
@@ -124,7 +121,7 @@ def prose_of(path: Path) -> Iterator[tuple[int, str]]:
                 is_code = not is_code
             elif not is_code and not line.startswith("    "):
                 yield number, re.sub(r"`[^`]*`", "``", line)
-    elif path.suffix in HASH_COMMENTS or path.name in ("Makefile", "CMakeLists.txt"):
+    elif has_hash_comments(path):
         for number, line in enumerate(text.splitlines(), start=1):
             if found := re.search(r"(?:^|\s)#\s?(.*)$", line):
                 yield number, found[1]
@@ -135,6 +132,15 @@ def problems(path: Path) -> Iterator[str]:
         for rule in (*PATTERNS, *OLD_WORDS, *(QUESTIONS if path.suffix in CPP else ())):
             if found := rule.pattern.search(line):
                 yield f"{path}:{number}: '{found[0].strip()}': write {rule.advice}"
+    yield from long_sentences(path)
+
+
+def long_sentences(path: Path) -> Iterator[str]:
+    for block in blocks_of(path):
+        for line, text, num_words in sentences(block):
+            if num_words > MAX_WORDS:
+                start = " ".join(text.split()[:6])
+                yield f"{path}:{line}: '{start} …' has {num_words} words: write sentences of at most {MAX_WORDS}"
 
 
 def tracked(paths: list[str]) -> Iterator[Path]:

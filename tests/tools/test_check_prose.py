@@ -44,5 +44,53 @@ def test_code_and_plain_prose_pass(tmp_path: Path, name: str, text: str) -> None
     assert not hits(tmp_path, name, text)
 
 
+# A sentence with one word too many, on two lines.
+FIRST = " ".join(["word"] * 20)
+REST = " ".join(["word"] * (check_prose.MAX_WORDS - 19))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("a.hpp", f"int a;\n// Short. {FIRST}\n// {REST}.\n", 2),
+        ("a.cpp", f"int a;  // {FIRST}\n        // {REST}\n", 1),
+        ("a.cu", f"// Steps:\n//   1. First;\n//   2. {FIRST}\n//      {REST}.\n", 3),
+        ("a.hpp", f"// @param a Short.\n// @param b {FIRST}\n// {REST}\n", 2),
+        ("a.py", f"# Short.\n#\n# {FIRST}\n# {REST}.\n", 3),
+        ("a.py", f'def f(a):\n    """Short.\n\n    Args:\n        a: {FIRST}\n            {REST}\n    """\n', 5),
+        ("a.py", f'class A:\n    a: int\n    """{FIRST}\n    {REST}"""\n', 3),
+        ("a.md", f"# Title\n\nOne, e.g. two. {FIRST}\n{REST}.\n", 3),
+        ("a.md", f"- item\n- {FIRST}\n  {REST}\n", 2),
+        ("a.md", f"{FIRST} i.e.\n3.5 {REST}\n", 1),
+        ("a.md", f"{FIRST} {REST.removeprefix('word ')}\n16. More.\n", 1),  # a number that ends a sentence
+        ("Makefile", f"all:  # {FIRST} {REST}\n", 1),
+    ],
+)
+def test_planted_long_sentence_is_found(tmp_path: Path, name: str, text: str, line: int) -> None:
+    found = hits(tmp_path, name, text)
+    assert [problem.partition(":")[0] for problem in found] == [str(line)]
+    assert f"at most {check_prose.MAX_WORDS}" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.md", f"{FIRST}.\n{REST}.\n"),
+        ("a.md", f"{FIRST}\n\n{REST}\n"),
+        ("a.md", f"- {FIRST}\n- {REST}\n"),
+        ("a.md", f"1. {FIRST}\n2. {REST}\n"),
+        ("a.md", f"# {FIRST} {REST}\n| {FIRST} | {REST} |\n\n    {FIRST} {REST}\n"),
+        ("a.md", f"```\n{FIRST} {REST}\n```\n"),
+        ("a.md", f"{FIRST}: `{REST}`, `a b` and `c`, see [a page](https://host/a.b_c) – 3.5.\n"),
+        ("a.hpp", f"int a;  // {FIRST}\nint b;  // {REST}\n"),
+        ("a.hpp", f"//   {FIRST}\n//   {REST}\n"),
+        ("a.cpp", f'fail("{FIRST} // {REST}");\n'),
+        ("a.py", f'"""Summary.\n\nArgs:\n    a: {FIRST}\n    b: {REST}\n"""\ntext = "{FIRST} {REST}"\n'),
+    ],
+)
+def test_short_sentences_and_what_is_no_sentence_pass(tmp_path: Path, name: str, text: str) -> None:
+    assert not hits(tmp_path, name, text)
+
+
 def test_files_that_name_what_was_replaced_are_exempt() -> None:
     assert not list(check_prose.tracked(["CHANGELOG.md", "docs/adr"]))
