@@ -11,8 +11,8 @@ the help texts that come with Python. Sides:
     none         the same model without DDP
 
 Each side has a block of steps, of which the first is not timed; the order alternates. A step's time is the median over
-all blocks, of the slowest rank. Exposed communication is how much longer a step takes than one of `solo`: the median
-over the blocks, each compared with the block of `solo` in the same sample round. The backend's time for the same
+all blocks, of the slowest rank. Exposed communication is how much longer a step takes than one of `solo`. It is the
+median over the blocks, each compared with the block of `solo` in the same sample round. The backend's time for the same
 buckets of gradients, without computation, is measured too: the share of it that is not exposed is hidden.
 
 Buckets have 1 MB instead of DDP's 25 MB: the last one leaves when the backward pass is over, so it cannot be hidden.

@@ -1,7 +1,7 @@
 // Measures two processes over the engine's transport, with rings above UCX: half a round trip, and one way with 32
 // messages in flight. Prints one JSON line per size. The reference is UCX's own ucx_perftest -t ucp_am_lat and -t
 // ucp_am_bw with the same library, which benchmarks/beside_ucx_perftest.py alternates with this program. As in
-// ucx_perftest, the memory that is sent was never written: all pages of large messages are the kernel's zero page,
+// ucx_perftest, the memory that is sent was never written. So all pages of large messages are the kernel's zero page,
 // which stays in the cache.
 //
 //   transport_speed [num_bytes …]                              two processes of this host
