@@ -24,7 +24,7 @@ if(AXON_SANITIZE)
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${sanitize_flags}>)
   # clang 14 cannot assemble a coroutine whose type this checks.
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-fno-sanitize=function>)
-  # Silences warnings about fences, which the thread sanitizer does not see: torch's headers have some, and so does
+  # Silences warnings about fences, which the thread sanitizer does not see. Torch's headers have some, and so does
   # completion_hook.cpp, where a fence orders Python's own flags.
   target_compile_options(axon_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-tsan>)
   target_link_options(axon_options INTERFACE -fsanitize=${AXON_SANITIZE})

@@ -41,8 +41,7 @@ class Invocation {
   bool is_cancelled() const noexcept;
 
   /// @return the answer, to be written before reply(). Memory that it references must stay valid until it has been
-  /// sent, of
-  ///   which only an Owner is notified. The arguments stay valid by themselves.
+  ///   sent, of which only an Owner is notified. The arguments stay valid by themselves.
   Message answer();
   /// Sends the answer. Either reply() or fail() is called, once. A reply without a value is nothing(), Python's None.
   void reply() noexcept;

@@ -110,9 +110,8 @@ class Received {
   /// Takes the memory of a tensor, which stays valid as long as the result is kept: beyond the call, the peer and the
   /// runtime.
   /// @param index which tensor
-  /// @return the memory, the first time. Empty for a tensor in memory of the receiver, if there is no such tensor, or
-  /// if
-  ///   there is no memory for the copy that a small tensor needs
+  /// @return the memory, the first time. Empty for a tensor in memory of the receiver, or if there is no such tensor.
+  ///   Also empty if there is no memory for the copy that a small tensor needs
   HostBuffer take(size_t index) noexcept;
   /// Takes the owner of the receiver's memory in which a tensor is. The memory stays unchanged as long as the owner is
   /// kept. For a failed call, take it only after the call is released: until then data may still arrive there.

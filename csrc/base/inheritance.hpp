@@ -19,8 +19,8 @@
 namespace axon {
 
 // Installs the handlers of fork(); repeated calls do nothing. Must be called before any module that makes descriptors
-// under a lock installs a handler that takes that lock: fork() runs such handlers in the opposite order of
-// installation.
+// under a lock installs a handler that takes that lock. The reason is that fork() runs such handlers in the opposite
+// order of installation.
 void withhold_at_forks();
 
 class WithheldFromForks {

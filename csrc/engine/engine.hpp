@@ -102,9 +102,9 @@ class Engine final : private messaging::ControlHandler, private Driver {
   // Progress owner only, as are the following methods down to num_neighbours().
   // Returns the peer of this process, added now or by an earlier group.
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
-  // Checks whether enough file descriptors are left for this many new peers and for all known ones. A process that
-  // runs out of them within UCX cannot recover: the listener closes for good at the first connection that it cannot
-  // accept (UCX 1.22).
+  // Checks whether enough file descriptors are left for this many new peers and for all known ones. A process that runs
+  // out of them within UCX cannot recover. The listener closes for good at the first connection that it cannot accept
+  // (UCX 1.22).
   Status check_room(size_t num_new_peers) const;
   const PeerAddress& address() const noexcept { return address_; }
   messaging::Messenger& messenger() noexcept { return messenger_; }

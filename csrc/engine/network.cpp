@@ -22,7 +22,7 @@ bool is_set(const std::string& ucx_name) {
 }
 
 // UCX's settings, unless the user sets them. No SysV segments: they are attached late, and UCX prints an error to
-// stdout if a segment's owner has left meanwhile; a killed owner leaks them. No CUDA: UCX gets only host memory. An
+// stdout if a segment's owner has left meanwhile. A killed owner leaks them. No CUDA: UCX gets only host memory. An
 // element of a queue in shared memory gets room for 216 bytes after its header, not 88. So a call with a small tensor
 // fits into one element. A round trip then takes 1.36 µs, not 1.60 (a single call from C++, 64 bytes).
 transport::UcxOptions ucx_options(UcxMemory memory) {

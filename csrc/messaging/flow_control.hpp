@@ -9,9 +9,9 @@
 // The receiver returns the credit of eager messages in batches, after receives have matched them. A rendezvous returns
 // its own credit when it ends, which its sender sees. So an exchange of small messages needs no additional message, and
 // a rank holds at most the sum of its senders' allowances. If no held message matches a receive, and its sender has
-// spent its messages, the receiver grants that sender more (advance): the awaited message may wait after the held ones.
-// A rank that leaves the group notifies the ranks whose messages it holds, and later each rank that still sends
-// (Messenger): their further sends fail at once.
+// spent its messages, the receiver grants that sender more (advance). The reason is that the awaited message may wait
+// after the held ones. A rank that leaves the group notifies the ranks whose messages it holds, and later each rank
+// that still sends (Messenger). Their further sends fail at once.
 // docs/adr/0034-hold-messages-at-their-sender-by-credit.md has the reasons.
 //
 // Owned by an inbox; progress owner only.

@@ -1,5 +1,5 @@
 // Checks whether a tensor's elements are at its data pointer. Tensor subclasses, fake tensors and tensors with freed
-// storage report a device, a shape and a size, but their data pointer is null or their memory too short.
+// storage report a device, a shape and a size. Their data pointer is null, however, or their memory too short.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
-// Flushes a transport that is layered above another one: drives it until its own transfers have ended, then flushes the
-// lower transport for the rest of the timeout.
+// Flushes a transport that is layered above another one. It is driven until its own transfers have ended. Then the
+// lower transport is flushed for the rest of the timeout.
 //
 //   flush_layer(*this, *network_, timeout_ms, [&] { return queue_.empty(); });
 #pragma once

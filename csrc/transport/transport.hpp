@@ -133,8 +133,8 @@ class Transport {
   // ends.
   virtual bool has_unread(PeerId /*peer*/) const noexcept { return false; }
 
-  // Call this after a process of this host has died. Returns false if the receive queue is wedged: the killed process
-  // had begun to write into the queue that all peers write, so later messages never arrive. Delivers messages
+  // Call this after a process of this host has died. Returns false if the receive queue is wedged. The killed process
+  // had then begun to write into the queue that all peers write, so later messages never arrive. Delivers messages
   // meanwhile, for at most `at_most`.
   virtual bool check_receive_queue(std::chrono::milliseconds /*at_most*/) noexcept { return true; }
 

@@ -1,7 +1,7 @@
 // Ring: a ring reduce_scatter, then a ring all_gather, both pipelined in chunks.
 //
-// 2·(n−1) steps. A rank sends and receives 2·(n−1)/n of the tensor (the first half of it as partial results: fp32 for
-// half types), and only exchanges messages with its two neighbours. Patarasuk, Yuan (2009). Wins for large tensors on
+// 2·(n−1) steps. A rank sends and receives 2·(n−1)/n of the tensor, the first half of it as partial results (fp32 for
+// half types). It only exchanges messages with its two neighbours. Patarasuk, Yuan (2009). Wins for large tensors on
 // many ranks, where direct exchange would keep too many partners busy at once.
 #include "collectives/ring.hpp"
 #include "collectives/algorithms.hpp"

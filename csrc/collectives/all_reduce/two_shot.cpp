@@ -1,7 +1,7 @@
 // Two shots: a direct reduce_scatter, then a direct all_gather, interleaved chunk by chunk.
 //
-// Two steps per chunk, chunks pipelined: while one is being reduced, contributions to the next are on their way, and
-// the results of earlier ones are being fetched. A rank sends and receives 2·(n−1)/n of the tensor, which is the
+// Two steps per chunk. Chunks are pipelined: while one is being reduced, contributions to the next are on their way,
+// and the results of earlier ones are being fetched. A rank sends and receives 2·(n−1)/n of the tensor, which is the
 // minimum, and reduces (n−1)/n of it; operands in rank order, rounded once. Rabenseifner, "Optimization of Collective
 // Reduction Operations" (2004), with all partners at once instead of halving and doubling. Wins for large tensors up to
 // some dozen ranks.

@@ -5,7 +5,7 @@
 //   AXON_TRY(load_kernels(num_ranks));   // once per device, before any launch
 //   AXON_TRY(all_reduce_one_shot(team, {.input = in, .output = out, .num_elements = n, …}, stream));
 //
-// The calls fail without a launch if an argument is unsupported or needs more packets than the team has; the *_packets
+// The calls fail without a launch if an argument is unsupported or needs more packets than the team has. The *_packets
 // functions return how many it needs. A failure on the device is reported in the team's control, and the output is then
 // undefined.
 #pragma once

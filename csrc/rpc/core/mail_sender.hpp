@@ -7,7 +7,7 @@
 // capacity and one message of each sender. If such a message left while another one's answer was on its way, it would
 // take the slot that this answer grants.
 //
-// Each message also carries the number below which all messages are settled, that is, accepted or given up, so that the
+// Each message also carries the number below which all messages are settled, that is, accepted or given up. So the
 // mailbox does not wait for any of those. If a message fails, or if grants are left over, the sender tells the mailbox
 // by a one-way call of its own.
 //

@@ -1,5 +1,6 @@
-// The connection between this process and another one on its host: a ring in each direction, the messages that wait for
-// room, and long payloads, which wait at their sender. A RingTransport owns its links; the progress owner uses them.
+// The connection between this process and another one on its host. It consists of a ring in each direction, the
+// messages that wait for room, and long payloads, which wait at their sender. A RingTransport owns its links; the
+// progress owner uses them.
 //
 //   kMessage   a whole message
 //   kRts       a message whose payload (RemoteBytes) its receiver is to fetch or refuse

@@ -125,7 +125,7 @@ Status UcxWorker::query() {
   return status_of(ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
 }
 
-// UCX does not disclose its sockets' descriptors. Each of its TCP interfaces keeps its connections in an epoll set, and
+// UCX does not disclose its sockets' descriptors. Each of its TCP interfaces keeps its connections in an epoll set.
 // UCX's thread watches these sets and the interfaces' listeners through another epoll set. That one is found by the new
 // descriptors in it.
 void UcxWorker::withhold_sockets(std::span<const int> sets_before) {
