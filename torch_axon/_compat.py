@@ -129,7 +129,7 @@ def _patch_groups_by_device() -> None:
 def _patch_shrink_group() -> None:
     """Corrects two errors of shrink_group for other backends.
 
-    It registers the result of a backend's shrink() as Gloo's or NCCL's, for one type of device, so DDP treats ours as
+    It registers the result of a backend's shrink() as Gloo's or NCCL's, for one type of device. DDP then treats ours as
     an object of Gloo's class. And it interprets the ranks that leave, which are ranks of the group, as ranks of the
     job. The ranks of a smaller default group are the job's from then on.
     """

@@ -82,8 +82,8 @@ class Exercise:
     launch: Launch
     inputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     outputs: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    # Makes calls that each read what the previous one wrote, if repeating `launch` does not: only the data keeps ranks
-    # in step that do not wait for a host.
+    # Makes calls that each read what the previous one wrote, if repeating `launch` does not. Ranks that do not wait for
+    # a host are kept in step by the data alone.
     make_chain: Callable[[], list[Launch]] | None = None
 
     def chain(self) -> list[Launch]:

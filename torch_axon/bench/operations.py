@@ -1,7 +1,7 @@
 """The table of measurable operations: one row per operation of c10d, with its bus factor and its buffers.
 
-Sizes are defined as in nccl-tests: `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's
-input), and `count` the number of elements of one rank's shard of it. Bus factors are those of nccl-tests'
+Sizes are defined as in nccl-tests. `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's
+input). `count` is the number of elements of one rank's shard of it. Bus factors are those of nccl-tests'
 doc/PERFORMANCE.md. Uneven variants use the sizes of even shards.
 """
 

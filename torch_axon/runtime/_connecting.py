@@ -69,8 +69,8 @@ def keep_trying(
 ) -> Peer:
     """Repeats attempts to connect for `wait` seconds and returns the peer of the first one that succeeds.
 
-    Each attempt is called with its own timeout. Early attempts have short timeouts, because one that meets a network
-    which is still being set up gets no answer, while the next one may succeed at once.
+    Each attempt is called with its own timeout. An attempt that meets a network which is still being set up gets no
+    answer, while the next one may succeed at once. Early attempts therefore have short timeouts.
 
     Raises:
         ConnectionError, TimeoutError: what the last attempt raised

@@ -204,8 +204,8 @@ class Peer(Closable):
         """Refuses new calls in both directions, waits for calls in flight, and closes the connection.
 
         The peer is notified. Calls that are still in flight after `timeout`, or without `drain` at once, fail here and
-        at the peer. On the runtime's thread and on a thread with a running event loop this does not wait: calls in
-        flight continue in the background for up to `timeout`. Closing again does nothing.
+        at the peer. On the runtime's thread and on a thread with a running event loop this does not wait. Calls in
+        flight then continue in the background for up to `timeout`. Closing again does nothing.
 
         Args:
             drain: whether to wait for calls in flight
