@@ -4,7 +4,7 @@
 
 Layers are dropped at random (stochastic depth), so some parameters have no gradient. Gradients are sent as bfloat16, or
 as --gradients says. Rank 0 has more batches than the others, which take part in its reductions until it has finished.
-With PowerSGD no layer is dropped: its second all_reduce starts when its first completes, which on CPUs has no fixed
+With PowerSGD no layer is dropped. Its second all_reduce starts when its first completes, which on CPUs has no fixed
 order with DDP's own all_reduce of the used parameters. Batches are normalised over all ranks (SyncBatchNorm). On CPUs,
 where torch has no SyncBatchNorm, each rank normalises its own. With --batch-norm all ranks have equally many batches,
 since no rank replaces another in the forward pass.

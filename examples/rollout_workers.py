@@ -2,7 +2,7 @@
 
     python examples/rollout_workers.py [--workers 3] [--updates 400] [--kill-a-worker]
 
-The policy learns to read scikit-learn's handwritten digits from rewards alone: a worker shows it images, draws its
+The policy learns to read scikit-learn's handwritten digits from rewards alone. A worker shows it images, draws its
 answers, and tells the learner which were right. Workers call the learner's functions over torch_axon.Runtime when they
 have a batch, with two batches in flight. The learner answers when it has room for more, so it is never flooded, and
 corrects for policies that are some updates old (PPO's clipped ratio). A worker that dies is replaced, and the others do

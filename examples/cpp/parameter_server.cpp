@@ -27,7 +27,7 @@ float truth(size_t index) {
 
 using Weights = std::vector<float>;
 
-// Functions run on any thread, several at a time. An answer refers to its tensors until it has been sent, so the server
+// Functions run on any thread, several at a time. An answer refers to its tensors until it has been sent. So the server
 // never writes to weights that it has answered with: each gradient makes new ones.
 class Server {
  public:

@@ -10,7 +10,7 @@
 //
 // Threads are contexts of one thread, of which one runs at a time: under sequential consistency, without spurious
 // wake-ups. By default the running thread goes on until it blocks or yields, and then the thread that has rested
-// longest runs; each other choice is a deviation. All schedules with up to `most_deviations` deviations are run in
+// longest runs. Each other choice is a deviation. All schedules with up to `most_deviations` deviations are run in
 // turn.
 //
 // The clock advances by a microsecond each time that it is read, and jumps to the next deadline when no thread can run.

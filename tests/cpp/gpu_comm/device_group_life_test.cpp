@@ -59,7 +59,7 @@ TEST_P(DeviceGroupLifeTest, graphs_are_replayed_between_eager_operations) {
   });
 }
 
-// An arena has room for 33 groups at a time: slices must be freed without any thread waiting for that, and graphs must
+// An arena has room for 33 groups at a time. Slices must be freed without any thread waiting for that, and graphs must
 // not keep them beyond their own lifetime.
 TEST_P(DeviceGroupLifeTest, a_hundred_groups_come_and_go) {
   on_ranks([](DeviceProcess& self) {

@@ -91,7 +91,7 @@ def processes() -> Iterator[Processes]:
 def _outliving_group() -> Iterator[None]:
     """Keeps the group that an example destroys until its models are gone.
 
-    Gloo's group joins its threads when it is destroyed. That hangs where DDP's reducer is the last owner: the reducer
+    Gloo's group joins its threads when it is destroyed. That hangs where DDP's reducer is the last owner. The reducer
     holds Python's lock, and a thread that releases a tensor may wait for the lock.
     """
     kept = []

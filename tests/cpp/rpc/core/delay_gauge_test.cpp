@@ -11,7 +11,7 @@ using sync::Clock;
 
 class DelayGaugeTest : public testing::TestWithParam<std::chrono::milliseconds> {
  protected:
-  // Returns the measured delay of a message, from its send time since the start and its time on the way; the sender's
+  // Returns the measured delay of a message, from its send time since the start and its time on the way. The sender's
   // clock is ahead by a fixed offset.
   std::chrono::milliseconds delay(std::chrono::milliseconds sent, std::chrono::milliseconds took) {
     const Clock::time_point there = kStart + GetParam() + sent;
