@@ -1,6 +1,6 @@
 """Runs every fuzz target over its corpus and its earlier discoveries, and records the coverage.
 
-    python tools/fuzz.py BUILD [--runs 1000000] [--targets message,peer_card] [--json FILE]
+    python tools/fuzz.py BUILD [--runs 1000000] [--targets message,peer_address] [--json FILE]
 
 Ends at the first finding and leaves its input in BUILD/findings. It belongs in tests/fuzz/corpus, with the fix.
 """
