@@ -120,7 +120,7 @@ Status scatter_sums_by_zero_copy(const Call& call) {
   kernels::ReduceScatterCall what = sums_of_shards(call);
   kernels::zero_copy::ReduceScatterLocations locations{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
-    locations.inputs[rank] = kernels::zero_copy::behind(call.input_location, rank * call.shard());
+    locations.inputs[rank] = kernels::zero_copy::advanced_by(call.input_location, rank * call.shard());
   }
   AXON_TRY(kernels::zero_copy::reduce_scatter(call.team, what, locations, call.stream));
   what.when = kernels::When::kIfFallback;
@@ -157,7 +157,7 @@ Status by_zero_copy(const Call& call) {
   kernels::ExchangeCall what = kOperation(call);
   kernels::zero_copy::ExchangeLocations locations{.num_blocks = call.shape.first};
   for (int rank = 0; rank < call.num_ranks(); ++rank) {
-    locations.receives[rank] = kernels::zero_copy::behind(call.output_location, rank * call.shard());
+    locations.receives[rank] = kernels::zero_copy::advanced_by(call.output_location, rank * call.shard());
   }
   AXON_TRY(kernels::zero_copy::exchange(call.team, what, locations, call.stream));
   what.when = kernels::When::kIfFallback;

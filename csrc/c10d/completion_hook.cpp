@@ -27,7 +27,7 @@ struct CompletionHook::State {
   // Destroying the hook takes the GIL.
   ~State() {
     if (python::has_python()) return;
-    [[maybe_unused]] auto* const left_behind = new Hook(std::move(hook));
+    [[maybe_unused]] auto* const leaked = new Hook(std::move(hook));
   }
 
   Hook hook;

@@ -145,7 +145,7 @@ Status Communicator::give_up_waiting(Operation& operation, sync::Clock::time_poi
 // Returns " Flow control holds messages back here: …", or an empty text if no message waits for credit.
 std::string Communicator::held_back(messaging::Exchange& exchange) {
   std::string ranks;
-  for (const int other : exchange.ranks_behind())
+  for (const int other : exchange.ranks_short_of_credit())
     ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(other);
   if (ranks.empty()) return ranks;
   const messaging::Allowance& allowance = inbox_->flow().allowance();

@@ -13,7 +13,7 @@ struct RowRange {
   int64_t begin = 0;
   int64_t num_rows = 0;
 
-  RowRange behind(int64_t row) const noexcept { return {.begin = row + begin, .num_rows = num_rows}; }
+  RowRange shifted_by(int64_t row) const noexcept { return {.begin = row + begin, .num_rows = num_rows}; }
 };
 
 // Returns a view without a call of the dispatcher, because tiled products make many views.

@@ -106,7 +106,7 @@ std::vector<int> Exchange::ranks_awaited() {
   return {ranks.begin(), ranks.end()};
 }
 
-std::vector<int> Exchange::ranks_behind() {
+std::vector<int> Exchange::ranks_short_of_credit() {
   std::set<int> ranks;
   for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
     const bool lacks_credit =

@@ -78,7 +78,7 @@ class Exchange {
 
   // Returns the ranks for which messages wait here only because these ranks have not received earlier ones, each once,
   // ascending.
-  std::vector<int> ranks_behind();
+  std::vector<int> ranks_short_of_credit();
 
   // For Inbox: the message for a posted receive has arrived.
   void deliver(Request& receive, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;

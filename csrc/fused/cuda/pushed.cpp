@@ -96,8 +96,8 @@ void Scattering::push_partials() {
     const size_t slot = rows_.rank() * slot_bytes(block);
     int number = 0;
     for (const RowRange tile : cut(block.num_rows, rows_.num_ranks())) {
-      const at::Tensor part = slice_rows(partials_, tile.behind(partial.begin));
-      multiplier_.multiply(call_.x.slice(tile.behind(block.begin)), call_.weight, part);
+      const at::Tensor part = slice_rows(partials_, tile.shifted_by(partial.begin));
+      multiplier_.multiply(call_.x.slice(tile.shifted_by(block.begin)), call_.weight, part);
       distance == 1 && number == 0 ? pushing_.begin() : pushing_.follow_current();
       pushing_.push(peer, slot + static_cast<size_t>(tile.begin) * row_bytes(output_), part);
       pushing_.tell(peer, number++);
@@ -112,8 +112,8 @@ void Scattering::add_own() {
   int number = 0;
   for (const RowRange tile : cut(own.num_rows, rows_.num_ranks())) {
     pushing_.await(number++);
-    multiplier_.multiply_and_add(call_.x.slice(tile.behind(own.begin)), call_.weight, slice_rows(theirs, tile), factor,
-                                 slice_rows(output_, tile));
+    multiplier_.multiply_and_add(call_.x.slice(tile.shifted_by(own.begin)), call_.weight, slice_rows(theirs, tile),
+                                 factor, slice_rows(output_, tile));
   }
 }
 

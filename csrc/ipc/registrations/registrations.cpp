@@ -33,7 +33,7 @@ struct Followed : RegistrationOwner {
   std::shared_ptr<const PeerProcess> process;
   std::unique_ptr<Imports> imports;
   // State of the latest look, guarded by Parts::mutex:
-  bool is_behind = false;  // the export table may have more
+  bool may_have_more = false;  // in the export table
   std::string obstacle{};
 };
 
@@ -179,7 +179,7 @@ Status Registrations::await(const RegistrationOwner& owner, uint32_t number) {
     if (!parts_->has_looked.wait_until(lock, deadline, [&] { return parts_->num_looks_done >= next_look; })) {
       return {ErrorCode::kTimeout, "the driver did not map it in time"};
     }
-    if (peer.is_behind || !find(owner, number).empty()) continue;
+    if (peer.may_have_more || !find(owner, number).empty()) continue;
     return {ErrorCode::kInternal, peer.obstacle.empty() ? "the owner's process does not export it" : peer.obstacle};
   }
   return Status();
@@ -262,7 +262,7 @@ size_t Registrations::Parts::look_at_peers() {
   }
   const std::lock_guard lock(mutex);
   for (size_t i = 0; i < peers.size(); ++i) {
-    peers[i]->is_behind = !caught_up[i];
+    peers[i]->may_have_more = !caught_up[i];
     peers[i]->obstacle = peers[i]->imports->obstacle();
   }
   std::ranges::move(dropped, std::back_inserter(retired));

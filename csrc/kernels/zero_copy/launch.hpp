@@ -47,7 +47,7 @@ inline bool is_aligned_16(const void* data) noexcept {
 }
 
 // Returns the location `num_bytes` further on.
-inline cuda::IpcLocation behind(cuda::IpcLocation location, uint64_t num_bytes) noexcept {
+inline cuda::IpcLocation advanced_by(cuda::IpcLocation location, uint64_t num_bytes) noexcept {
   location.offset = location.offset + num_bytes;
   return location;
 }

@@ -77,8 +77,8 @@ Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, const Re
 
   const auto begin_of = [&](int rank) { return begin_of_shard(num_bytes, team.num_ranks, rank); };
   for (int rank = 0; rank < team.num_ranks; ++rank) {
-    handshake.links[rank] = {.readable = behind(locations.input, begin_of(rank)),
-                             .writable = receives ? behind(locations.output, begin_of(rank)) : cuda::IpcLocation{},
+    handshake.links[rank] = {.readable = advanced_by(locations.input, begin_of(rank)),
+                             .writable = receives ? advanced_by(locations.output, begin_of(rank)) : cuda::IpcLocation{},
                              .bytes_to = num_bytes,
                              .bytes_from = num_bytes};
   }

@@ -44,7 +44,7 @@ RuntimeCore::RuntimeCore(engine::Engine& engine, RuntimeOptions options)
 RuntimeCore::~RuntimeCore() {
   for (std::unique_ptr<Invocation>& invocation : invocations_) {
     if (!invocation->arguments_.at_rest() || !invocation->answer.at_rest()) {
-      [[maybe_unused]] Invocation* const left_behind = invocation.release();
+      [[maybe_unused]] Invocation* const leaked = invocation.release();
     }
   }
 }

@@ -198,7 +198,7 @@ TEST_P(FlowControlTest, messages_beyond_the_allowance_wait_at_their_sender) {
   }
   EXPECT_LE(num_messages, kSmall.num_messages);
   EXPECT_LE(num_bytes, kSmall.num_bytes);
-  EXPECT_EQ(sends.back()->exchange.ranks_behind(), std::vector<int>{1});
+  EXPECT_EQ(sends.back()->exchange.ranks_short_of_credit(), std::vector<int>{1});
   EXPECT_EQ(first_.inbox().num_sent(1), kSmall.num_messages);
   for (uint32_t i = 0; i < sends.size(); ++i) expect_received(second_.receive(0, 3, size_of(i)), i);
   ASSERT_TRUE(run([&] { return std::ranges::all_of(sends, &Moving::done); }));
