@@ -147,7 +147,7 @@ c10::intrusive_ptr<c10::ivalue::Future> AxonWork::getFuture() {
 }
 
 bool AxonWork::wait(std::chrono::milliseconds timeout) {
-  const auto however_it_ends = c10::make_scope_exit([]() noexcept { python::stay_behind_if_python_ends(); });
+  const auto however_it_ends = c10::make_scope_exit([]() noexcept { python::block_if_python_ends(); });
   if (enqueued_) return wait_on_device(timeout);
   if (!isCompleted()) {
     const auto deadline = Clock::now() + (timeout > kNoTimeout ? Clock::duration(timeout) : Clock::duration(kNever));

@@ -46,7 +46,7 @@ bool has_python() noexcept {
   return python_goes_on() && !ends_python_elsewhere();
 }
 
-static void stay_behind() noexcept {
+static void block_calling_thread() noexcept {
   const auto deadline = std::chrono::steady_clock::now() + kLongestHandlers;
   while (python_goes_on()) {
     if (std::chrono::steady_clock::now() >= deadline) return;
@@ -55,21 +55,21 @@ static void stay_behind() noexcept {
   while (true) pause();
 }
 
-void stay_behind_if_python_ends() noexcept {
+void block_if_python_ends() noexcept {
   if (ends_python_elsewhere()) [[unlikely]]
-    stay_behind();
+    block_calling_thread();
 }
 
-bool stays_behind() noexcept {
+bool would_block() noexcept {
   return is_elsewhere(closing_thread) && !is_of_runtime;
 }
 
-void stay_behind_if_runtimes_end() noexcept {
-  if (stays_behind()) [[unlikely]]
-    stay_behind();
+void block_if_runtimes_end() noexcept {
+  if (would_block()) [[unlikely]]
+    block_calling_thread();
 }
 
-bool stays_behind(unsigned long thread) noexcept {
+bool would_block(unsigned long thread) noexcept {
   const unsigned long closing = closing_thread.load(std::memory_order_relaxed);
   return closing != 0 && thread != 0 && closing != thread;
 }

@@ -15,13 +15,13 @@ void note_thread_of_runtime() noexcept;
 
 // For a wait that returns to Python: blocks the calling thread for ever if another thread is ending Python. Before
 // 3.14, Python would unwind a thread that takes the GIL so late through torch's bindings, which call std::terminate.
-void stay_behind_if_python_ends() noexcept;
+void block_if_python_ends() noexcept;
 // The same for waits on runtimes.
-void stay_behind_if_runtimes_end() noexcept;
-// Returns whether stay_behind_if_runtimes_end() would block the calling thread.
-bool stays_behind() noexcept;
+void block_if_runtimes_end() noexcept;
+// Returns whether block_if_runtimes_end() would block the calling thread.
+bool would_block() noexcept;
 // Returns whether it would block another thread, given that thread's waiting_thread(), which is 0 for a runtime's own.
-bool stays_behind(unsigned long thread) noexcept;
+bool would_block(unsigned long thread) noexcept;
 unsigned long waiting_thread() noexcept;
 
 // Runs the handlers of pending signals, if Python runs handlers on this thread. Throws their exception, usually

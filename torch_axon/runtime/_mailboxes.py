@@ -60,7 +60,7 @@ class Mailbox:
         try:
             waiter = self._take()
         except Exception:
-            _native.load().stay_behind()
+            _native.load().block_if_runtimes_end()
             raise
         try:
             return waiter.result(timeout)
@@ -69,7 +69,7 @@ class Mailbox:
                 raise TimeoutError(f"no message arrived within {timeout} s") from None
             return waiter.result()  # it arrived at that moment
         except BaseException:
-            _native.load().stay_behind()
+            _native.load().block_if_runtimes_end()
             self._give_up(waiter)
             raise
 

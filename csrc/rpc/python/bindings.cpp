@@ -171,7 +171,7 @@ bool wait_for(double timeout_s, WaitUntil wait_until) {
     const bool is_there = [&] {
       const python::GilReleased no_gil;
       const bool result = wait_until(interrupts::next_look(deadline));
-      python::stay_behind_if_runtimes_end();
+      python::block_if_runtimes_end();
       return result;
     }();
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -180,11 +180,11 @@ bool wait_for(double timeout_s, WaitUntil wait_until) {
 }
 
 // For callers that do not wait, but would otherwise get the errors of runtimes that are being closed.
-void stay_behind() {
-  if (!python::stays_behind()) [[likely]]
+void block_if_runtimes_end() {
+  if (!python::would_block()) [[likely]]
     return;
   const python::GilReleased no_gil;
-  python::stay_behind_if_runtimes_end();
+  python::block_if_runtimes_end();
 }
 
 bool wait(PythonCall& call, double timeout_s) {
@@ -207,7 +207,7 @@ py::object unpack_failure(PythonCall& call) {
 
 // Call once: it empties the message. Raises the function's exception, or the error of the call.
 py::object take_answer(PythonCall& call, const py::object& device) {
-  stay_behind();
+  block_if_runtimes_end();
   const Status& status = call.status();
   if (!status.ok() && status.code() != ErrorCode::kRemote) {
     if (!call.destination_error()) raise(status);
@@ -261,7 +261,7 @@ uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::
   auto listening = [&] {
     const python::GilReleased no_gil;
     auto result = self.runtime().listen({.host = std::move(host), .port = port}, known);
-    python::stay_behind_if_runtimes_end();
+    python::block_if_runtimes_end();
     return result;
   }();
   python::raise_what_signals_raised();
@@ -278,7 +278,7 @@ std::shared_ptr<rpc::Connection> connect(Connect connect) {
   auto connected = [&] {
     const python::GilReleased no_gil;
     auto result = connect();
-    python::stay_behind_if_runtimes_end();
+    python::block_if_runtimes_end();
     return result;
   }();
   python::raise_what_signals_raised();
@@ -356,7 +356,7 @@ void bind_runtime(py::module_& module) {
   interrupts::set_check(&python::are_signals_raising);
   module.def("note_end_of_runtimes", &python::note_end_of_runtimes);
   module.def("note_thread_of_runtime", &python::note_thread_of_runtime);
-  module.def("stay_behind", &stay_behind);
+  module.def("block_if_runtimes_end", &block_if_runtimes_end);
   bind_connection(module);
   module.def("tensor_of_buffer", &tensor_of_buffer);
   module.def("check_capsule", &check_capsule);

@@ -34,7 +34,7 @@ void CompletionQueue::push(rpc::Counted<PythonCall> call) noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (!is_closed_) {
-      const bool rings = finished_.empty() && !is_driven_ && !python::stays_behind(thread_);
+      const bool rings = finished_.empty() && !is_driven_ && !python::would_block(thread_);
       finished_.push_back(std::move(call));
       has_come_.store(true);
       if (rings) ring_held();
