@@ -43,7 +43,7 @@ the previous one at once. Absolute times differ between machines; compare ratios
 def page() -> str:
     parts = [
         HEAD,
-        *_behind(),
+        *_faster_backends(),
         *_cpu(),
         *_between_hosts(),
         *_gpu(),
@@ -55,11 +55,11 @@ def page() -> str:
     return "\n".join(part.strip("\n") + "\n" for part in parts)
 
 
-def _behind() -> Iterator[str]:
+def _faster_backends() -> Iterator[str]:
     yield "## Where another backend is faster"
     names = [path.stem for path in sorted(RESULTS.glob("collectives_*.jsonl"))]
     names += [f"between_hosts_{setting}_2ranks_epyc_2core" for setting in ("1gbit", "bbr", "reno")]
-    yield tables.markdown(tables.behind([line for name in names for line in read(name)]))
+    yield tables.markdown(tables.faster_backends([line for name in names for line in read(name)]))
     yield "In all other measurements of the tables below, no other backend takes less time."
 
 

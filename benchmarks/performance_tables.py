@@ -90,7 +90,7 @@ def against_symmetric_memory(lines: Sequence[Record]) -> Table:
     return [["", *ratios], ["times as long", *ratios.values()]] if ratios else []
 
 
-def behind(lines: Sequence[Record]) -> Table:
+def faster_backends(lines: Sequence[Record]) -> Table:
     """Makes a row per file, operation, mode and faster side, where that side takes less than 0.995 of axon's time."""
     found: dict[tuple[str, ...], list[str]] = {}
     for line in lines:

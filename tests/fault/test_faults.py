@@ -136,7 +136,7 @@ def _endure(case: Case, device: str, journal: Journal, request: pytest.FixtureRe
 
 
 @pytest.mark.timeout(3600)  # for as many rounds as were requested; each round has its own deadlines
-def test_rounds_leave_nothing_behind(
+def test_rounds_leak_nothing(
     ranks: Ranks, device: str, journal: Journal, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Fails and regroups again and again in the same survivors.

@@ -212,7 +212,7 @@ def catches_the_interrupt_and_goes_on() -> None:
     dist.destroy_process_group()
 
 
-def ends_right_behind_its_message() -> None:
+def ends_right_after_its_message() -> None:
     _, _, rank, size, store, *_ = sys.argv
     dist.init_process_group("axon", init_method=f"file://{store}", rank=int(rank), world_size=int(size))
     ready()

@@ -50,4 +50,4 @@ def test_figures_have_three_digits(number: float, shown: str) -> None:
 def test_slower_measurements_are_listed() -> None:
     sides = [{"backend": name, "p50_us": us, "failure": None, "wrong": 0} for name, us in (("axon", 10), ("gloo", 9))]
     line = {"op": "barrier", "size": 8, "graph": False, "host": False, "window": 1, "sides": sides, "file": "x.jsonl"}
-    assert tables.behind([line])[1] == ["`x.jsonl`", "barrier", "one by one", "gloo", "8 B (0.90 ×)"]
+    assert tables.faster_backends([line])[1] == ["`x.jsonl`", "barrier", "one by one", "gloo", "8 B (0.90 ×)"]

@@ -144,15 +144,15 @@ TEST_F(MailboxTest, who_waits_gets_what_comes_or_hears_that_nothing_has) {
   taker.join();
 }
 
-TEST_F(MailboxTest, those_that_have_failed_hold_up_none_behind_them) {
+TEST_F(MailboxTest, those_that_have_failed_hold_up_no_later_ones) {
   Mailbox news = opened();
   const Outbox outbox = to_news();
   const std::vector<float> large(100'000);
   for (int i = 0; i < 10; ++i) {
     Call refused = unsendable(outbox);
-    Call behind(outbox);
-    behind.request().tensor(std::span(large));
-    std::thread other([&] { behind.start(); });  // so that either may be the first
+    Call later(outbox);
+    later.request().tensor(std::span(large));
+    std::thread other([&] { later.start(); });  // so that either may be the first
     refused.start();
     other.join();
     ASSERT_TRUE(refused.wait(10s));
@@ -160,9 +160,9 @@ TEST_F(MailboxTest, those_that_have_failed_hold_up_none_behind_them) {
     Result<Mail> mail = news.take(10s);
     ASSERT_TRUE(mail.ok()) << mail.status().message();
     EXPECT_EQ(mail.value().tensor(0).as<float>().size(), large.size());
-    ASSERT_TRUE(behind.wait(10s));
-    EXPECT_TRUE(behind.status().ok());
-    while (!behind.released()) std::this_thread::yield();
+    ASSERT_TRUE(later.wait(10s));
+    EXPECT_TRUE(later.status().ok());
+    while (!later.released()) std::this_thread::yield();
   }
 }
 
@@ -170,14 +170,14 @@ TEST_F(MailboxTest, not_even_those_that_hold_all_slots) {
   Mailbox news = opened({.capacity = 2000});
   const Outbox outbox = to_news();
   Call failing = unsendable(outbox);
-  std::vector<Call> behind;
-  for (int64_t i = 0; i < 1500; ++i) behind.emplace_back(outbox).request().integer(i);
+  std::vector<Call> later;
+  for (int64_t i = 0; i < 1500; ++i) later.emplace_back(outbox).request().integer(i);
   start_within_a_completion(pair_.to_server, [&] {
     failing.start();
-    for (Call& call : behind) call.start();
+    for (Call& call : later) call.start();
   });
-  expect_accepted(behind);
-  EXPECT_EQ(news.probe(), behind.size());
+  expect_accepted(later);
+  EXPECT_EQ(news.probe(), later.size());
 }
 
 TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
@@ -191,21 +191,21 @@ TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
   Runtime narrow = Runtime::open({.name = "narrow", .max_waiting_calls = 1}).value();
   const Peer to_server = narrow.connect(pair_.server.address().value(), 10s).value();
   std::vector<Call> failing;
-  std::vector<Call> behind;
+  std::vector<Call> later;
   for (const char* tag : {"a", "b", "c"}) {
     ASSERT_TRUE(pair_.server.mailbox(tag).ok());
     const Outbox outbox = narrow.outbox(to_server, tag).value();
     failing.push_back(unsendable(outbox));
-    behind.emplace_back(outbox).request().nothing();
+    later.emplace_back(outbox).request().nothing();
   }
   std::vector<Call> others;
   for (int i = 0; i < 1100; ++i) others.emplace_back(to_server, "hold");
   start_within_a_completion(to_server, [&] {
-    for (std::vector<Call>* calls : {&failing, &behind, &others}) {
+    for (std::vector<Call>* calls : {&failing, &later, &others}) {
       for (Call& call : *calls) call.start();
     }
   });
-  expect_accepted(behind);
+  expect_accepted(later);
   pair_.server.close();  // before the objects that its function refers to are destroyed
 }
 

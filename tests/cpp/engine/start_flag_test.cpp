@@ -75,7 +75,7 @@ TEST_F(StartFlagTest, the_background_thread_sees_a_start_flag_after_long_silence
   EXPECT_EQ(other->data[0], 3);
 }
 
-TEST_F(StartFlagTest, an_operation_behind_a_closed_one_overtakes_it) {
+TEST_F(StartFlagTest, an_operation_after_a_closed_one_overtakes_it) {
   std::atomic<uint32_t> start_flag{0};
   const auto flagged = start(0, 1, &start_flag);
   const auto other = start(1, 2);

@@ -109,7 +109,7 @@ TEST(UcxProcesses, fetching_from_a_killed_peer_does_not_block) {
 }
 
 // After the drop, no memory shared with the dead, no message that waited for them, and no fetch from them may remain.
-TEST(UcxProcesses, dead_peers_leave_nothing_behind) {
+TEST(UcxProcesses, dead_peers_leak_nothing) {
   constexpr int kSurvivor = 0;
   constexpr int kNumProcesses = 8;
   constexpr size_t kLarge = size_t{8} << 20;

@@ -154,7 +154,7 @@ def _broadcast_ahead() -> int | None:
     return None
 
 
-def test_broadcasts_wait_for_who_is_behind(pair: Pair) -> None:
+def test_broadcasts_wait_for_slow_ranks(pair: Pair) -> None:
     completed, _ = pair.run(_broadcast_ahead)
     assert 0 < completed <= BOUND
 
@@ -231,7 +231,7 @@ def test_receives_in_another_order_than_the_sends(pair: Pair) -> None:
     pair.run(_tags_in_reverse)
 
 
-def _die_behind() -> str:
+def _die_before_receiving() -> str:
     if dist.get_rank() == 1:
         dist.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -241,7 +241,7 @@ def _die_behind() -> str:
 
 
 def test_sends_that_wait_end_with_the_process_that_they_wait_for(pair: Pair) -> None:
-    message = pair.run_until_the_second_dies(_die_behind)
+    message = pair.run_until_the_second_dies(_die_before_receiving)
     assert "rank 1 is gone" in message or "rank 1 cannot be reached" in message
 
 

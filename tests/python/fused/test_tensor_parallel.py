@@ -231,7 +231,7 @@ def _failing() -> None:
     _close(twin.attention.wk(x), 2 * block.attention.wk(x))
 
 
-def test_a_failed_pass_leaves_nothing_behind(two_ranks: RankPool) -> None:
+def test_a_failed_pass_leaks_nothing(two_ranks: RankPool) -> None:
     two_ranks.run(_failing)
 
 

@@ -41,7 +41,7 @@ def _again_and_again(size: int, port: int) -> tuple[tuple[int, int, int], tuple[
     return early, _resources()
 
 
-def test_a_hundred_incarnations_leave_nothing_behind(fresh_ranks) -> None:
+def test_a_hundred_incarnations_leak_nothing(fresh_ranks) -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     keys = server.num_keys()
     ranks: RankPool = fresh_ranks(2, meeting="none")

@@ -207,9 +207,9 @@ def _die_ahead_of_the_others() -> None:
 def _change_the_size() -> None:
     store = dist.HashStore()
     for size in (3, 2, 3, 1, 4, 2, 3):
-        stays_behind = _Rank(store, 1, 5)  # of a group that never forms
+        lone = _Rank(store, 1, 5)  # of a group that never forms
         _check_group(_start(store, size, order=reversed(range(size))))
-        stays_behind.kill()
+        lone.kill()
 
 
 def _use_a_file_again(folder: str) -> None:

@@ -114,7 +114,7 @@ def test_a_caught_control_c_leaves_other_groups_usable(tmp_path: Path) -> None:
 
 
 def test_what_a_peer_sent_before_it_ended_is_received(tmp_path: Path) -> None:
-    receiver, sender = run_ranks("ends_right_behind_its_message", 2, tmp_path / "store")
+    receiver, sender = run_ranks("ends_right_after_its_message", 2, tmp_path / "store")
     assert (receiver.code, sender.code) == (0, 0), receiver.errors
     assert receiver.output.strip().endswith("[1, 2, 3]")
 
@@ -126,7 +126,7 @@ def test_a_peer_that_exits_is_named(tmp_path: Path) -> None:
     assert survivor.seconds < PROMPT_S
 
 
-def test_a_killed_process_leaves_no_process_behind(tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_process(tmp_path: Path) -> None:
     children: list[int] = []
 
     def kill_all(processes: Sequence[subprocess.Popen[str]]) -> None:

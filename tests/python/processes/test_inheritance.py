@@ -45,7 +45,7 @@ def _descriptors() -> tuple[list[int], list[int]]:
     return tcp, others
 
 
-def _leave_child_behind(note: str, how: str) -> None:
+def _leave_child(note: str, how: str) -> None:
     """Kills this process; a child lives on with all that it has inherited."""
     if how == "forked":
         if (child := os.fork()) == 0:
@@ -99,7 +99,7 @@ def test_a_rank_is_missed_though_a_child_lives(where: str, how: str, tmp_path: P
             pool.finish()
         with _child_noted_in(note):
             survivor.start(_miss_the_other)
-            victim.run(_leave_child_behind, str(note), how, dying=[0])
+            victim.run(_leave_child, str(note), how, dying=[0])
             [message] = survivor.finish()
     assert "rank 1 is gone" in message
 
@@ -142,7 +142,7 @@ def test_a_server_is_missed_and_its_port_is_free_though_a_child_lives(how: str, 
         client.run(_connect, port)
         with _child_noted_in(note), RankPool(1, meeting="none") as successor:
             client.start(_miss_the_server)
-            server.run(_leave_child_behind, str(note), how, dying=[0])
+            server.run(_leave_child, str(note), how, dying=[0])
             client.finish()
             successor.run(move_to, hosts.names[0])
             assert successor.run(_serve, port) == [port]

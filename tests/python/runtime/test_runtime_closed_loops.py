@@ -47,8 +47,8 @@ def register_on(loop: asyncio.AbstractEventLoop, runtime: Runtime, function: Cal
 
 def await_arrival(server: Runtime, peer: Peer) -> None:
     """Waits until all earlier calls have arrived."""
-    server.register("behind")(lambda: None)
-    peer.invoke("behind").result()
+    server.register("arrived")(lambda: None)
+    peer.invoke("arrived").result()
 
 
 def is_closed_error(error: BaseException | None, name: str) -> bool:

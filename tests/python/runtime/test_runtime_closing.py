@@ -253,7 +253,7 @@ def test_what_is_open_with_a_peer_ends_with_it(drain: bool) -> None:
         assert full.get(DEADLINE_S) == (2 if drain else 0)
 
 
-def test_messages_behind_one_that_has_failed_are_accepted_while_the_peer_closes() -> None:
+def test_messages_after_one_that_has_failed_are_accepted_while_the_peer_closes() -> None:
     with pair() as (server, _, peer):
         inbox = server.mailbox("news")
         began = threading.Event()
@@ -266,7 +266,7 @@ def test_messages_behind_one_that_has_failed_are_accepted_while_the_peer_closes(
 
         calls = [peer.invoke("waits", timeout=DEADLINE_S) for _ in range(1024)]  # the maximum per peer
         lost = peer.send("news", 0, timeout=0.2)
-        behind = peer.send("news", 1, timeout=DEADLINE_S)
+        later = peer.send("news", 1, timeout=DEADLINE_S)
         assert began.wait(DEADLINE_S)
         closing = threading.Thread(target=lambda: drained.append(peer.close(timeout=DEADLINE_S)))
         drained: list[bool] = []
@@ -277,7 +277,7 @@ def test_messages_behind_one_that_has_failed_are_accepted_while_the_peer_closes(
         goes_on.set()
         closing.join()
         assert drained == [True]
-        behind.result()
+        later.result()
         assert all(call.result() for call in calls)
         assert inbox.get(DEADLINE_S) == 1
 

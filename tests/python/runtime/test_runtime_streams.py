@@ -119,10 +119,10 @@ def test_messages_that_never_left_hold_nobody_up(peer: Peer) -> None:
     lost = peer.send("news", "late", timeout=0.05)
     with pytest.raises(TimeoutError):
         lost.result()
-    behind = peer.send("news", "in time")
+    later = peer.send("news", "in time")
     for call in blocking:
         call.cancel()
-    behind.result()
+    later.result()
     assert peer.invoke("read", 30).result() == "in time"
 
 
@@ -134,17 +134,17 @@ def test_publishing_reaches_all_peers(server: Server, runtime: Runtime, peer: Pe
         pass
 
 
-def test_messages_behind_one_that_fails_on_its_way_are_delivered(runtime: Runtime, peer: Peer) -> None:
+def test_messages_after_one_that_fails_on_its_way_are_delivered(runtime: Runtime, peer: Peer) -> None:
     """The failing message holds up later ones that have been sent."""
     blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all call slots are taken
     lost = peer.send("news", "late", timeout=0.05)
-    behind = [peer.send("news", number) for number in range(3)]  # which do not know yet that it fails
+    later = [peer.send("news", number) for number in range(3)]  # which do not know yet that it fails
     with pytest.raises(TimeoutError):
         lost.result()
     for call in blocking:
         call.cancel()
-    assert [future.result(30) for future in behind] == [None] * 3
-    assert [peer.invoke("read", 30).result() for _ in behind] == [0, 1, 2]
+    assert [future.result(30) for future in later] == [None] * 3
+    assert [peer.invoke("read", 30).result() for _ in later] == [0, 1, 2]
 
 
 def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
@@ -309,13 +309,13 @@ def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_is_told_la
         peer = client.connect(server.address, timeout=60)
         calls = [peer.invoke("wait", timeout=60) for _ in range(1024)]  # all call slots are taken
         lost = peer.send("news", "late")
-        behind = peer.send("news", 0, timeout=60)
+        later = peer.send("news", 0, timeout=60)
         with pytest.raises(TimeoutError):
             lost.result(60)
         with pytest.raises(TimeoutError):
             peer.invoke("wait").result(60)  # its control message, which began before, waits longer than that
         goes_on.set()
         assert all(call.result(60) for call in calls)
-        behind.result(10)
+        later.result(10)
         peer.send("news", 1, timeout=60).result(10)
         assert [inbox.get(10), inbox.get(10)] == [0, 1]

@@ -70,7 +70,7 @@ TEST(SharedPage, outlives_its_maker) {
   EXPECT_EQ(word(theirs.value(), 3).load(), 5u);
 }
 
-TEST(SharedPage, needs_memory_behind_the_descriptor) {
+TEST(SharedPage, needs_memory_that_the_descriptor_refers_to) {
   EXPECT_FALSE(SharedPage::map(FileDescriptor()).ok());
 }
 

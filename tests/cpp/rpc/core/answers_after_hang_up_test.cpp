@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Answers, OvertakenTest,
                            return std::to_string(info.param.num_bytes) + "_bytes_" + std::to_string(info.param.send);
                          });
 
-TEST_P(OvertakenTest, an_answer_may_come_behind_the_word_that_the_connection_ends) {
+TEST_P(OvertakenTest, an_answer_may_arrive_after_the_message_that_the_connection_ends) {
   HeldCall held_call({.largest_eager_num_bytes = 10'000, .holds = {{.send = GetParam().send, .num_rounds = 100'000}}});
   const transport::Bytes bytes = transport::pattern(GetParam().num_bytes, 1);
   const CallPointer call = held_call.call(bytes);
