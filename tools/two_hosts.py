@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 ADDRESSES = ("10.213.77.1", "10.213.77.2")
 
-_NOBODY = "02:00:00:00:00:ff"  # a link-layer address without an owner
+_ABSENT_NEIGHBOUR = "02:00:00:00:00:ff"  # a link-layer address without an owner
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000  # linux/sched.h
 _MS_PRIVATE_ALL = (1 << 18) | (1 << 14)  # MS_PRIVATE | MS_REC
 
@@ -39,7 +39,7 @@ class Hosts:
     def silence(self) -> None:
         """Drops all data while the link stays up: each host gets a false link-layer address for the other."""
         for name, address in zip(self.names, reversed(ADDRESSES), strict=True):
-            _ip("-n", name, "neigh", "replace", address, "lladdr", _NOBODY, "dev", "eth0", "nud", "permanent")
+            _ip("-n", name, "neigh", "replace", address, "lladdr", _ABSENT_NEIGHBOUR, "dev", "eth0", "nud", "permanent")
 
     def mend(self) -> None:
         """Undoes cut() and silence()."""

@@ -46,8 +46,8 @@ bool LaunchLedger::is_idle() const {
 
 bool LaunchLedger::run_if_idle(const std::function<void()>& action) {
   const cuda::RelaxedCapture beside_captures;
-  const std::unique_lock nobody_launches(launching_, std::try_to_lock);
-  if (!nobody_launches.owns_lock()) return false;
+  const std::unique_lock launch_lock(launching_, std::try_to_lock);
+  if (!launch_lock.owns_lock()) return false;
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(former_, [](const Holders& holders) { return is_over(holders); });

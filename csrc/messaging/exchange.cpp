@@ -120,7 +120,7 @@ std::vector<int> Exchange::ranks_short_of_credit() {
 
 bool Exchange::awaits(transport::PeerId peer) noexcept {
   return live_.find([&](const Request& request) {
-    return request.peer == peer || (request.peer == kNoPeer && nobody_left());
+    return request.peer == peer || (request.peer == kNoPeer && are_others_silent());
   }) != nullptr;
 }
 
@@ -188,7 +188,7 @@ void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
 
 Status Exchange::hopelessness_of(const Request& receive) const {
   if (receive.header.source == kAnySource) {
-    return nobody_left() ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : Status();
+    return are_others_silent() ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : Status();
   }
   const int source = static_cast<int>(receive.header.source);
   if (messenger_.is_lost(receive.peer)) return lost(source);
@@ -222,7 +222,7 @@ void Exchange::deliver(Request& receive, const transport::MessageHeader& header,
   }
 }
 
-bool Exchange::nobody_left() const noexcept {
+bool Exchange::are_others_silent() const noexcept {
   const Team& team = inbox_.team();
   if (team.size() == 1) return false;  // it may still send to itself
   for (int other = 0; other < team.size(); ++other) {

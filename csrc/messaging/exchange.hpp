@@ -93,7 +93,7 @@ class Exchange {
   Request& make_request(Batch& batch, transport::PeerId peer, const Message& message, Buffer buffer) noexcept;
   Status unreachable(transport::PeerId peer, const Status& why) const;
   bool is_silent(int rank) const noexcept;
-  bool nobody_left() const noexcept;
+  bool are_others_silent() const noexcept;
   void on_moved(Request& request, const Status& status) noexcept;
   void finish(Request& request) noexcept;
   void finish(Request& request, Status failure) noexcept;

@@ -209,7 +209,7 @@ void one_of_two_follows() {
 }
 
 template <bool kHasNeighbours>
-void nobody_waits() {
+void no_job_waits() {
   World world(kHasNeighbours);
   sync::thread network([&] { world.driver.bring_message(); });
   world.start_only(Ends::kByMessage);
@@ -345,8 +345,8 @@ constexpr Program kPrograms[] = {
     {"two_wait_for_a_message", two_wait_for_a_message, kThree},
     {"one_follows", one_follows, kFour},
     {"one_of_two_follows", one_of_two_follows, kThree},
-    {"nobody_waits", nobody_waits<true>, kFour},
-    {"nobody_waits_for_the_network", nobody_waits<false>, kFour},
+    {"no_job_waits", no_job_waits<true>, kFour},
+    {"no_job_waits_for_the_network", no_job_waits<false>, kFour},
     {"started_as_the_background_sleeps", started_as_the_background_sleeps, kFour},
     {"two_started_as_the_background_sleeps", two_started_as_the_background_sleeps, kThree},
     {"deadline_of_what_starts_as_the_background_sleeps", deadline_of_what_starts_as_the_background_sleeps,

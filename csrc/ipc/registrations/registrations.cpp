@@ -70,7 +70,7 @@ struct Registrations::Parts {
       : device(device),
         launches(launches),
         tables(std::move(tables)),
-        nobody(std::make_shared<RegistrationOwner>(this->tables->empty())),
+        empty_owner(std::make_shared<RegistrationOwner>(this->tables->empty())),
         export_table(incarnation),
         exports(memory, export_table, {.device = device, .num_descriptors = num_descriptors()}) {}
 
@@ -85,12 +85,12 @@ struct Registrations::Parts {
   const int device;
   LaunchLedger& launches;
   const std::unique_ptr<RegistrationTables> tables;
-  const std::shared_ptr<const RegistrationOwner> nobody;
+  const std::shared_ptr<const RegistrationOwner> empty_owner;
   const DriversMemory memory;
   ExportTable export_table;
   Exports exports;
-  std::mutex keeping;
-  std::atomic<bool> is_kept{false};    // written under keeping; relaxed: the cache thread's lock publishes the task
+  std::mutex task_mutex;
+  std::atomic<bool> has_task{false};   // written under task_mutex; relaxed: the cache thread's lock publishes the task
   std::atomic<size_t> num_retired{0};  // relaxed: a hint
 
   // Used by the cache thread only.
@@ -123,8 +123,8 @@ cuda::IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
   const cuda::RelaxedCapture relaxed;
   const cuda::DeviceGuard guard(parts_->device);
   const Exports::Located located = parts_->exports.locate(reinterpret_cast<uint64_t>(data), num_bytes);
-  const bool lacks_keeper = located.location.registration != 0 && !parts_->is_kept.load(std::memory_order_relaxed);
-  if (!located.is_news && !lacks_keeper) return located.location;
+  const bool lacks_task = located.location.registration != 0 && !parts_->has_task.load(std::memory_order_relaxed);
+  if (!located.is_news && !lacks_task) return located.location;
   const Status woken = parts_->wake();
   if (woken.ok()) return located.location;
   log::info(woken.message() + ". Peers therefore cannot map the memory of GPU " + std::to_string(parts_->device));
@@ -133,7 +133,7 @@ cuda::IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
 
 std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocation export_table,
                                                                std::shared_ptr<const PeerProcess> process) {
-  if (process == nullptr || export_table.address == 0) return parts_->nobody;
+  if (process == nullptr || export_table.address == 0) return parts_->empty_owner;
   const std::lock_guard lock(parts_->mutex);
   const auto is_same = [&](const std::shared_ptr<Followed>& peer) {
     return peer->export_table == export_table && peer->process->pid() == process->pid() && !peer->process->has_ended();
@@ -144,7 +144,7 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocati
   if (!table) {
     log::info("too many peer processes for the registration tables of GPU " + std::to_string(parts_->device) +
               ": tensors of later peers go through the arena");
-    return parts_->nobody;
+    return parts_->empty_owner;
   }
   auto peer = std::make_unique<DevicePeer>(DevicePeerParts{.device = parts_->device,
                                                            .process = *process,
@@ -155,7 +155,7 @@ std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocati
   if (const Status woken = parts_->wake(); !woken.ok()) {
     log::info(woken.message() + ". Tensors of this peer therefore go through the arena");
     parts_->tables->give_back(*table);
-    return parts_->nobody;
+    return parts_->empty_owner;
   }
   parts_->followed.push_back(
       std::make_shared<Followed>(Followed{{*table}, *table, export_table, std::move(process), std::move(imports)}));
@@ -168,7 +168,7 @@ std::span<std::byte> Registrations::find(const RegistrationOwner& owner, uint32_
 }
 
 Status Registrations::await(const RegistrationOwner& owner, uint32_t number) {
-  if (&owner == parts_->nobody.get())
+  if (&owner == parts_->empty_owner.get())
     return {ErrorCode::kResourceExhausted, "too many peer processes were imported before this one"};
   const auto& peer = static_cast<const Followed&>(owner);
   const Clock::time_point deadline = Clock::now() + kLongestLook;
@@ -198,9 +198,10 @@ RegistrationCounts Registrations::counts() const {
 
 Status Registrations::Parts::wake() {
   {
-    const std::lock_guard lock(keeping);
-    if (!is_kept.load(std::memory_order_relaxed)) AXON_TRY(CacheThread::instance().add_task([this] { return tend(); }));
-    is_kept.store(true, std::memory_order_relaxed);
+    const std::lock_guard lock(task_mutex);
+    if (!has_task.load(std::memory_order_relaxed))
+      AXON_TRY(CacheThread::instance().add_task([this] { return tend(); }));
+    has_task.store(true, std::memory_order_relaxed);
   }
   CacheThread::instance().wake();
   return Status();

@@ -156,7 +156,7 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
   look_after_parked();
   if (!closed_ || !connections_.empty() || !parked_.empty()) return true;
   has_left_ = true;
-  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+  const std::shared_ptr<RuntimeCore> may_go = take_self_if_unused();
   return false;
 }
 
@@ -186,7 +186,7 @@ void RuntimeCore::on_transport_gone() noexcept {
     recycle(*invocation);
   }
   has_left_ = true;
-  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+  const std::shared_ptr<RuntimeCore> may_go = take_self_if_unused();
 }
 
 void RuntimeCore::fail_all(const Status& reason) noexcept {
@@ -222,14 +222,14 @@ void RuntimeCore::recycle(Invocation& invocation) noexcept {
   free_.push_back(invocation);
   if (!std::exchange(invocation.is_held_, false)) return;
   --num_held_;
-  const std::shared_ptr<RuntimeCore> may_go = keeper_if_through();
+  const std::shared_ptr<RuntimeCore> may_go = take_self_if_unused();
 }
 
 void RuntimeCore::hold(Invocation& invocation) noexcept {
   if (!std::exchange(invocation.is_held_, true)) ++num_held_;
 }
 
-std::shared_ptr<RuntimeCore> RuntimeCore::keeper_if_through() noexcept {
+std::shared_ptr<RuntimeCore> RuntimeCore::take_self_if_unused() noexcept {
   return has_left_ && num_held_ == 0 ? std::move(self_) : nullptr;
 }
 

@@ -82,7 +82,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   void recycle(Invocation& invocation) noexcept;
   void hold(Invocation& invocation) noexcept;
   // Returns the reference that keeps the core alive, once it is no client any more and users hold no invocation.
-  std::shared_ptr<RuntimeCore> keeper_if_through() noexcept;
+  std::shared_ptr<RuntimeCore> take_self_if_unused() noexcept;
   // Returns null if there is no function of this name.
   const Function* find(std::string_view name) noexcept;
   void hand_over(engine::Submission& submission) noexcept;

@@ -198,14 +198,14 @@ TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
     Runtime earlier = ConnectedPair::opened("earlier");
     port = earlier.listen("127.0.0.1", 0, kSecret).value();
   }
-  const Result<Peer> nobody = client.connect("127.0.0.1", port, kSecret, 10s);
-  ASSERT_FALSE(nobody.ok());
-  EXPECT_EQ(nobody.status().code(), ErrorCode::kTransport) << nobody.status().message();
-  const Result<Peer> nobody_yet = client.connect("127.0.0.1", port, kSecret, 10s, 50ms);
-  ASSERT_FALSE(nobody_yet.ok());
-  EXPECT_EQ(nobody_yet.status().code(), ErrorCode::kTransport);
-  EXPECT_NE(nobody_yet.status().message().find(", within wait=50 ms)"), std::string::npos)
-      << nobody_yet.status().message();
+  const Result<Peer> absent = client.connect("127.0.0.1", port, kSecret, 10s);
+  ASSERT_FALSE(absent.ok());
+  EXPECT_EQ(absent.status().code(), ErrorCode::kTransport) << absent.status().message();
+  const Result<Peer> still_absent = client.connect("127.0.0.1", port, kSecret, 10s, 50ms);
+  ASSERT_FALSE(still_absent.ok());
+  EXPECT_EQ(still_absent.status().code(), ErrorCode::kTransport);
+  EXPECT_NE(still_absent.status().message().find(", within wait=50 ms)"), std::string::npos)
+      << still_absent.status().message();
   Runtime server = ConnectedPair::opened("server");
   std::thread starting([&] { EXPECT_TRUE(server.listen("127.0.0.1", port, kSecret).ok()); });
   const Result<Peer> met = client.connect("127.0.0.1", port, kSecret, 10s, 30s);

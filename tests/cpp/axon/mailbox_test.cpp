@@ -115,7 +115,7 @@ TEST_F(MailboxTest, what_is_beyond_its_capacity_stays_with_its_senders) {
   expect_accepted(calls);
 }
 
-TEST_F(MailboxTest, messages_that_are_given_up_take_nobodys_room) {
+TEST_F(MailboxTest, messages_that_are_given_up_take_no_others_room) {
   Mailbox news = opened({.capacity = 2});
   const Outbox outbox = to_news();
   for (int64_t round = 0; round < 20; ++round) {

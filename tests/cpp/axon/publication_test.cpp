@@ -87,7 +87,7 @@ TEST_F(Publishing, a_peer_that_is_gone_holds_up_no_other) {
   expect_come(2 * weights->size());
 }
 
-TEST_F(Publishing, nobody_is_told_where_there_are_no_peers) {
+TEST_F(Publishing, sends_nothing_where_there_are_no_peers) {
   const auto weights = std::make_shared<std::vector<float>>(100'000, 1.0F);
   Publication news("update");
   write(news, weights);

@@ -156,7 +156,7 @@ TEST_F(Streaming, tensors_come_into_what_the_caller_gives) {
   EXPECT_TRUE(pair_.client.drain(10s));  // values requested ahead are still pending
 }
 
-TEST_F(Streaming, nobody_is_asked_once_it_has_left_its_scope) {
+TEST_F(Streaming, no_memory_is_asked_for_once_it_has_left_its_scope) {
   constexpr size_t kAhead = 4;
   std::mutex mutex;
   std::vector<Next> held;
@@ -298,7 +298,7 @@ TEST_F(Streaming, generators_go_when_they_are_stopped_or_their_caller_is_gone_or
 }
 
 // A thread that runs a generator for others, which keep requesting values, must still attend to its own wait.
-TEST_F(Streaming, nobody_is_held_by_what_others_ask_for) {
+TEST_F(Streaming, no_thread_is_held_by_what_others_ask_for) {
   static constexpr int kMostValues = 2000;
   Stream slow = streaming(
       [number = int64_t{0}](Next& next) mutable {

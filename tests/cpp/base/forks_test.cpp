@@ -32,7 +32,7 @@ TEST(Forks, are_counted_in_the_child) {
   EXPECT_EQ(num_forks(), before);
 }
 
-TEST(OnePerProcess, is_the_same_object_for_as_long_as_nobody_forks) {
+TEST(OnePerProcess, is_the_same_object_until_the_process_forks) {
   static OnePerProcess<Guarded> one;
   one.get().value = 7;
   EXPECT_EQ(one.get().value, 7);

@@ -57,7 +57,7 @@ TEST_F(TraceTest, a_file_that_cannot_be_written_is_named) {
   EXPECT_FALSE(trace::is_on());
 }
 
-TEST_F(TraceTest, takes_the_place_of_a_file_that_nobody_writes_any_more) {
+TEST_F(TraceTest, replaces_a_file_that_no_process_writes_any_more) {
   setenv("AXON_TRACE", in_folder("trace.json").c_str(), 1);
   std::ofstream(in_folder("trace.rank0.json")) << std::string(1000, '?');
   ASSERT_TRUE(trace::open(0).ok());

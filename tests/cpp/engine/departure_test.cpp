@@ -73,7 +73,7 @@ TEST_P(DepartureTest, sends_to_a_rank_that_aborts_fail_now_and_later) {
   await_release(*waiting);
 }
 
-TEST_P(DepartureTest, sends_that_nobody_has_received_do_not_succeed_when_the_group_is_destroyed) {
+TEST_P(DepartureTest, sends_that_are_not_received_do_not_succeed_when_the_group_is_destroyed) {
   auto waiting = TestOperation::send(std::vector<int32_t>(kLarge), 1, 1);
   auto arrived = TestOperation::send({1}, 1, 2);
   group_[0]->start(*waiting);
@@ -86,7 +86,7 @@ TEST_P(DepartureTest, sends_that_nobody_has_received_do_not_succeed_when_the_gro
   await_release(*waiting);
 }
 
-TEST_P(DepartureTest, receive_from_anyone_fails_once_nobody_is_left) {
+TEST_P(DepartureTest, receive_from_any_rank_fails_once_no_other_rank_is_left) {
   auto waiting = TestOperation::receive(1, messaging::kAnyRank, 1);
   auto witness = TestOperation::receive(1, 1, 2);
   group_[0]->start(*waiting);

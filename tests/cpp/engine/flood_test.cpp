@@ -87,7 +87,7 @@ TEST_P(FloodTest, broadcasts_beyond_the_allowance_wait_for_the_other_rank) {
   EXPECT_EQ(expect_ended(broadcasts, ""), 0u);
 }
 
-TEST_P(FloodTest, a_send_that_nobody_receives_in_time_says_that_it_was_held_back) {
+TEST_P(FloodTest, a_send_that_is_not_received_in_time_says_that_it_was_held_back) {
   const Operations sends = start(kAllowance.num_messages, send_small);
   auto late = send(0);
   late->timeout = 50ms;

@@ -89,8 +89,8 @@ TEST_P(FormingTest, what_came_for_a_group_that_was_given_up_takes_no_room_from_t
   EXPECT_NE(sends.back()->status().message().find("rank 1"), std::string::npos) << sends.back()->status().message();
   const std::vector<PeerAddress> addresses = engines_.make_addresses();
   const std::unique_ptr<Communicator> next = engines_.form("next", 0, addresses);
-  auto to_nobody = TestOperation::send({1}, 1, 3);
-  EXPECT_TRUE(run(*first_, *to_nobody).ok());
+  auto unreceived = TestOperation::send({1}, 1, 3);
+  EXPECT_TRUE(run(*first_, *unreceived).ok());
   auto sent = TestOperation::send({7}, 1, 3);
   EXPECT_TRUE(run(*next, *sent).ok());
   let_messages_arrive();

@@ -127,7 +127,7 @@ TEST_F(ProgressTest, many_threads_submit_and_wait) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(ProgressTest, background_finishes_what_nobody_waits_for) {
+TEST_F(ProgressTest, background_finishes_what_no_thread_waits_for) {
   std::deque<Job> jobs;
   for (int i = 0; i < 200; ++i) {
     Job& job = jobs.emplace_back(3);

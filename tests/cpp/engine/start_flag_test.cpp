@@ -212,7 +212,7 @@ TEST_F(StartFlagTest, a_device_hooks_timeout_is_explained_to_callbacks_of_the_ba
   group_[0]->set_device_hook(nullptr);
 }
 
-TEST_F(StartFlagTest, a_device_hooks_fault_after_the_engines_end_is_told_to_nobody) {
+TEST_F(StartFlagTest, a_device_hooks_fault_after_the_engines_end_is_not_reported) {
   Recorder recorder;
   group_[0]->set_device_hook(&recorder);
   engines_[0].shut_down();

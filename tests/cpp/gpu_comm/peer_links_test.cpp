@@ -34,7 +34,7 @@ class PeerLinksTest : public testing::Test {
   std::array<std::shared_ptr<PeerLinks>, kNumRanks> links;
 };
 
-TEST_F(PeerLinksTest, nobody_reaches_a_rank_without_an_arena) {
+TEST_F(PeerLinksTest, no_rank_reaches_one_without_an_arena) {
   open_all();
   engine::on_all_ranks(kNumRanks, [&](int rank) {
     for (int peer = 0; peer < static_cast<int>(kNumRanks); ++peer) {

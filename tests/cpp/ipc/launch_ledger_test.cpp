@@ -31,11 +31,11 @@ class LaunchLedgerTest : public ::testing::Test {
   LaunchLedger ledger_;
 };
 
-TEST_F(LaunchLedgerTest, is_idle_while_nobody_has_launched) {
+TEST_F(LaunchLedgerTest, is_idle_before_the_first_launch) {
   EXPECT_TRUE(is_idle());
 }
 
-TEST_F(LaunchLedgerTest, nothing_runs_while_somebody_launches) {
+TEST_F(LaunchLedgerTest, nothing_runs_during_a_launch) {
   const LaunchLedger::Launching first = ledger_.launching();
   const LaunchLedger::Launching second = ledger_.launching();
   EXPECT_FALSE(is_idle());

@@ -225,7 +225,7 @@ TEST_P(FlowControlTest, receives_in_another_order_than_the_sends_draw_them_out) 
   ASSERT_TRUE(run([&] { return std::ranges::all_of(sends, &Moving::done); }));
 }
 
-TEST_P(FlowControlTest, a_collective_gets_past_sends_that_nobody_receives) {
+TEST_P(FlowControlTest, a_collective_gets_past_sends_that_are_not_received) {
   Moving& early = second_.receive_of_collective(1, 4000);
   const std::vector<Moving*> sends = send_ahead(100);
   first_.send_of_collective(1, transport::pattern(4000, 1));

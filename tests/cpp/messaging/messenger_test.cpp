@@ -284,7 +284,7 @@ TEST_F(AttachedTest, failing_an_exchange_ends_its_receives_and_later_ones) {
   EXPECT_EQ(receiving.value, -1);
 }
 
-TEST_F(AttachedTest, batch_destroyed_while_its_coroutine_is_suspended_wakes_nobody) {
+TEST_F(AttachedTest, batch_destroyed_while_its_coroutine_is_suspended_wakes_no_waiter) {
   int32_t value = -1;
   Exchange exchange(messenger_, inbox_, 0, kMessage);
   std::optional<Batch> batch(exchange);

@@ -308,7 +308,7 @@ TEST_P(TransportConformance, nothing_goes_to_a_dropped_peer) {
   EXPECT_TRUE(first.lost.empty()) << "a transport reports only losses that it noticed itself";
 }
 
-TEST_P(TransportConformance, destruction_tells_nobody) {
+TEST_P(TransportConformance, destruction_notifies_no_peer) {
   const PeerId peer = to_second();
   second.policy = Node::Policy::kHold;
   const Transfer& waiting = first.send(peer, pattern(kLarge, 1));

@@ -235,7 +235,7 @@ TEST_F(Fragments, of_two_messages_take_turns) {
   for (size_t i = 0; i < 2 * kNumFragments; ++i) EXPECT_EQ(number_of(raw.arrivals[2 + i].header), 1 + i % 2) << i;
 }
 
-TEST_F(Fragments, keep_whoever_sends_them_awake) {
+TEST_F(Fragments, keep_their_sender_awake) {
   one.send(to_raw, content);
   settle();
   while (!one.transport().arm()) one.transport().progress();

@@ -45,7 +45,7 @@ TEST_F(RingDoorbells, bring_each_call_once_in_order) {
   EXPECT_FALSE(finds_foreign);
 }
 
-TEST_F(RingDoorbells, turn_away_calls_when_nobody_reads_and_lose_none_that_they_took) {
+TEST_F(RingDoorbells, turn_away_calls_without_a_reader_and_lose_none_that_they_took) {
   int32_t num_taken = 0;
   while (wake_up_pipe.call({.key = kKey, .caller = {}, .descriptor = num_taken})) ++num_taken;
   EXPECT_GT(num_taken, 100);
@@ -87,7 +87,7 @@ TEST_F(RingDoorbells, leave_no_caller_waiting_whose_refusal_they_do_not_hold_any
   EXPECT_EQ(WakeUpPipe::open(address()).value().has_refused(7), Refused::kNo) << "refused before the pipe was opened";
 }
 
-TEST_F(RingDoorbells, tell_callers_that_nobody_hears) {
+TEST_F(RingDoorbells, tell_callers_that_no_process_reads) {
   EXPECT_FALSE(wake_up_pipe.is_closed());
   doorbell.close();
   EXPECT_TRUE(wake_up_pipe.is_closed());

@@ -223,7 +223,7 @@ TEST_P(RingTransports, lose_who_cannot_be_answered) {
   EXPECT_EQ(second.num_refused, 0U);
 }
 
-TEST_P(RingTransports, tell_who_waits_that_nobody_reads_any_more) {
+TEST_P(RingTransports, tell_waiting_peers_that_no_process_reads_any_more) {
   warm_up();
   second.policy = Node::Policy::kHold;
   const Transfer& offered = first.send(to_second, pattern(kLong, 1));

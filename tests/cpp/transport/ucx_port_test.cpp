@@ -65,7 +65,7 @@ TEST(UcxPort, is_where_our_variables_put_it) {
   for (const sockaddr_in& port : ports) EXPECT_EQ(ntohs(port.sin_port) / 1000, 23);
 }
 
-TEST(UcxPort, foreign_bytes_disturb_nobody) {
+TEST(UcxPort, foreign_bytes_disturb_no_peer) {
   const UcxOptions over_tcp{.settings = {{"TLS", "tcp,self"}}};
   Node first(open_ucx_transport(over_tcp).value());
   Node second(open_ucx_transport(over_tcp).value());

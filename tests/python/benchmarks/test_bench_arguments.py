@@ -150,7 +150,7 @@ def test_a_gpu_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str])
     assert "argument --device: no GPU here for 'cuda'" in capsys.readouterr().err
 
 
-def test_idle_needs_somebody_to_wake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_idle_needs_a_rank_to_wake(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(("--backend", "gloo", "--idle"), 1)
     assert "argument --idle: needs 2 ranks" in capsys.readouterr().err

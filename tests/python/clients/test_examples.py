@@ -66,7 +66,7 @@ def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
     assert re.search(r"read 9\S+% of 300 held-out digits after 400 updates; 3 workers lived\n", output), output
 
 
-def test_an_inference_server_answers_in_batches_and_drops_what_nobody_waits_for() -> None:
+def test_an_inference_server_answers_in_batches_and_drops_what_no_client_waits_for() -> None:
     output = output_of([sys.executable, str(EXAMPLES / "inference_server.py"), "--clients=8", "--characters=50"])
     assert re.search(r"refused: complete: prompt is 'x'; allowed: two characters or more\n", output), output
     assert re.search(r"batches, of up to \d+ requests; 'client' gave one up\n", output), output

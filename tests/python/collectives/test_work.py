@@ -51,7 +51,7 @@ def _completes_unwatched() -> None:
     assert work.is_success()
 
 
-def test_asynchronous_work_completes_though_nobody_waits(ranks: RankPool) -> None:
+def test_asynchronous_work_completes_without_a_wait(ranks: RankPool) -> None:
     ranks.run(_completes_unwatched)
 
 

@@ -171,7 +171,7 @@ def _results(x: Tensor, weight: Tensor) -> list[Tensor]:
     return [gathered, product, matmul_reduce_scatter(gathered, weight, reduce_op="avg")]
 
 
-def _whoever_watches_sees_the_operators() -> None:
+def _observers_see_the_operators() -> None:
     x, weight = factor((4, 8), dist.get_rank()), factor((8, 6), 0, 1)
     expected = _results(x, weight)
     for wanting, is_direct in ((weight, True), (weight.clone().requires_grad_(), False)):
@@ -189,6 +189,6 @@ def _whoever_watches_sees_the_operators() -> None:
     _compare([result.as_subclass(Tensor) for result in marked], expected, 0)
 
 
-def test_whoever_watches_sees_the_operators(two_ranks: RankPool) -> None:
+def test_observers_see_the_operators(two_ranks: RankPool) -> None:
     """Calls that no mode observes bypass torch's dispatcher."""
-    two_ranks.run(_whoever_watches_sees_the_operators)
+    two_ranks.run(_observers_see_the_operators)

@@ -96,7 +96,7 @@ def test_futures_chain_in_the_order_of_streams(ranks: RankPool) -> None:
     ranks.run(_futures)
 
 
-def _nobody_waits() -> None:
+def _no_thread_waits() -> None:
     """Works are dropped at once, and their inputs' memory is reused."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     for size in (1000, 300_000):
@@ -114,8 +114,8 @@ def _nobody_waits() -> None:
                 same_bits(output, expected)
 
 
-def test_tensors_live_until_nobodys_work_is_done(ranks: RankPool) -> None:
-    ranks.run(_nobody_waits)
+def test_tensors_live_until_unawaited_work_is_done(ranks: RankPool) -> None:
+    ranks.run(_no_thread_waits)
 
 
 def _three_streams() -> None:

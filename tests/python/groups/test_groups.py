@@ -245,7 +245,7 @@ def _monitored_barrier_in_a_broken_group() -> str:
     return failure(lambda: dist.monitored_barrier(group, timedelta(seconds=1)))
 
 
-def test_monitored_barrier_blames_nobody_for_what_broke_the_group_before(two_ranks: RankPool) -> None:
+def test_monitored_barrier_blames_no_rank_for_what_broke_the_group_before(two_ranks: RankPool) -> None:
     of_rank_0 = two_ranks.run(_monitored_barrier_in_a_broken_group)[0]
     assert "all_reduce" in of_rank_0
     assert "failed to pass monitoredBarrier" not in of_rank_0

@@ -104,7 +104,7 @@ def _hook_that_throws() -> None:
     assert len(calls) == 3
 
 
-def test_a_hook_that_throws_disturbs_nobody(ranks: RankPool) -> None:
+def test_a_hook_that_throws_disturbs_no_work(ranks: RankPool) -> None:
     ranks.run(_hook_that_throws)
 
 

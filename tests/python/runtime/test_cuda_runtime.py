@@ -292,7 +292,7 @@ def test_a_server_that_dies_takes_only_its_own_calls_along(runtime: Runtime) -> 
     assert _settled(before)
 
 
-def test_a_caller_that_dies_holds_nobody_up(runtime: Runtime) -> None:
+def test_a_caller_that_dies_holds_up_no_other(runtime: Runtime) -> None:
     """Its calls wait in the server, with tensors whose process has died."""
     is_called, go_on = threading.Event(), threading.Event()
     with Runtime("server") as server:

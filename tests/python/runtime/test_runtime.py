@@ -262,7 +262,7 @@ def test_host_and_port_need_a_secret() -> None:
             listening.listen()
 
 
-def test_nobody_listens(runtime: Runtime) -> None:
+def test_no_process_listens(runtime: Runtime) -> None:
     other = Runtime("short-lived")
     address = other.address
     other.close()
@@ -336,7 +336,7 @@ def test_peers_that_die_are_missed_and_come_back_as_others(runtime: Runtime) -> 
     again.close()
 
 
-def test_runtimes_that_nobody_holds_go(server: Server) -> None:
+def test_runtimes_without_references_go(server: Server) -> None:
     before = threading.active_count()
     for _ in range(3):
         with Runtime("passing") as runtime:

@@ -80,7 +80,7 @@ def test_a_peer_is_closed_where_its_block_is_left_and_another_one_takes_its_plac
             never.result()
 
 
-def test_whoever_waits_hears_that_a_peer_is_closed() -> None:
+def test_waiters_hear_that_a_peer_is_closed() -> None:
     with pair() as (_, _, peer), ThreadPoolExecutor(2) as threads:
         heard: list[BaseException | None] = []
         told = threading.Event()

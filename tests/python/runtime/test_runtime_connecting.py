@@ -111,7 +111,7 @@ def test_connecting_waits_for_a_server_that_is_about_to_come_up() -> None:
                 client.connect(("127.0.0.1", port), wait=wait)
 
 
-def test_connecting_goes_on_from_a_place_where_nobody_answers() -> None:
+def test_connecting_goes_on_from_an_address_where_no_process_answers() -> None:
     """In a network that is being set up, another listener may replace the first one at an address."""
     with Runtime("client", secret=SECRET) as client, Runtime("server", secret=SECRET) as server:
         silent = socket.create_server(("127.0.0.1", 0))

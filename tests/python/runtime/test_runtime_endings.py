@@ -73,7 +73,7 @@ def test_callbacks_run_although_the_runtimes_thread_does_not_come_back() -> None
         goes_on.set()
 
 
-def test_tasks_hear_that_the_runtime_closes_whoever_was_there_before() -> None:
+def test_tasks_hear_that_the_runtime_closes_whatever_ran_before() -> None:
     with pair() as (_, client, peer):
         heard: list[object] = []
         call = peer.invoke("never")
@@ -93,7 +93,7 @@ def test_tasks_hear_that_the_runtime_closes_whoever_was_there_before() -> None:
         assert told.wait(DEADLINE_S)
 
 
-def test_whoever_waits_beside_a_loop_that_has_ended_hears_of_it() -> None:
+def test_waiters_beside_a_loop_that_has_ended_hear_of_it() -> None:
     with pair() as (server, _, peer):
         goes_on = threading.Event()
         server.register("wait", executor=ThreadPoolExecutor(1))(lambda: goes_on.wait(DEADLINE_S))
@@ -132,7 +132,7 @@ def test_closing_from_a_callback_and_from_a_function() -> None:
 
 @pytest.mark.parametrize("end", ["cancelled", "late", "gone"])
 @pytest.mark.parametrize("kind", ["plain", "executor", "async"])
-def test_a_call_that_nobody_waits_for_does_not_begin_but_what_was_told_does(kind: str, end: str) -> None:
+def test_a_call_without_a_waiter_does_not_begin_but_a_one_way_call_does(kind: str, end: str) -> None:
     with pair() as (server, client, peer), Runtime("another") as another:
         began, goes_on, told = threading.Event(), threading.Event(), threading.Event()
         executor = ThreadPoolExecutor(1) if kind == "executor" else None
@@ -303,7 +303,7 @@ def test_exceptions_that_would_end_something_else_at_the_caller_arrive_as_others
         assert peer.invoke("echo", 1).result(DEADLINE_S) == 1
 
 
-def test_connecting_ends_where_nobody_listens_and_where_nobody_answers() -> None:
+def test_connecting_ends_where_no_process_listens_and_where_none_answers() -> None:
     with Runtime("client", secret=b"of sixteen bytes") as client, socket.create_server(("127.0.0.1", 0)) as silent:
         with pytest.raises(TimeoutError):
             client.connect(silent.getsockname(), timeout=0.1)

@@ -105,7 +105,7 @@ def test_a_function_can_call_its_caller(server: Runtime, client: Runtime, peer: 
 
 
 @pytest.mark.parametrize("where", ["plain", "executor"])
-def test_a_function_learns_that_nobody_waits_for_it_any_more(server: Runtime, peer: Peer, where: str) -> None:
+def test_a_function_learns_that_no_caller_waits_for_it_any_more(server: Runtime, peer: Peer, where: str) -> None:
     entered, ended = threading.Event(), threading.Event()
     seen: list[CurrentCall] = []
 

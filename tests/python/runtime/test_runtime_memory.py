@@ -19,7 +19,7 @@ DEADLINE_S = 60
 SIZES = [0, 10, 5_000, 300_000]  # nothing, in the header frame, by itself, fetched from its sender
 
 
-class Keeper:
+class Destinations:
     """Provides new tensors, and remembers them."""
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ def pair() -> Iterator[tuple[Runtime, Peer]]:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_very_tensors_that_were_handed_out_come_as_the_answer(size: int) -> None:
-    keeper = Keeper()
+    destinations = Destinations()
     sent = [torch.arange(size), torch.arange(size, dtype=torch.float16).reshape(-1, 5)]
     with pair() as (_, peer):
-        came = peer.invoke("echo", *sent, memory=keeper).result(DEADLINE_S)
-        assert [id(tensor) for tensor in came] == [id(tensor) for tensor in keeper.handed_out]
+        came = peer.invoke("echo", *sent, memory=destinations).result(DEADLINE_S)
+        assert [id(tensor) for tensor in came] == [id(tensor) for tensor in destinations.handed_out]
         assert all(torch.equal(a, b) for a, b in zip(came, sent, strict=True))
-        assert keeper.asked == [[Incoming(each.dtype, each.shape, False) for each in sent]]
+        assert destinations.asked == [[Incoming(each.dtype, each.shape, False) for each in sent]]
 
 
 class _DLPackAlone:
@@ -81,7 +81,7 @@ def test_payloads_beyond_the_threshold_are_fetched_straight_into_them() -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["plain", "executor", "async"])
 def test_arguments_land_where_the_function_was_registered_with(kind: str, size: int) -> None:
-    keeper = Keeper()
+    destinations = Destinations()
     seen: list[int] = []
     with pair() as (server, peer):
         executor = ThreadPoolExecutor(1) if kind == "executor" else None
@@ -94,16 +94,16 @@ def test_arguments_land_where_the_function_was_registered_with(kind: str, size: 
             return note(tensor)
 
         function = note_later if kind == "async" else note
-        server.register("note", executor=executor, memory=keeper)(function)
+        server.register("note", executor=executor, memory=destinations)(function)
         sent = torch.arange(size)
         assert torch.equal(peer.invoke("note", sent).result(DEADLINE_S), sent)
-    assert seen == [id(tensor) for tensor in keeper.handed_out]
+    assert seen == [id(tensor) for tensor in destinations.handed_out]
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_values_of_generators_and_messages_land_likewise(size: int) -> None:
-    values, messages = Keeper(), Keeper()
+    values, messages = Destinations(), Destinations()
     with pair() as (server, peer):
 
         @server.register
@@ -121,23 +121,23 @@ def test_values_of_generators_and_messages_land_likewise(size: int) -> None:
         assert int(taken.sum()) == 3 * size
 
 
-def test_values_without_tensors_ask_nobody() -> None:
-    keeper = Keeper()
+def test_values_without_tensors_ask_for_no_memory() -> None:
+    destinations = Destinations()
     with pair() as (_, peer):
-        assert peer.invoke("echo", 1, memory=keeper).result(DEADLINE_S) == [1]
-    assert keeper.asked == []
+        assert peer.invoke("echo", 1, memory=destinations).result(DEADLINE_S) == [1]
+    assert destinations.asked == []
 
 
 def test_awaited_answers_land_likewise() -> None:
-    keeper = Keeper()
+    destinations = Destinations()
 
     async def main(peer: Peer) -> None:
-        came = await asyncio.gather(*(peer.invoke("echo", torch.arange(i), memory=keeper) for i in range(200)))
+        came = await asyncio.gather(*(peer.invoke("echo", torch.arange(i), memory=destinations) for i in range(200)))
         assert all(torch.equal(tensor, torch.arange(i)) for i, (tensor,) in enumerate(came))
 
     with pair() as (_, peer):
         asyncio.run(main(peer))
-    assert len(keeper.handed_out) == 200
+    assert len(destinations.handed_out) == 200
 
 
 def overlapping(coming: list[Incoming]) -> list[torch.Tensor]:
@@ -269,8 +269,8 @@ def test_closing_waits_for_an_answer_whose_memory_is_being_found() -> None:
         assert torch.equal(call.result(DEADLINE_S), sent)
 
 
-def test_whoever_would_wait_for_itself_is_told() -> None:
-    keeper = Keeper()
+def test_a_thread_that_would_wait_for_itself_is_told() -> None:
+    destinations = Destinations()
     with Runtime("server") as server, Runtime("client") as client:
         server.register("echo")(lambda value: value)
         peer = client.connect(server.address)
@@ -278,13 +278,13 @@ def test_whoever_would_wait_for_itself_is_told() -> None:
 
         @client.register
         def waits() -> None:
-            peer.invoke("echo", torch.arange(10), memory=keeper).result(DEADLINE_S)
+            peer.invoke("echo", torch.arange(10), memory=destinations).result(DEADLINE_S)
 
         with pytest.raises(RuntimeError, match="register the waiting function with an executor, or make it async"):
             back.invoke("waits").result(DEADLINE_S)
 
 
-def test_calls_that_nobody_waits_for_let_go_of_their_memory() -> None:
+def test_calls_without_a_waiter_let_go_of_their_memory() -> None:
     class Where:
         def __call__(self, coming: list[Incoming]) -> list[torch.Tensor]:
             return [torch.empty(each.shape, dtype=each.dtype) for each in coming]

@@ -93,7 +93,7 @@ def received_all(connection: socket.socket) -> bytes:
     return words
 
 
-def test_what_was_heard_of_a_handshake_lets_nobody_in(server: Runtime) -> None:
+def test_what_was_heard_of_a_handshake_lets_no_peer_in(server: Runtime) -> None:
     with Tap(port_of(server)) as tap, Runtime("client", secret=SECRET) as runtime:
         expect_works(runtime.connect(("127.0.0.1", tap.port)))
         frames = tap.frames  # of the client: hello, proof, endpoint info

@@ -114,7 +114,7 @@ def test_messages_beyond_a_mailboxs_capacity_wait_at_their_senders(server: Serve
         assert [future.result() for future in sent] == [None] * len(sent)
 
 
-def test_messages_that_never_left_hold_nobody_up(peer: Peer) -> None:
+def test_messages_that_never_left_hold_up_no_others(peer: Peer) -> None:
     blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all call slots are taken
     lost = peer.send("news", "late", timeout=0.05)
     with pytest.raises(TimeoutError):
@@ -301,7 +301,7 @@ def test_names_of_the_runtimes_own_functions_are_taken() -> None:
         server.register("axon.next")(print)
 
 
-def test_a_message_that_never_leaves_holds_nobody_up_although_its_end_is_told_late() -> None:
+def test_a_message_that_never_leaves_holds_up_no_others_although_its_end_is_told_late() -> None:
     with Runtime("server") as server, Runtime("client", timeout=0.1) as client:
         goes_on = threading.Event()
         server.register("wait", executor=ThreadPoolExecutor(1))(lambda: goes_on.wait(60))

@@ -35,7 +35,7 @@ def share_of_a_core(progress: str, server: Server) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("progress", ["block", "adaptive"])
-def test_a_runtime_that_nobody_calls_leaves_the_core_to_others(server: Server, progress: str) -> None:
+def test_a_runtime_without_calls_leaves_the_core_to_others(server: Server, progress: str) -> None:
     taken, _ = share_of_a_core(progress, server)
     assert taken < 0.01
 

@@ -137,7 +137,7 @@ TEST_P(CallsTest, functions_that_fail_or_are_not_there_say_so) {
   }
 }
 
-TEST_P(CallsTest, told_functions_run_and_nobody_hears_of_it) {
+TEST_P(CallsTest, one_way_calls_run_without_an_answer) {
   std::atomic<int> num_told{0};
   ASSERT_TRUE(pair_.server
                   ->add("tell",

@@ -163,7 +163,7 @@ TEST_P(ClosingTest, memory_under_way_is_given_back) {
   EXPECT_TRUE(comes_true([&] { return num_kept.load() == 0; }));
 }
 
-TEST_P(ClosingTest, whoever_meets_anew_has_another_connection) {
+TEST_P(ClosingTest, a_peer_that_connects_again_has_another_connection) {
   const std::vector<std::byte> bytes(8);
   for (int i = 0; i < 50; ++i) {
     pair_.to_server->close(Clock::now() + 60s);

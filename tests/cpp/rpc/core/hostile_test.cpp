@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Nobody final : Outbound::Listener {
+struct IgnoredSends final : Outbound::Listener {
   void on_sent() noexcept override {}
 };
 
@@ -59,8 +59,8 @@ transport::Bytes first_of(Outbound& outbound) {
 }
 
 transport::Bytes header_frame(std::string_view function, size_t num_bytes) {
-  Nobody nobody;
-  Outbound outbound(nobody);
+  IgnoredSends listener;
+  Outbound outbound(listener);
   const transport::Bytes content = transport::pattern(num_bytes, 1);
   fill(outbound, function, content);
   return first_of(outbound);
@@ -69,8 +69,8 @@ transport::Bytes header_frame(std::string_view function, size_t num_bytes) {
 // Returns the header frame of a call with an exposed tensor.
 transport::Bytes exposing_header_frame(std::string_view function) {
   static const int64_t kShape[] = {1'000'000};
-  Nobody nobody;
-  Outbound outbound(nobody);
+  IgnoredSends listener;
+  Outbound outbound(listener);
   outbound.open(function);
   outbound.expose({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = kShape, .data = {nullptr, 1'000'000}}, {},
                   Owner());
@@ -142,8 +142,8 @@ TEST(HeaderFrame, tensors_are_as_long_as_their_sizes_say) {
 
 TEST(HeaderFrame, a_tensor_of_another_length_than_its_shape_is_not_sent) {
   static const int64_t kShape[] = {3};
-  Nobody nobody;
-  Outbound outbound(nobody);
+  IgnoredSends listener;
+  Outbound outbound(listener);
   outbound.open("function");
   const transport::Bytes bytes(13);
   outbound.add({.dtype = static_cast<uint8_t>(DataType::kFloat32), .shape = kShape, .data = {bytes.data(), 13}});
@@ -153,8 +153,8 @@ TEST(HeaderFrame, a_tensor_of_another_length_than_its_shape_is_not_sent) {
 }
 
 static std::string refusal_of(const std::vector<int64_t>& shape, ConstBuffer data) {
-  Nobody nobody;
-  Outbound outbound(nobody);
+  IgnoredSends listener;
+  Outbound outbound(listener);
   outbound.open("function");
   outbound.add({.dtype = static_cast<uint8_t>(DataType::kUint8), .shape = shape, .data = data});
   outbound.seal();

@@ -66,7 +66,7 @@ TEST_F(StartFlagsTest, a_call_leaves_when_the_flag_is_set) {
   EXPECT_EQ(num_called_.load(), 1);
 }
 
-TEST_F(StartFlagsTest, although_nobody_waits_for_it) {
+TEST_F(StartFlagsTest, although_no_thread_waits_for_it) {
   const CallPointer call = start_gated();
   std::this_thread::sleep_for(50ms);
   flag_.store(1);

@@ -159,7 +159,7 @@ TEST_P(ZeroCopyGetTest, so_are_answers) {
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(ZeroCopyGetTest, an_answer_that_nobody_reads_is_given_back_with_its_call) {
+TEST_P(ZeroCopyGetTest, an_answer_that_is_not_read_is_given_back_with_its_call) {
   {
     const CallPointer call = start("expose");
     wait_for(*pair_.to_server, *call);
@@ -167,7 +167,7 @@ TEST_P(ZeroCopyGetTest, an_answer_that_nobody_reads_is_given_back_with_its_call)
   EXPECT_TRUE(is_released_within(30s));
 }
 
-TEST_P(ZeroCopyGetTest, arguments_that_nobody_takes_are_given_back) {
+TEST_P(ZeroCopyGetTest, arguments_that_are_not_taken_are_given_back) {
   ASSERT_TRUE(pair_.server->add("ignore", echo_nothing).ok());
   const CallPointer call = CallPointer::adopt(*new Call);
   call->request.open("ignore");

@@ -152,7 +152,7 @@ TEST_F(ListenerTest, a_silent_crowd_gives_way) {
   EXPECT_GE(listener_->counts().num_late, 24u);
 }
 
-TEST_F(ListenerTest, nobody_listens_or_nobody_answers) {
+TEST_F(ListenerTest, no_process_listens_or_none_answers) {
   open();
   const SocketAddress closed = socket_address();
   listener_->close();
