@@ -65,7 +65,7 @@ struct Stream::State {
   void finish(Status with);
   void stop() noexcept;
 
-  struct Come {
+  struct Arrived {
     int64_t count;
     size_t index;
   };
@@ -77,10 +77,10 @@ struct Stream::State {
   const std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // shared with calls under way
   Ask asks_where;
   Call opening;
-  std::vector<Call> calls;   // one more than are requested ahead: that of the value in use
-  std::vector<size_t> idle;  // of these
-  std::deque<size_t> asked;  // the oldest first
-  std::vector<Come> come;    // arrived before their turn
+  std::vector<Call> calls;       // one more than are requested ahead: that of the value in use
+  std::vector<size_t> idle;      // of these
+  std::deque<size_t> asked;      // the oldest first
+  std::vector<Arrived> arrived;  // before their turn
   std::optional<size_t> used;
   int64_t num_used = 0;
   bool has_named = false;
@@ -135,7 +135,7 @@ bool Stream::State::next(sync::Clock::time_point deadline) {
 }
 
 void Stream::State::ask() {
-  while (!is_stopped && asked.size() + come.size() < options.ahead) {
+  while (!is_stopped && asked.size() + arrived.size() < options.ahead) {
     const size_t index = idle.back();
     idle.pop_back();
     calls[index].open(peer, kNext);
@@ -156,7 +156,7 @@ bool Stream::State::take(size_t index) {
   const rpc::Value answer = values.next();
   const bool is_value = answer.kind == rpc::Value::Kind::kArray && answer.count == 2;
   if (is_value) {
-    come.push_back({values.next().integer, index});
+    arrived.push_back({values.next().integer, index});
     return true;
   }
   idle.push_back(index);
@@ -165,11 +165,11 @@ bool Stream::State::take(size_t index) {
 }
 
 bool Stream::State::find_next() noexcept {
-  const auto found = std::ranges::find(come, num_used, &Come::count);
-  if (found == come.end()) return false;
+  const auto found = std::ranges::find(arrived, num_used, &Arrived::count);
+  if (found == arrived.end()) return false;
   used = found->index;
   ++num_used;
-  come.erase(found);
+  arrived.erase(found);
   return true;
 }
 
@@ -185,7 +185,7 @@ void Stream::State::finish(Status with) {
   status = std::move(with);
   for (const size_t index : asked) calls[index].cancel();
   asked.clear();
-  come.clear();
+  arrived.clear();
 }
 
 // The peer is told only if the stream has certainly been opened there.

@@ -9,7 +9,7 @@ namespace axon::engine {
 static constexpr size_t kMostNamed = 16;
 
 bool Answers::all_since(sync::Clock::time_point asked_at) const noexcept {
-  return std::ranges::all_of(latest_, [=](const Answer& answer) { return answer.has_come(asked_at); });
+  return std::ranges::all_of(latest_, [=](const Answer& answer) { return answer.has_arrived(asked_at); });
 }
 
 template <typename Predicate>
@@ -20,7 +20,7 @@ std::string Answers::list(const char* title, sync::Clock::time_point asked_at, P
     const Answer& answer = latest_[rank];
     if (!takes(answer) || ++num_taken > kMostNamed) continue;
     text += (num_taken == 1 ? title + std::string(": rank ") : ", rank ") + std::to_string(rank) + " (" +
-            (answer.has_come(asked_at) ? answer.calls : "does not answer") + ")";
+            (answer.has_arrived(asked_at) ? answer.calls : "does not answer") + ")";
   }
   if (num_taken > kMostNamed) text += ", and " + std::to_string(num_taken - kMostNamed) + " more";
   return text.empty() ? text : text + ".";

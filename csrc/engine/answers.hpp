@@ -43,9 +43,9 @@ class Answers {
     uint32_t sequence = 0;
     std::string calls;
 
-    bool has_come(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
+    bool has_arrived(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
     bool has_entered(uint32_t of, sync::Clock::time_point asked_at) const noexcept {
-      return has_come(asked_at) && static_cast<int32_t>(sequence - of) >= 0;  // sequence numbers wrap
+      return has_arrived(asked_at) && static_cast<int32_t>(sequence - of) >= 0;  // sequence numbers wrap
     }
   };
 

@@ -45,7 +45,7 @@ class Makers {
       const std::lock_guard lock(mutex_);
       stopped_ = true;
     }
-    has_come_.notify_all();
+    changed_.notify_all();
     for (std::thread& thread : threads_) thread.join();
   }
 
@@ -54,14 +54,14 @@ class Makers {
       const std::lock_guard lock(mutex_);
       waiting_.push_back(std::move(next));
     }
-    has_come_.notify_one();
+    changed_.notify_one();
   }
 
  private:
   void make() {
     std::unique_lock lock(mutex_);
     while (true) {
-      has_come_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
+      changed_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
       if (stopped_) return;  // requests still queued get an error: a dropped one fails
       axon::Next next = std::move(waiting_.front());
       waiting_.pop_front();
@@ -84,7 +84,7 @@ class Makers {
   }
 
   std::mutex mutex_;  // guards the members below
-  std::condition_variable has_come_;
+  std::condition_variable changed_;
   std::deque<axon::Next> waiting_;
   uint64_t num_made_ = 0;
   bool stopped_ = false;

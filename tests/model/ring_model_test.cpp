@@ -81,24 +81,24 @@ class World {
 
   // Returns whether it read something, which may be the skipped end of the ring rather than a message.
   bool read(RingReader& reader) {
-    const size_t num_before = came_.size();
+    const size_t num_before = received_.size();
     const unsigned num_read = reader.read(
         1, [this](RingHead::Kind, const MessageHeader& header, const Payload& payload) { take(header, payload); });
     model::check(!reader.is_broken(), "the reader finds valid entries");
-    if (num_read != 0 && came_.size() == num_before) read_entry_ += num_left_at(read_entry_);
+    if (num_read != 0 && received_.size() == num_before) read_entry_ += num_left_at(read_entry_);
     return num_read != 0;
   }
   void read_all(RingReader& reader, uint32_t num_messages) {
-    while (came_.size() < num_messages) {
+    while (received_.size() < num_messages) {
       if (!read(reader)) model::block_until([&] { return has_message(); }, model::kNever);
     }
-    model::check(came_.back() == num_messages - 1 && !reader.has_message(), "all messages arrive, and no others");
+    model::check(received_.back() == num_messages - 1 && !reader.has_message(), "all messages arrive, and no others");
   }
   bool has_message() const {
     const RingHead head = memory().entries[read_entry_ % RingMemory::kNumEntries].head.peek();
     return head.kind != RingHead::Kind::kNothing && head.entry == read_entry_;
   }
-  const std::vector<uint32_t>& came() const { return came_; }
+  const std::vector<uint32_t>& received() const { return received_; }
 
   RingWriter writer = RingWriter::make(1, 2).value();
   static RingReader open() { return RingReader::open(0, -1, 1, 2).value(); }
@@ -109,8 +109,8 @@ class World {
 
   void take(const MessageHeader& header, const Payload& payload) {
     const uint32_t sequence = header.sequence;
-    model::check(came_.empty() || sequence > came_.back(), "each message arrives once, in order");
-    came_.push_back(sequence);
+    model::check(received_.empty() || sequence > received_.back(), "each message arrives once, in order");
+    received_.push_back(sequence);
     const auto [num_bytes, operation] = sent_as(sequence);
     model::check(payload.num_bytes == num_bytes, "the length is what was written");
     model::check(header.key == kKey && header.fingerprint.operation == operation, "the header is what was written");
@@ -125,7 +125,7 @@ class World {
   SharedPages pages_ = SharedPages::open(0, -1, sizeof(RingMemory)).value();
   uint32_t write_entry_ = 0;
   uint32_t read_entry_ = 0;
-  std::vector<uint32_t> came_;
+  std::vector<uint32_t> received_;
 };
 
 template <uint32_t kNumMessages>
@@ -168,7 +168,7 @@ void full_ring_turns_away() {
     if (!is_last) model::block_until([&] { return world.has_message() || is_over.peek(); }, model::kNever);
   }
   writer.join();
-  model::check(written.size() >= 2 && world.came() == written, "the written messages arrive");
+  model::check(written.size() >= 2 && world.received() == written, "the written messages arrive");
 }
 
 // The reader sleeps as RingTransport does, and a doorbell wakes it.
@@ -187,7 +187,7 @@ void reader_sleeps() {
       is_rung = true;
     }
   });
-  while (world.came().size() < kNumMessages) {
+  while (world.received().size() < kNumMessages) {
     if (world.read(reader)) continue;
     ++num_sleeps;
     reader.fall_asleep();

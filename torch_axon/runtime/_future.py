@@ -160,7 +160,7 @@ class Future:
         if not self._call.finished:
             loop = asyncio.get_running_loop()
             wakeups = _wakeups.of(loop)
-            if not (self._peer._runtime._drives and wakeups.has_come_at_once(self._call)):
+            if not (self._peer._runtime._drives and wakeups.has_arrived_at_once(self._call)):
                 arrived = loop.create_future()
                 if self._when_done(partial(_wakeups.tell, loop, arrived), wakeups):
                     try:

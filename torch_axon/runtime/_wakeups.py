@@ -36,7 +36,7 @@ class Wakeups:
         self._comes_at_once = True  # whether the latest answer did
         self._stays_since = 0
 
-    def has_come_at_once(self, call: RuntimeCall) -> bool:
+    def has_arrived_at_once(self, call: RuntimeCall) -> bool:
         """Polls briefly for a call that is awaited alone, instead of returning to the loop. On the loop's thread."""
         if self._num_awaited > 0 or not self._comes_at_once:
             return False

@@ -76,10 +76,10 @@ __device__ __forceinline__ bool pass_on(const ZeroCopyContext& context, const Ze
   };
   for (uint64_t stretch = blockIdx.x; stretch < count_stretches(call, shard.num_bytes); stretch += gridDim.x) {
     const uint64_t at = stretch * num_shards + number, round = at / num_writers;
-    const bool has_come =
+    const bool has_arrived =
         threadIdx.x != 0 || await_progress(context, root, static_cast<uint32_t>(at - round * num_writers),
                                            static_cast<uint32_t>(round + 1));
-    if (__syncthreads_and(has_come) == 0) return false;
+    if (__syncthreads_and(has_arrived) == 0) return false;
     for (uint32_t k = 0; k < call.stretch_spans; ++k) {
       copy_span_to_each(call.data + shard.begin, shard.num_bytes, stretch * call.stretch_spans + k, to_others);
     }

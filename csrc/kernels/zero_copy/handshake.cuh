@@ -116,8 +116,8 @@ __device__ __forceinline__ bool find_locations(const cuda::DeviceTeam& team, con
 // What a peer has sent about itself so far. Its locations are valid only if its descriptor equals context.ours, since
 // other ranks do not send any.
 struct PeerAnnouncement {
-  bool has_come;  // the descriptor has arrived
-  bool is_all;    // the locations have arrived, too
+  bool has_arrived;  // the descriptor has arrived
+  bool is_all;       // the locations have arrived, too
   ll::Payload descriptor;
   ll::Payload words[2];
 };
@@ -126,9 +126,9 @@ __device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& conte
   const cuda::LlPacket* words = context.words(context.team.rank, peer);
   const cuda::LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
   const cuda::LlPacket first = load_packet(words), second = load_acquire(words + 1);
-  const bool has_come = ll::is_of(descriptor, context.epoch);
-  return {.has_come = has_come,
-          .is_all = has_come && ll::is_of(first, context.epoch) && ll::is_of(second, context.epoch),
+  const bool has_arrived = ll::is_of(descriptor, context.epoch);
+  return {.has_arrived = has_arrived,
+          .is_all = has_arrived && ll::is_of(first, context.epoch) && ll::is_of(second, context.epoch),
           .descriptor = {descriptor.low, descriptor.high},
           .words = {{first.low, first.high}, {second.low, second.high}}};
 }
@@ -139,7 +139,7 @@ __device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, P
   cuda::FaultCode fault = cuda::FaultCode::kNone;
   do {
     told = look_at(context, peer);
-    if (told.is_all || (told.has_come && !is_same(context.ours, told.descriptor))) break;
+    if (told.is_all || (told.has_arrived && !is_same(context.ours, told.descriptor))) break;
     fault = spin_wait.after_poll([peer] { return peer; });
   } while (fault == cuda::FaultCode::kNone);
   return agrees(context, peer, fault, told.descriptor);
@@ -357,11 +357,11 @@ __device__ __forceinline__ bool await_done_flag(const ZeroCopyContext& context, 
   const cuda::DeviceTeam& team = context.team;
   ll::Receipt<1> receipt{{done_flag}, {}};
   cuda::FaultCode fault = receipt.await(context, peer);
-  const bool has_come = fault == cuda::FaultCode::kNone;
-  if (has_come && receipt.payloads[0].low == kShareDone) return true;
-  if (has_come) fault = await_fault(team, peer);
+  const bool has_arrived = fault == cuda::FaultCode::kNone;
+  if (has_arrived && receipt.payloads[0].low == kShareDone) return true;
+  if (has_arrived) fault = await_fault(team, peer);
   report_fault(team, {.code = fault, .peer = peer, .sequence = context.epoch, .ours = context.ours});
-  return has_come || guard(context, done_flag, peer);
+  return has_arrived || guard(context, done_flag, peer);
 }
 
 // Waits for this block's share of the peer's done flags. A rank that has failed may not know their number; the first

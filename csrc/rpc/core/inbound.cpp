@@ -123,7 +123,7 @@ void Inbound::receive_early() noexcept {
     place(message.header.slot, message.payload);
     release_early(message);
   }
-  complete_if_all_came();
+  complete_if_all_arrived();
 }
 
 void Inbound::release_early(messaging::Unexpected& message) noexcept {
@@ -182,10 +182,10 @@ void Inbound::place(uint32_t index, const transport::Payload& payload) noexcept 
     std::memcpy(tensor.data.data, payload.bytes, payload.num_bytes);
   }
   --num_missing_;
-  complete_if_all_came();
+  complete_if_all_arrived();
 }
 
-void Inbound::complete_if_all_came() noexcept {
+void Inbound::complete_if_all_arrived() noexcept {
   if (state_ != State::kReceiving || num_missing_ != 0) return;
   state_ = State::kComplete;
   listener_->on_complete(*this);
@@ -206,7 +206,7 @@ void Inbound::on_moved(Status status) noexcept {
   if (!status.ok()) return fail(status.code(), status.message().c_str());
   if (state_ == State::kFetchingHeaderFrame) return understand();
   --num_missing_;
-  complete_if_all_came();
+  complete_if_all_arrived();
 }
 
 void Inbound::fail(ErrorCode code, const char* why) noexcept {

@@ -110,7 +110,7 @@ class Inbound : private transport::Completion {
   void receive_early() noexcept;
   void release_early(messaging::Unexpected& message) noexcept;
   void place(uint32_t index, const transport::Payload& payload) noexcept;
-  void complete_if_all_came() noexcept;
+  void complete_if_all_arrived() noexcept;
   void fail(ErrorCode code, const char* why) noexcept;
   void drop(const transport::Payload& payload) noexcept;
   void drop_early() noexcept;

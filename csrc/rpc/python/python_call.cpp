@@ -36,7 +36,7 @@ void CompletionQueue::push(rpc::Counted<PythonCall> call) noexcept {
     if (!is_closed_) {
       const bool rings = finished_.empty() && !is_driven_ && !python::would_block(thread_);
       finished_.push_back(std::move(call));
-      has_come_.store(true);
+      has_calls_.store(true);
       if (rings) ring_held();
       return;
     }
@@ -55,7 +55,7 @@ std::vector<rpc::Counted<PythonCall>> CompletionQueue::take() {
   [[maybe_unused]] const ssize_t read =
       ::read(event_.get(), &count, sizeof count);  // read before the calls are taken: later pushes ring again
   const std::lock_guard lock(mutex_);
-  has_come_.store(false);
+  has_calls_.store(false);
   return std::exchange(finished_, {});
 }
 
@@ -82,10 +82,10 @@ void CompletionQueue::stop_driving() noexcept {
 std::optional<CompletionQueue::Calls> CompletionQueue::drive() {
   const sync::Clock::time_point began = sync::Clock::now();
   const bool loop_is_busy = began - left_at_ > kOwnTurn;
-  engine_->wait(has_come_, loop_is_busy ? began : began + kLongestDrive);
+  engine_->wait(has_calls_, loop_is_busy ? began : began + kLongestDrive);
   left_at_ = sync::Clock::now();
   const std::lock_guard lock(mutex_);
-  has_come_.store(false);
+  has_calls_.store(false);
   if (!finished_.empty()) {
     busy_at_ = left_at_;
   } else if (left_at_ - busy_at_ > kSpinBudget) {

@@ -63,7 +63,7 @@ class CompletionQueue final : public CompletionSink {
 
   engine::Engine* engine_;
   const unsigned long thread_;  // the loop's thread
-  sync::atomic<bool> has_come_{false};
+  sync::atomic<bool> has_calls_{false};
   std::mutex mutex_;  // guards the following members
   FileDescriptor event_;
   Calls finished_;

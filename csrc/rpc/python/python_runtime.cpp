@@ -162,9 +162,9 @@ std::vector<PythonRuntime::Item> PythonRuntime::Queue::take(sync::Clock::duratio
     }
     // Waits at most for the spin budget, although the engine may be busy for other threads, which drive it better
     // themselves.
-    const bool has_come = spin_budget != sync::Clock::duration::zero() &&
-                          engine_.wait(has_items_, sync::Clock::now() + spin_budget, spin_budget);
-    if (!has_come) engine_.wait(has_items_, sync::Clock::now() + kLongWait, engine::Progress::kFollower);
+    const bool has_items = spin_budget != sync::Clock::duration::zero() &&
+                           engine_.wait(has_items_, sync::Clock::now() + spin_budget, spin_budget);
+    if (!has_items) engine_.wait(has_items_, sync::Clock::now() + kLongWait, engine::Progress::kFollower);
   }
 }
 

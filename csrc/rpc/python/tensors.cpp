@@ -130,12 +130,12 @@ static at::Tensor tensor_of(const Owner& owner) {
 }
 
 // If the destination was not received into directly, the received data is on the host.
-static at::Tensor filled(const Owner& owner, const at::Tensor& come) {
+static at::Tensor filled(const Owner& owner, const at::Tensor& source) {
   at::Tensor tensor = tensor_of(owner);
   if (!tensor.is_cpu()) {
     const python::GilReleased no_gil;
     const at::NoGradGuard no_gradient;
-    tensor.copy_(come);
+    tensor.copy_(source);
   }
   return tensor;
 }

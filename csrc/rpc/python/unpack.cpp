@@ -116,8 +116,8 @@ class Unpacker {
   at::Tensor place(rpc::Inbound::Tensor& received) const {
     const bool is_placed = received.owner.get() != nullptr;
     const c10::Device device = device_for(received);
-    const at::Tensor come = taken(received, device);
-    const at::Tensor tensor = is_placed || come.device() == device ? come : to(come, device);
+    const at::Tensor arrived = taken(received, device);
+    const at::Tensor tensor = is_placed || arrived.device() == device ? arrived : to(arrived, device);
     const bool was_on_device = received.kind == MemoryKind::kCuda;
     if (was_on_device && tensor.is_cuda()) ask_to_expose(peer_, tensor.device());
     return tensor;

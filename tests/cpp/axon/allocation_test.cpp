@@ -118,9 +118,9 @@ TEST_F(LibraryAllocation, none_for_what_comes_into_a_pool_once_warm) {
 }
 
 TEST_F(LibraryAllocation, none_for_publications_once_warm) {
-  std::atomic<int> num_come{0};
+  std::atomic<int> num_arrived{0};
   const auto count = [&](Invocation& invocation) {
-    ++num_come;
+    ++num_arrived;
     invocation.reply();
   };
   ASSERT_TRUE(pair_.server.add("count", count).ok());
@@ -135,8 +135,8 @@ TEST_F(LibraryAllocation, none_for_publications_once_warm) {
       news.message().tensor(std::span(bytes));
       news.tell(peers);
       ASSERT_TRUE(news.wait(10s));
-      while (!news.released() || num_come.load() < 3) std::this_thread::yield();
-      num_come.store(0);
+      while (!news.released() || num_arrived.load() < 3) std::this_thread::yield();
+      num_arrived.store(0);
       news.open("count");
     }
   };

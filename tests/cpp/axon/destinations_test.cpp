@@ -115,7 +115,7 @@ TEST_F(DestinationsTest, replies_come_into_what_their_caller_has_given) {
   EXPECT_TRUE(call.status().ok());
 }
 
-TEST_F(DestinationsTest, owners_go_with_what_has_come) {
+TEST_F(DestinationsTest, owners_go_with_what_has_arrived) {
   const auto memory = std::make_shared<std::vector<float>>(100'000);
   const Ask ask = [memory](Announced& coming) { coming.receive_into(0, std::span(*memory), Owner::of(memory)); };
   ASSERT_TRUE(pair_.server.add("owned", echo, ask).ok());

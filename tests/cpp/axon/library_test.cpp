@@ -173,7 +173,7 @@ TEST(Library, names_of_its_own_functions_are_not_given_away) {
   EXPECT_TRUE(runtime.add("axons", echo).ok());
 }
 
-TEST(Library, a_runtime_counts_who_has_come_and_what_is_left) {
+TEST(Library, a_runtime_counts_connections_and_what_is_left) {
   Runtime server = ConnectedPair::opened("server");
   Runtime client = ConnectedPair::opened("client");
   EXPECT_FALSE(server.counts().has_value());
@@ -242,18 +242,18 @@ TEST(Library, an_invocation_is_answered_later_by_another_thread) {
   ConnectedPair pair;
   std::optional<Invocation> kept;
   std::mutex mutex;
-  std::condition_variable has_come;
+  std::condition_variable has_arrived;
   ASSERT_TRUE(pair.server
                   .add("later",
                        [&](Invocation& invocation) {
                          const std::lock_guard lock(mutex);
                          kept.emplace(std::move(invocation));
-                         has_come.notify_one();
+                         has_arrived.notify_one();
                        })
                   .ok());
   std::thread answerer([&] {
     std::unique_lock lock(mutex);
-    ASSERT_TRUE(has_come.wait_for(lock, 10s, [&] { return kept.has_value(); }));
+    ASSERT_TRUE(has_arrived.wait_for(lock, 10s, [&] { return kept.has_value(); }));
     kept->answer().integer(7);
     kept->reply();
   });

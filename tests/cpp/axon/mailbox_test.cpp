@@ -254,7 +254,7 @@ TEST_F(MailboxTest, tensors_come_into_what_the_mailbox_gives) {
   }
 }
 
-TEST_F(MailboxTest, what_has_come_may_be_taken_when_the_runtime_is_closed) {
+TEST_F(MailboxTest, what_has_arrived_may_be_taken_when_the_runtime_is_closed) {
   Mailbox news = opened({.capacity = 1});
   std::vector<Call> calls = send(to_news(), 2);
   while (news.probe() < 2) pair_.client.serve(1ms);

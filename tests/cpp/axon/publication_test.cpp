@@ -44,7 +44,7 @@ class Publishing : public testing::Test {
     message.tensor(std::span<const float>(*weights), Owner::of(weights));
   }
 
-  void expect_come(size_t num_elements) {
+  void expect_arrived(size_t num_elements) {
     while (num_elements_.load() < num_elements) std::this_thread::yield();
     EXPECT_EQ(num_elements_.exchange(0), num_elements);
   }
@@ -67,7 +67,7 @@ TEST_F(Publishing, all_peers_get_what_is_written_once) {
       for (size_t i = 0; i < peers_.size(); ++i) EXPECT_TRUE(news.status(i).ok()) << news.status(i).message();
       while (!news.released()) std::this_thread::yield();
       EXPECT_EQ(weights.use_count(), 1);
-      expect_come(kNumWorkers * size);
+      expect_arrived(kNumWorkers * size);
       news.open("update");
     }
   }
@@ -84,7 +84,7 @@ TEST_F(Publishing, a_peer_that_is_gone_holds_up_no_other) {
   EXPECT_TRUE(news.status(0).ok());
   EXPECT_EQ(news.status(1).code(), ErrorCode::kPeerLost);
   EXPECT_TRUE(news.status(2).ok());
-  expect_come(2 * weights->size());
+  expect_arrived(2 * weights->size());
 }
 
 TEST_F(Publishing, sends_nothing_where_there_are_no_peers) {
@@ -114,7 +114,7 @@ TEST_F(Publishing, its_end_is_told_once_when_there_are_all_statuses) {
     EXPECT_EQ(num_ends.load(), turn);
     news.open("update");  // some calls still read the previous message
   }
-  expect_come(20 * 2 * 100'000);
+  expect_arrived(20 * 2 * 100'000);
   news.on_finished([&] { num_ends.store(0); });
   news.tell({});
   EXPECT_EQ(num_ends.load(), 0);
@@ -132,7 +132,7 @@ TEST_F(Publishing, its_end_is_told_though_it_is_gone) {
   while (num_ends->load() < 10) std::this_thread::yield();
   while (num_ends.use_count() != 1) std::this_thread::yield();
   EXPECT_EQ(num_ends->load(), 10);
-  expect_come(10 * kNumWorkers * weights->size());
+  expect_arrived(10 * kNumWorkers * weights->size());
 }
 
 TEST_F(Publishing, who_has_not_been_told_when_it_is_cancelled_is_not) {
@@ -152,7 +152,7 @@ TEST_F(Publishing, who_has_not_been_told_when_it_is_cancelled_is_not) {
   news.on_finished([&] { num_ends.fetch_add(1); });
   write(news, weights);
   news.tell(peers_);
-  expect_come(2 * weights->size());
+  expect_arrived(2 * weights->size());
   EXPECT_FALSE(news.wait(1ms));
   EXPECT_EQ(num_ends.load(), 0);
   news.cancel();
@@ -183,7 +183,7 @@ TEST_F(Publishing, what_is_under_way_goes_on_without_it) {
       news.open("update");
     }
   }
-  expect_come(10 * kNumWorkers * weights->size());
+  expect_arrived(10 * kNumWorkers * weights->size());
   EXPECT_TRUE(publisher_.drain(10s));
   while (weights.use_count() != 1) std::this_thread::yield();
 }

@@ -16,21 +16,21 @@ namespace {
 // Answers when the test says so.
 struct Held {
   ConnectedPair pair;
-  std::atomic<bool> has_come{false};
+  std::atomic<bool> has_arrived{false};
   Invocation invocation{nullptr};
 
   Held() {
     EXPECT_TRUE(pair.server
                     .add("held",
-                         [this](Invocation& came) {
-                           invocation = std::move(came);
-                           has_come.store(true);
+                         [this](Invocation& received) {
+                           invocation = std::move(received);
+                           has_arrived.store(true);
                          })
                     .ok());
   }
   ~Held() { invocation.fail("RuntimeError", "the test is over"); }
   void await() {
-    while (!has_come.load()) std::this_thread::yield();
+    while (!has_arrived.load()) std::this_thread::yield();
   }
 };
 
@@ -262,24 +262,24 @@ class Answerer {
   }
   void add(Invocation& invocation) {
     const std::lock_guard lock(mutex_);
-    come_.push_back(std::move(invocation));
+    arrived_.push_back(std::move(invocation));
   }
 
  private:
   void run() {
     while (!is_over_.load()) {
-      std::vector<Invocation> come;
+      std::vector<Invocation> arrived;
       {
         const std::lock_guard lock(mutex_);
-        come.swap(come_);
+        arrived.swap(arrived_);
       }
-      for (Invocation& invocation : come) invocation.reply();
+      for (Invocation& invocation : arrived) invocation.reply();
       std::this_thread::yield();
     }
   }
 
   std::mutex mutex_;
-  std::vector<Invocation> come_;
+  std::vector<Invocation> arrived_;
   std::atomic<bool> is_over_{false};
   std::thread thread_{[this] { run(); }};
 };

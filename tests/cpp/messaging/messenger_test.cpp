@@ -299,7 +299,7 @@ TEST_F(AttachedTest, batch_destroyed_while_its_coroutine_is_suspended_wakes_no_w
   EXPECT_EQ(value, -1);
 }
 
-TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_come) {
+TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_arrived) {
   arrive(header(kMessage, 1, 0, 3), 8);
   messenger_.mark_lost(1);
   Receive served = receive(kMessage, 0, {.peer = 1, .slot = 3});

@@ -48,10 +48,10 @@ TEST_F(Ring, brings_every_size_in_order_however_often_it_goes_around) {
   for (uint32_t sequence = 0; sequence < 2'000; ++sequence) {
     const Bytes sent = pattern(sequence * 7919 % (RingMemory::kMostBytes + 1), sequence);
     ASSERT_EQ(write(sequence, sent), Outcome::kWritten);
-    const auto came = read();
-    ASSERT_TRUE(came) << sequence;
-    ASSERT_EQ(came->first, sequence);
-    ASSERT_EQ(came->second, sent) << sequence;
+    const auto received = read();
+    ASSERT_TRUE(received) << sequence;
+    ASSERT_EQ(received->first, sequence);
+    ASSERT_EQ(received->second, sent) << sequence;
     ASSERT_FALSE(reader.has_message());
   }
 }
@@ -73,14 +73,14 @@ TEST_F(Ring, brings_the_headers_of_calls_whole_however_short_they_are) {
     if (random() % 8 == 0) sent.fingerprint.num_elements = random();
     const Bytes payload = pattern(random() % 100, sequence);
     ASSERT_EQ(writer.write(RingHead::Kind::kMessage, sent, {payload.data(), payload.size()}), Outcome::kWritten);
-    bool has_come = false;
-    const auto check = [&](RingHead::Kind kind, const MessageHeader& came, const Payload& bytes) {
-      has_come = true;
+    bool has_arrived = false;
+    const auto check = [&](RingHead::Kind kind, const MessageHeader& received, const Payload& bytes) {
+      has_arrived = true;
       EXPECT_EQ(kind, RingHead::Kind::kMessage);
-      EXPECT_TRUE(came == sent) << sequence;
+      EXPECT_TRUE(received == sent) << sequence;
       EXPECT_EQ(Bytes(bytes.bytes, bytes.bytes + bytes.num_bytes), payload);
     };
-    while (!has_come) ASSERT_EQ(reader.read(1, check), 1U);
+    while (!has_arrived) ASSERT_EQ(reader.read(1, check), 1U);
     ASSERT_FALSE(HasFailure());
   }
 }
@@ -106,18 +106,18 @@ class WithdrawnCalls : public Ring {
   void withdraw(uint64_t key, uint32_t sequence) {
     writer.withdraw({.key = key, .sequence = sequence, .fingerprint = {}});
   }
-  struct Came {
+  struct Received {
     uint64_t key;
     uint32_t sequence;
     OperationKind kind;
-    friend bool operator==(const Came&, const Came&) = default;
+    friend bool operator==(const Received&, const Received&) = default;
   };
-  std::vector<Came> all() {
-    std::vector<Came> came;
+  std::vector<Received> all() {
+    std::vector<Received> received;
     reader.read(~0U, [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
-      came.push_back({header.key, header.sequence, header.fingerprint.operation});
+      received.push_back({header.key, header.sequence, header.fingerprint.operation});
     });
-    return came;
+    return received;
   }
   static constexpr auto kInvoke = OperationKind::kInvoke;
   static constexpr auto kWithdrawn = OperationKind::kWithdrawn;
@@ -132,7 +132,7 @@ TEST_F(WithdrawnCalls, are_found_as_such_unless_they_have_been_read) {
     if (sequence != 2) withdraw(7, sequence);
   }
   withdraw(8, 2);
-  const std::vector<Came> expected{
+  const std::vector<Received> expected{
       {7, 1, kWithdrawn}, {7, 2, kInvoke}, {7, 1, OperationKind::kInvokePayload}, {7, 3, kWithdrawn}};
   EXPECT_EQ(all(), expected);
 }
@@ -145,11 +145,11 @@ TEST_F(WithdrawnCalls, are_not_taken_for_those_of_another_connection) {
     send(key, 5);
   }
   withdraw(kOther, 5);
-  const std::vector<Came> came = all();
-  ASSERT_EQ(came.size(), 10U);
-  EXPECT_EQ(came[1], (Came{7, 5, kInvoke}));
-  EXPECT_EQ(came[3], (Came{7, 5, kInvoke}));
-  EXPECT_EQ(std::ranges::count(came, Came{kOther, 5, kWithdrawn}), 1);
+  const std::vector<Received> received = all();
+  ASSERT_EQ(received.size(), 10U);
+  EXPECT_EQ(received[1], (Received{7, 5, kInvoke}));
+  EXPECT_EQ(received[3], (Received{7, 5, kInvoke}));
+  EXPECT_EQ(std::ranges::count(received, Received{kOther, 5, kWithdrawn}), 1);
 }
 
 TEST_F(WithdrawnCalls, are_found_wherever_the_ring_goes_around) {
@@ -157,11 +157,11 @@ TEST_F(WithdrawnCalls, are_found_wherever_the_ring_goes_around) {
   for (uint32_t sequence = 0; sequence < 5'000; ++sequence) {
     for (uint32_t i = 0; i < 3; ++i) send(7, 3 * sequence + i, kInvoke, random() % 20'000);
     withdraw(7, 3 * sequence + 1);
-    std::vector<Came> came;
-    while (came.size() < 3) std::ranges::copy(all(), std::back_inserter(came));
-    EXPECT_EQ(came[0].kind, kInvoke);
-    EXPECT_EQ(came[1].kind, kWithdrawn);
-    EXPECT_EQ(came[2].kind, kInvoke);
+    std::vector<Received> received;
+    while (received.size() < 3) std::ranges::copy(all(), std::back_inserter(received));
+    EXPECT_EQ(received[0].kind, kInvoke);
+    EXPECT_EQ(received[1].kind, kWithdrawn);
+    EXPECT_EQ(received[2].kind, kInvoke);
     ASSERT_FALSE(HasFailure()) << sequence;
   }
 }
@@ -201,10 +201,10 @@ TEST_F(Ring, is_full_at_some_time_and_loses_nothing_then) {
     }
     ++times_full;
     for (unsigned left = random() % 100; left != 0 && num_read < num_written; --left, ++num_read) {
-      const auto came = read();
-      ASSERT_TRUE(came);
-      ASSERT_EQ(came->first, num_read);
-      ASSERT_EQ(came->second, pattern(came->second.size(), num_read));
+      const auto received = read();
+      ASSERT_TRUE(received);
+      ASSERT_EQ(received->first, num_read);
+      ASSERT_EQ(received->second, pattern(received->second.size(), num_read));
     }
   }
   for (; num_read < num_written; ++num_read) ASSERT_EQ(read()->first, num_read);
@@ -227,9 +227,9 @@ TEST_F(Ring, takes_no_payload_for_a_message) {
     }
     ASSERT_EQ(write(7, forged), Outcome::kWritten);
     entry += num_entries;
-    const auto came = read();
-    ASSERT_TRUE(came);
-    ASSERT_EQ(came->second, forged);
+    const auto received = read();
+    ASSERT_TRUE(received);
+    ASSERT_EQ(received->second, forged);
     const auto another = read();
     ASSERT_FALSE(another) << "message " << message << " begins within another";
   }
@@ -314,10 +314,10 @@ TEST_F(Ring, carries_what_one_thread_writes_to_another) {
     }
   });
   for (uint32_t sequence = 0; sequence < kNumMessages;) {
-    const auto came = read();
-    if (!came) continue;
-    ASSERT_EQ(came->first, sequence);
-    ASSERT_EQ(came->second, pattern(sequence % 300, sequence));
+    const auto received = read();
+    if (!received) continue;
+    ASSERT_EQ(received->first, sequence);
+    ASSERT_EQ(received->second, pattern(sequence % 300, sequence));
     ++sequence;
   }
 }

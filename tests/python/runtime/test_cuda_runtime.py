@@ -119,7 +119,7 @@ def test_what_is_answered_is_what_the_servers_stream_has_made_by_then(peer: Peer
         assert torch.equal(came.cpu(), torch.full((1_000_000,), float(value)))
 
 
-def test_what_has_come_is_there_for_the_receivers_stream(peer: Peer) -> None:
+def test_what_has_arrived_is_there_for_the_receivers_stream(peer: Peer) -> None:
     sent = torch.arange(3_000_000, device="cuda")
     torch.cuda.synchronize()  # it is sent from other streams than the one that makes it
     for _ in range(5):

@@ -295,7 +295,7 @@ def held() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 
-def test_a_server_holds_nothing_of_processes_that_have_come_and_gone(server: Server) -> None:
+def test_a_server_holds_nothing_of_processes_that_have_gone(server: Server) -> None:
     with Runtime("watching") as watching, watching.connect(server.address) as watch:
 
         def come_and_go() -> None:

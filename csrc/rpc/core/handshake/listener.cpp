@@ -119,7 +119,7 @@ void Listener::run() {
 
 void Listener::wait() {
   const Clock::time_point now = Clock::now();
-  Clock::time_point until = pending_.empty() ? now + kForever : pending_.front().came + handshake_timeout();
+  Clock::time_point until = pending_.empty() ? now + kForever : pending_.front().connected_at + handshake_timeout();
   const bool accepts = !is_full() && next_accept_ <= now;
   if (next_accept_ > now) until = std::min(until, next_accept_);
   events_.assign({{.fd = wake_event_.get(), .events = POLLIN, .revents = 0},
@@ -161,13 +161,13 @@ void Listener::accept_all() {
     pending_.push_back({.socket = std::move(socket),
                         .handshake = Handshake::listener({secret_, address_key_}, random_nonce()),
                         .unsent = {},
-                        .came = Clock::now()});
+                        .connected_at = Clock::now()});
   }
 }
 
 void Listener::drop_late() {
   const Clock::time_point now = Clock::now();
-  while (!pending_.empty() && pending_.front().came + handshake_timeout() <= now) {
+  while (!pending_.empty() && pending_.front().connected_at + handshake_timeout() <= now) {
     pending_.pop_front();
     count(&Counts::num_late);
   }

@@ -69,7 +69,7 @@ class Listener {
     FileDescriptor socket;
     Handshake handshake;
     std::vector<std::byte> unsent;
-    Clock::time_point came;
+    Clock::time_point connected_at;
   };
 
   Listener(FileDescriptor socket, FileDescriptor wake_event, const SocketAddress& socket_address, const Secret& secret,

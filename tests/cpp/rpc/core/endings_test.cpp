@@ -143,9 +143,9 @@ TEST_F(EndingsTest, values_beyond_the_bound_fail_by_name) {
 
 TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
   TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
-  std::atomic<const std::byte*> came{nullptr};
+  std::atomic<const std::byte*> received{nullptr};
   const auto look = [&](Invocation& each) {
-    came = each.arguments().tensors()[0].data.data;
+    received = each.arguments().tensors()[0].data.data;
     each.answer.open();
     each.answer.seal();
     each.reply();
@@ -155,10 +155,10 @@ TEST_F(EndingsTest, memory_of_a_call_is_given_back_once_it_is_answered) {
   EXPECT_TRUE(invoke(*pair.to_server, "look", bytes)->status().ok());
   EXPECT_TRUE(comes_true([&] {
     std::vector<HostBuffer> buffers;
-    while (buffers.size() < 8 && (buffers.empty() || buffers.back().data() != came)) {
+    while (buffers.size() < 8 && (buffers.empty() || buffers.back().data() != received)) {
       buffers.push_back(HostBuffer::take(bytes.size()));
     }
-    return buffers.back().data() == came;
+    return buffers.back().data() == received;
   }));
 }
 
