@@ -7,46 +7,46 @@
 
 namespace axon::cuda {
 
-static CUdeviceptr address_of(const std::atomic<uint32_t>* word) noexcept {
-  static_assert(sizeof *word == sizeof(uint32_t));
-  return reinterpret_cast<CUdeviceptr>(word);
+static CUdeviceptr address_of(const std::atomic<uint32_t>* flag) noexcept {
+  static_assert(sizeof *flag == sizeof(uint32_t));
+  return reinterpret_cast<CUdeviceptr>(flag);
 }
 
-Status write_word(StreamView stream, std::atomic<uint32_t>* word, uint32_t value) {
+Status write_flag(StreamView stream, std::atomic<uint32_t>* flag, uint32_t value) {
   Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
   AXON_DRIVER_TRY(driver.value(),
-                  stream_write_value(stream.get(), address_of(word), value, CU_STREAM_WRITE_VALUE_DEFAULT));
+                  stream_write_value(stream.get(), address_of(flag), value, CU_STREAM_WRITE_VALUE_DEFAULT));
   return Status();
 }
 
-Status wait_for_word(StreamView stream, const std::atomic<uint32_t>* word, uint32_t value) {
+Status wait_for_flag(StreamView stream, const std::atomic<uint32_t>* flag, uint32_t value) {
   Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
-  AXON_DRIVER_TRY(driver.value(), stream_wait_value(stream.get(), address_of(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+  AXON_DRIVER_TRY(driver.value(), stream_wait_value(stream.get(), address_of(flag), value, CU_STREAM_WAIT_VALUE_GEQ));
   return Status();
 }
 
-Status set_word(StreamView stream, uint32_t* word) {
+Status set_flag(StreamView stream, uint32_t* flag) {
   Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
-  AXON_DRIVER_TRY(driver.value(), stream_write_value(stream.get(), reinterpret_cast<CUdeviceptr>(word), 1,
+  AXON_DRIVER_TRY(driver.value(), stream_write_value(stream.get(), reinterpret_cast<CUdeviceptr>(flag), 1,
                                                      CU_STREAM_WRITE_VALUE_DEFAULT));
   return Status();
 }
 
-Status take_words(StreamView stream, std::span<uint32_t* const> words) {
+Status take_flags(StreamView stream, std::span<uint32_t* const> flags) {
   Result<const CudaDriver*> driver = load_driver();
   if (!driver.ok()) return std::move(driver.status());
-  std::vector<CUstreamBatchMemOpParams> calls(2 * words.size());
-  for (size_t i = 0; i < words.size(); ++i) {
-    const auto address = reinterpret_cast<CUdeviceptr>(words[i]);
+  std::vector<CUstreamBatchMemOpParams> calls(2 * flags.size());
+  for (size_t i = 0; i < flags.size(); ++i) {
+    const auto address = reinterpret_cast<CUdeviceptr>(flags[i]);
     auto& wait = calls[i].waitValue;
     wait.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
     wait.address = address;
     wait.value = 1;
     wait.flags = CU_STREAM_WAIT_VALUE_GEQ;
-    auto& reset = calls[words.size() + i].writeValue;
+    auto& reset = calls[flags.size() + i].writeValue;
     reset.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     reset.address = address;
     reset.flags = CU_STREAM_WRITE_VALUE_DEFAULT;

@@ -21,7 +21,7 @@ namespace axon::gpu_comm {
 
 // A kernel that waits for a rank whose process has ended knows that; it takes what the rank had sent, and ends. Other
 // waits for a lost rank end with the whole group this long after the loss, since some are for other ranks.
-static constexpr std::chrono::milliseconds kLastWords{500};
+static constexpr std::chrono::milliseconds kLossGracePeriod{500};
 
 static constexpr PeerAccess kTeams[] = {PeerAccess::kSmall, PeerAccess::kLarge};
 
@@ -352,7 +352,7 @@ Status DeviceGroup::fault() noexcept {
     const std::lock_guard lock(fate_mutex_);
     const Status& first = lost_ranks_.first();
     const bool is_known = first.ok() || (tell_who_is_gone() && watched_.empty());
-    if (!is_known && sync::Clock::now() > lost_ranks_.first_lost_at() + kLastWords) lost = first.clone();
+    if (!is_known && sync::Clock::now() > lost_ranks_.first_lost_at() + kLossGracePeriod) lost = first.clone();
   }
   if (!lost.ok()) abort(std::move(lost));
   for (const PeerAccess team : kTeams) {

@@ -30,8 +30,8 @@ Result<Staging> Staging::open(const DeviceBuffers& buffers) {
 
 Staging::Staging(PinnedPool& pool, PinnedPool::Allocation allocation, const DeviceBuffers& buffers)
     : pool_(pool), allocation_(std::move(allocation)), device_(buffers) {
-  static_assert(sizeof(Words) <= kAlignment);
-  new (allocation_.memory.data()) Words{};
+  static_assert(sizeof(Flags) <= kAlignment);
+  new (allocation_.memory.data()) Flags{};
   std::byte* next = allocation_.memory.data() + kAlignment;
   const auto place = [&next](size_t num_bytes) {
     std::byte* const data = next;
@@ -55,12 +55,12 @@ Status Staging::copy_in(cuda::StreamView stream) {
       AXON_TRY(copy(device_.outputs[i], host_outputs_[i].data, stream));
     }
   }
-  AXON_TRY(write_word(stream, &words().start_flag, 1));
+  AXON_TRY(write_flag(stream, &flags().start_flag, 1));
   return stream.record(allocation_.last_use);  // copy_out() may never be called
 }
 
 Status Staging::copy_out(cuda::StreamView stream) {
-  AXON_TRY(wait_for_word(stream, &words().done, 1));
+  AXON_TRY(wait_for_flag(stream, &flags().done_flag, 1));
   if (device_.access.written) {
     for (size_t i = 0; i < host_outputs_.size(); ++i) {
       AXON_TRY(copy(host_outputs_[i], device_.outputs[i].data, stream));

@@ -3,7 +3,7 @@
 //
 //   AXON_TRY(staging.copy_in(stream));             // copies inputs to pinned memory, then sets the start flag
 //   operation.start_flag = &staging.start_flag();  // the host engine starts when the stream has set it …
-//   operation.done_flag = &staging.done();         // … on staging.inputs() and staging.outputs()
+//   operation.done_flag = &staging.done_flag();    // … on staging.inputs() and staging.outputs()
 //   communicator.start(operation);
 //   AXON_TRY(staging.copy_out(stream));            // the stream waits for the operation, then copies the outputs
 //
@@ -49,21 +49,21 @@ class Staging {
 
   std::span<const ConstBuffer> inputs() const noexcept { return host_inputs_; }
   std::span<const Buffer> outputs() const noexcept { return host_outputs_; }
-  const std::atomic<uint32_t>& start_flag() const noexcept { return words().start_flag; }
-  std::atomic<uint32_t>& done() const noexcept { return words().done; }
+  const std::atomic<uint32_t>& start_flag() const noexcept { return flags().start_flag; }
+  std::atomic<uint32_t>& done_flag() const noexcept { return flags().done_flag; }
 
   Status copy_in(cuda::StreamView stream);
   Status copy_out(cuda::StreamView stream);
 
  private:
   // Flags at the front of the pinned memory.
-  struct Words {
+  struct Flags {
     std::atomic<uint32_t> start_flag;  // set by the stream for the engine
-    std::atomic<uint32_t> done;        // set by the engine for the stream
+    std::atomic<uint32_t> done_flag;   // set by the engine for the stream
   };
 
   Staging(PinnedPool& pool, PinnedPool::Allocation allocation, const DeviceBuffers& buffers);
-  Words& words() const noexcept { return *reinterpret_cast<Words*>(allocation_.memory.data()); }
+  Flags& flags() const noexcept { return *reinterpret_cast<Flags*>(allocation_.memory.data()); }
 
   PinnedPool& pool_;
   PinnedPool::Allocation allocation_;  // empty after a move

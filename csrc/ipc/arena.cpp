@@ -265,8 +265,8 @@ Status Arena::follow(std::span<const cuda::StreamView> streams) {
 Status Arena::notify_owners(const DetachNotice& notice) {
   for (const PeerSlice& owner : notice.slice_owners) {
     Row* const table = reinterpret_cast<Row*>(owner.arena->data());
-    uint32_t* const word = &table[row_of(owner.slice)][static_cast<size_t>(notice.rank)];
-    AXON_TRY(copy_async(word, memory_->data(), sizeof kDetached, *detach_stream_));
+    uint32_t* const flag = &table[row_of(owner.slice)][static_cast<size_t>(notice.rank)];
+    AXON_TRY(copy_async(flag, memory_->data(), sizeof kDetached, *detach_stream_));
   }
   return Status();
 }

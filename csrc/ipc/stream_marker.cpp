@@ -16,35 +16,35 @@ constexpr size_t kPageBytes = 4096;
 constexpr uint32_t kPassed = 1;
 
 // Flags in pinned memory, which all devices of the process can write.
-class Words {
+class Flags {
  public:
   // Never destroyed: streams may write to the flags until the process exits.
-  static Words& instance() {
-    static auto* words = new Words;
-    return *words;
+  static Flags& instance() {
+    static auto* flags = new Flags;
+    return *flags;
   }
 
   Result<std::atomic<uint32_t>*> take() {
     while (true) {
-      if (std::atomic<uint32_t>* const word = find_passed()) return word;
+      if (std::atomic<uint32_t>* const flag = find_passed()) return flag;
       AXON_TRY(add_page());
     }
   }
 
   // May be called before the stream has passed the flag.
-  void give_back(std::atomic<uint32_t>* word) {
+  void give_back(std::atomic<uint32_t>* flag) {
     const std::lock_guard lock(mutex_);
-    free_.push_back(word);
+    free_.push_back(flag);
   }
 
  private:
   std::atomic<uint32_t>* find_passed() {
     const std::lock_guard lock(mutex_);
     for (size_t tries = 0; tries < free_.size(); ++tries) {
-      std::atomic<uint32_t>* const word = free_.front();
+      std::atomic<uint32_t>* const flag = free_.front();
       free_.pop_front();
-      if (word->load(std::memory_order_acquire) == kPassed) return word;
-      free_.push_back(word);
+      if (flag->load(std::memory_order_acquire) == kPassed) return flag;
+      free_.push_back(flag);
     }
     return nullptr;
   }
@@ -55,10 +55,10 @@ class Words {
     Result<cuda::PinnedMemory> page = cuda::PinnedMemory::allocate(kPageBytes);
     if (!page.ok()) return std::move(page.status());
     const std::lock_guard lock(mutex_);
-    auto* const words = reinterpret_cast<std::atomic<uint32_t>*>(page.value().data());
-    for (size_t i = 0; i < kPageBytes / sizeof *words; ++i) {
-      words[i].store(kPassed, std::memory_order_relaxed);
-      free_.push_back(&words[i]);
+    auto* const flags = reinterpret_cast<std::atomic<uint32_t>*>(page.value().data());
+    for (size_t i = 0; i < kPageBytes / sizeof *flags; ++i) {
+      flags[i].store(kPassed, std::memory_order_relaxed);
+      free_.push_back(&flags[i]);
     }
     pages_.push_back(std::move(page).value());
     return Status();
@@ -72,18 +72,18 @@ class Words {
 }  // namespace
 
 Result<StreamMarker> StreamMarker::set(cuda::StreamView stream) {
-  Result<std::atomic<uint32_t>*> word = Words::instance().take();
-  if (!word.ok()) return std::move(word.status());
-  word.value()->store(0, std::memory_order_relaxed);
-  StreamMarker marker(word.value());
-  Status enqueued = write_word(stream, word.value(), kPassed);
+  Result<std::atomic<uint32_t>*> flag = Flags::instance().take();
+  if (!flag.ok()) return std::move(flag.status());
+  flag.value()->store(0, std::memory_order_relaxed);
+  StreamMarker marker(flag.value());
+  Status enqueued = write_flag(stream, flag.value(), kPassed);
   if (enqueued.ok()) return marker;
-  word.value()->store(kPassed, std::memory_order_relaxed);
+  flag.value()->store(kPassed, std::memory_order_relaxed);
   return enqueued;
 }
 
 StreamMarker::~StreamMarker() {
-  if (word_ != nullptr) Words::instance().give_back(word_);
+  if (flag_ != nullptr) Flags::instance().give_back(flag_);
 }
 
 }  // namespace axon::ipc

@@ -2,7 +2,7 @@
 // call.
 //
 //   Result<StreamMarker> marker = StreamMarker::set(stream);
-//   engine.wait_for_flag(item, marker.value().word());   // starts the item after all work that the stream held
+//   engine.wait_for_flag(item, marker.value().flag());   // starts the item after all work that the stream held
 //
 // Owns its flag. Thread-safe.
 #pragma once
@@ -20,17 +20,17 @@ class StreamMarker {
  public:
   // The stream must not be under capture.
   static Result<StreamMarker> set(cuda::StreamView stream);
-  StreamMarker(StreamMarker&& other) noexcept : word_(std::exchange(other.word_, nullptr)) {}
+  StreamMarker(StreamMarker&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
   StreamMarker& operator=(StreamMarker&&) = delete;
   // The flag is used again after the stream has passed it.
   ~StreamMarker();
 
   // Nonzero after the stream has passed the marker. Valid as long as the marker.
-  const std::atomic<uint32_t>& word() const noexcept { return *word_; }
+  const std::atomic<uint32_t>& flag() const noexcept { return *flag_; }
 
  private:
-  explicit StreamMarker(std::atomic<uint32_t>* word) noexcept : word_(word) {}
-  std::atomic<uint32_t>* word_;  // null after a move
+  explicit StreamMarker(std::atomic<uint32_t>* flag) noexcept : flag_(flag) {}
+  std::atomic<uint32_t>* flag_;  // null after a move
 };
 
 }  // namespace axon::ipc

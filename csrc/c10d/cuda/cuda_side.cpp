@@ -318,7 +318,7 @@ void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
                                         .access = access_of(operation, communicator_->rank())})));
   operation.arguments.inputs = operation.staging->inputs();
   operation.arguments.outputs = operation.staging->outputs();
-  operation.done_flag = &operation.staging->done();
+  operation.done_flag = &operation.staging->done_flag();
   // A receive reads no input, so it is posted now, in the order of the calls.
   if (operation.direction != engine::Direction::kReceive) enqueue_start_flag(operation, stream);
   operation.start(*communicator_);

@@ -16,23 +16,23 @@ namespace axon::gpu_comm {
 // process exits.
 struct Arrivals::Retired {
   std::mutex mutex;
-  std::map<int, std::vector<Words>> words;  // by device
+  std::map<int, std::vector<Flags>> flags;  // by device
 
   static Retired& instance() {
     static auto* const retired = new Retired;
     return *retired;
   }
 
-  void add(int device, std::vector<std::optional<Words>> left) {
+  void add(int device, std::vector<std::optional<Flags>> left) {
     const std::lock_guard lock(mutex);
-    for (std::optional<Words>& each : left) {
-      if (each) words[device].push_back(std::move(*each));
+    for (std::optional<Flags>& each : left) {
+      if (each) flags[device].push_back(std::move(*each));
     }
   }
 
-  std::vector<Words> take(int device) {
+  std::vector<Flags> take(int device) {
     const std::lock_guard lock(mutex);
-    return std::exchange(words[device], {});
+    return std::exchange(flags[device], {});
   }
 };
 
@@ -41,14 +41,14 @@ Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
   AXON_TRY(WaitEnder::prepare());
   std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
   AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
-  auto* const own = reinterpret_cast<uint32_t*>(arrivals->words_[index_of(team.rank)]->page.data());
+  auto* const own = reinterpret_cast<uint32_t*>(arrivals->flags_[index_of(team.rank)]->page.data());
   arrivals->ender_.emplace(std::span(own, index_of(team.num_ranks, 0)));
   return arrivals;
 }
 
 Arrivals::~Arrivals() {
   ender_.reset();
-  Retired::instance().add(team_.device, std::move(words_));
+  Retired::instance().add(team_.device, std::move(flags_));
   const Result<ipc::Arena*> arena = ipc::Arena::of(team_.device);
   if (!arena.ok()) return;
   const cuda::RelaxedCapture beside_captures;
@@ -56,8 +56,8 @@ Arrivals::~Arrivals() {
   (void)arena.value()->launches().run_if_idle([this] { (void)Retired::instance().take(team_.device); });
 }
 
-Status Arrivals::map(int peer, const FileDescriptor& words) {
-  return adopt(peer, SharedPage::map(words));
+Status Arrivals::map(int peer, const FileDescriptor& flags) {
+  return adopt(peer, SharedPage::map(flags));
 }
 
 Status Arrivals::adopt(int rank, Result<SharedPage> page) {
@@ -66,26 +66,26 @@ Status Arrivals::adopt(int rank, Result<SharedPage> page) {
   const cuda::DeviceGuard guard(team_.device);
   Result<cuda::RegisteredMemory> on_device = cuda::RegisteredMemory::open(page.value().data(), SharedPage::kNumBytes);
   if (!on_device.ok()) return std::move(on_device.status());
-  words_[index_of(rank)].emplace(Words{std::move(page).value(), std::move(on_device).value()});
+  flags_[index_of(rank)].emplace(Flags{std::move(page).value(), std::move(on_device).value()});
   return Status();
 }
 
-uint32_t* Arrivals::word(int receiver, int sender, int tile) const noexcept {
-  return reinterpret_cast<uint32_t*>(words_[index_of(receiver)]->on_device.data()) + index_of(sender, tile);
+uint32_t* Arrivals::flag(int receiver, int sender, int tile) const noexcept {
+  return reinterpret_cast<uint32_t*>(flags_[index_of(receiver)]->on_device.data()) + index_of(sender, tile);
 }
 
 Status Arrivals::tell(int peer, int tile, cuda::StreamView stream) const {
   const cuda::DeviceGuard guard(team_.device);
-  return set_word(stream, word(peer, team_.rank, tile));
+  return set_flag(stream, flag(peer, team_.rank, tile));
 }
 
 Status Arrivals::await(int tile, cuda::StreamView stream) const {
   const cuda::DeviceGuard guard(team_.device);
-  std::vector<uint32_t*> words;
+  std::vector<uint32_t*> flags;
   for (int peer = 0; peer < team_.num_ranks; ++peer) {
-    if (peer != team_.rank) words.push_back(word(team_.rank, peer, tile));
+    if (peer != team_.rank) flags.push_back(flag(team_.rank, peer, tile));
   }
-  return take_words(stream, words);
+  return take_flags(stream, flags);
 }
 
 }  // namespace axon::gpu_comm

@@ -42,8 +42,8 @@ class Arrivals {
   ~Arrivals();
 
   // Descriptor of this rank's flags, for the peers.
-  int descriptor() const noexcept { return words_[index_of(team_.rank)]->page.descriptor().get(); }
-  Status map(int peer, const FileDescriptor& words);
+  int descriptor() const noexcept { return flags_[index_of(team_.rank)]->page.descriptor().get(); }
+  Status map(int peer, const FileDescriptor& flags);
 
   // Signals after all work that the stream holds; `tile` < kMaxTiles.
   Status tell(int peer, int tile, cuda::StreamView stream) const;
@@ -55,20 +55,20 @@ class Arrivals {
  private:
   // A rank's flags, by sender and tile. A flag is positive from when the tile was pushed to the rank until the rank's
   // stream has seen that.
-  struct Words {
+  struct Flags {
     SharedPage page;
     cuda::RegisteredMemory on_device;
   };
   struct Retired;
 
-  explicit Arrivals(const Team& team) : team_(team), words_(index_of(team.num_ranks)) {}
+  explicit Arrivals(const Team& team) : team_(team), flags_(index_of(team.num_ranks)) {}
   static size_t index_of(int rank) noexcept { return static_cast<size_t>(rank); }
   static size_t index_of(int sender, int tile) noexcept { return index_of(sender * kMaxTiles + tile); }
-  uint32_t* word(int receiver, int sender, int tile) const noexcept;
+  uint32_t* flag(int receiver, int sender, int tile) const noexcept;
   Status adopt(int rank, Result<SharedPage> page);
 
   const Team team_;
-  std::vector<std::optional<Words>> words_;  // by rank
+  std::vector<std::optional<Flags>> flags_;  // by rank
   std::optional<WaitEnder> ender_;           // for this rank's flags
 };
 

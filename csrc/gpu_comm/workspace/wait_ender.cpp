@@ -33,7 +33,7 @@ struct WaitEnder::Registry {
     ipc::Liveliness liveliness = ipc::Liveliness::kIdle;
     for (const WaitEnder* each : all) {
       if (!each->has_begun_.load(std::memory_order_relaxed)) continue;
-      for (uint32_t& word : each->words_) std::atomic_ref(word).store(1, std::memory_order_relaxed);
+      for (uint32_t& flag : each->flags_) std::atomic_ref(flag).store(1, std::memory_order_relaxed);
       liveliness = ipc::Liveliness::kHasty;
     }
     return liveliness;
@@ -44,7 +44,7 @@ Status WaitEnder::prepare() {
   return Registry::instance().start();
 }
 
-WaitEnder::WaitEnder(std::span<uint32_t> words) : words_(words) {
+WaitEnder::WaitEnder(std::span<uint32_t> flags) : flags_(flags) {
   Registry& registry = Registry::instance();
   const std::lock_guard lock(registry.mutex);
   registry.all.push_back(this);

@@ -3,7 +3,7 @@
 // next wait.
 //
 //   AXON_TRY(WaitEnder::prepare());
-//   WaitEnder ender(words);
+//   WaitEnder ender(flags);
 //   ender.begin();              // continues until the ender is destroyed
 //
 // The thread never calls CUDA: a thread that launches into a queue filled up by such a wait holds the driver's locks.
@@ -22,7 +22,7 @@ class WaitEnder {
   // Starts the thread, before the first WaitEnder is constructed. Fails with kResourceExhausted where the system starts
   // no more threads.
   static Status prepare();
-  explicit WaitEnder(std::span<uint32_t> words);
+  explicit WaitEnder(std::span<uint32_t> flags);
   ~WaitEnder();
   WaitEnder(const WaitEnder&) = delete;
   WaitEnder& operator=(const WaitEnder&) = delete;
@@ -33,7 +33,7 @@ class WaitEnder {
  private:
   struct Registry;
 
-  const std::span<uint32_t> words_;
+  const std::span<uint32_t> flags_;
   std::atomic<bool> has_begun_{false};  // relaxed: it publishes no other data
 };
 

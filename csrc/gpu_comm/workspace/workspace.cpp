@@ -102,7 +102,7 @@ Status Workspace::allocate(const engine::Communicator& communicator, const Wish&
 
 Offer Workspace::offer() const noexcept {
   if (!own_) return {.pid = getpid()};
-  return {.num_bytes = own_->num_bytes(), .pid = getpid(), .memory = shared_.get(), .words = arrivals_->descriptor()};
+  return {.num_bytes = own_->num_bytes(), .pid = getpid(), .memory = shared_.get(), .flags = arrivals_->descriptor()};
 }
 
 Status Workspace::import(int rank, const Offer& offer, int device) {
@@ -115,8 +115,8 @@ Status Workspace::import(int rank, const Offer& offer, int device) {
   Result<cuda::SharedMemory> memory = cuda::SharedMemory::import(device, shared.value(), offer.num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   parts_.push_back(std::move(memory).value());
-  Result<FileDescriptor> words = process.value().fetch(offer.words);
-  return words.ok() ? arrivals_->map(rank, words.value()) : std::move(words.status());
+  Result<FileDescriptor> flags = process.value().fetch(offer.flags);
+  return flags.ok() ? arrivals_->map(rank, flags.value()) : std::move(flags.status());
 }
 
 Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {

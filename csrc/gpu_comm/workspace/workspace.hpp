@@ -34,7 +34,7 @@ class Workspace {
     uint64_t num_bytes = 0;  // as mapped
     int32_t pid = 0;
     int32_t memory = -1;  // descriptors in that process; −1: not available
-    int32_t words = -1;
+    int32_t flags = -1;
     int32_t unused = 0;
   };
 

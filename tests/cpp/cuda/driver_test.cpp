@@ -43,10 +43,10 @@ TEST(CudaDriver, absence_is_an_error) {
   }
   EXPECT_FALSE(SharedMemory::allocate(0, kMiB).ok());
   EXPECT_FALSE(uuid_of(0).ok());
-  std::atomic<uint32_t> word{0};
-  EXPECT_FALSE(write_word(StreamView(nullptr), &word, 1).ok());
-  uint32_t device_word = 0;
-  EXPECT_FALSE(set_word(StreamView(nullptr), &device_word).ok());
+  std::atomic<uint32_t> flag{0};
+  EXPECT_FALSE(write_flag(StreamView(nullptr), &flag, 1).ok());
+  uint32_t device_flag = 0;
+  EXPECT_FALSE(set_flag(StreamView(nullptr), &device_flag).ok());
 }
 
 class Gpu : public testing::Test {
@@ -74,40 +74,40 @@ TEST_F(Gpu, memory_is_shared_through_a_descriptor) {
 
 TEST_F(Gpu, streams_wait_for_the_host_and_tell_it) {
   const PinnedMemory pinned = value(PinnedMemory::allocate(64));
-  auto* words = reinterpret_cast<std::atomic<uint32_t>*>(pinned.data());
+  auto* flags = reinterpret_cast<std::atomic<uint32_t>*>(pinned.data());
   const Stream stream = value(Stream::create());
-  check(wait_for_word(stream, &words[0], 7));
-  check(write_word(stream, &words[1], 9));
-  EXPECT_EQ(words[1].load(std::memory_order_acquire), 0u);
-  words[0].store(7, std::memory_order_release);
+  check(wait_for_flag(stream, &flags[0], 7));
+  check(write_flag(stream, &flags[1], 9));
+  EXPECT_EQ(flags[1].load(std::memory_order_acquire), 0u);
+  flags[0].store(7, std::memory_order_release);
   check(stream.view().synchronize());
-  EXPECT_EQ(words[1].load(std::memory_order_acquire), 9u);
+  EXPECT_EQ(flags[1].load(std::memory_order_acquire), 9u);
 }
 
-TEST_F(Gpu, streams_hand_words_on_eagerly_and_in_graphs) {
-  constexpr size_t kNumWords = 3;
-  const DeviceMemory memory = value(DeviceMemory::allocate(kNumWords * sizeof(uint32_t)));
+TEST_F(Gpu, streams_hand_flags_on_eagerly_and_in_graphs) {
+  constexpr size_t kNumFlags = 3;
+  const DeviceMemory memory = value(DeviceMemory::allocate(kNumFlags * sizeof(uint32_t)));
   auto* const first = reinterpret_cast<uint32_t*>(memory.data());
-  const std::array<uint32_t*, kNumWords> words{first, first + 1, first + 2};
+  const std::array<uint32_t*, kNumFlags> flags{first, first + 1, first + 2};
   const Stream giver = value(Stream::create()), taker = value(Stream::create());
   const Event taken = value(Event::create_untimed());
   const auto hand_on = [&](const std::function<void()>& take) {
     take();
     check(taker.view().record(taken));
-    for (uint32_t* word : words) {
+    for (uint32_t* flag : flags) {
       EXPECT_FALSE(taken.view().has_passed());
-      check(set_word(giver, word));
+      check(set_flag(giver, flag));
       check(giver.view().synchronize());
     }
     check(taker.view().synchronize());
-    std::array<uint32_t, kNumWords> left{1, 1, 1};
+    std::array<uint32_t, kNumFlags> left{1, 1, 1};
     check(copy_async(left.data(), memory.data(), sizeof left, taker));
     check(taker.view().synchronize());
-    EXPECT_EQ(left, (std::array<uint32_t, kNumWords>{}));
+    EXPECT_EQ(left, (std::array<uint32_t, kNumFlags>{}));
   };
-  hand_on([&] { check(take_words(taker, words)); });
+  hand_on([&] { check(take_flags(taker, flags)); });
   ASSERT_EQ(cudaStreamBeginCapture(taker.view().get(), cudaStreamCaptureModeGlobal), cudaSuccess);
-  check(take_words(taker, words));
+  check(take_flags(taker, flags));
   cudaGraph_t graph = nullptr;
   ASSERT_EQ(cudaStreamEndCapture(taker.view().get(), &graph), cudaSuccess);
   cudaGraphExec_t executable = nullptr;

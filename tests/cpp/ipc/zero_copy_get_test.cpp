@@ -45,8 +45,8 @@ class ExposedRegistrationsTest : public ForkedLayoutTest {
 
   static void expect_passed(const ipc::StreamMarker& marker) {
     const auto deadline = Clock::now() + std::chrono::seconds(10);
-    while (marker.word().load() == 0 && Clock::now() < deadline) std::this_thread::yield();
-    EXPECT_NE(marker.word().load(), 0u);
+    while (marker.flag().load() == 0 && Clock::now() < deadline) std::this_thread::yield();
+    EXPECT_NE(marker.flag().load(), 0u);
   }
 };
 

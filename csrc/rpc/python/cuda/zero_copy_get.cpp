@@ -52,7 +52,7 @@ void leave_after_current_stream(rpc::Outbound& outbound, at::Device gpu) {
   const cuda::StreamView stream = current_stream(gpu);
   if (stream.is_idle()) return;
   auto marker = std::make_shared<ipc::StreamMarker>(value_of(ipc::StreamMarker::set(stream)));
-  const std::atomic<uint32_t>& flag = marker->word();
+  const std::atomic<uint32_t>& flag = marker->flag();
   outbound.leave_when(flag, Owner::of(std::move(marker)));
 }
 
@@ -65,7 +65,7 @@ class Ack final : public engine::Submission, private engine::FlagWaiter {
       : engine_(engine), read_(std::move(read)), exposure_(std::move(exposure)) {}
 
  private:
-  void begin() noexcept override { engine_.wait_for_flag(*this, read_.word()); }
+  void begin() noexcept override { engine_.wait_for_flag(*this, read_.flag()); }
   void on_flag_set() noexcept override { delete this; }
   void complete() noexcept override {}
 

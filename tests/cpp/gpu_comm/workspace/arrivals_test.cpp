@@ -55,7 +55,7 @@ TEST_F(ArrivalsTest, a_stream_waits_until_the_peer_has_told_of_the_tile) {
   await(*mine, 1);
   require(stream_->view().synchronize());
   await(*mine, 2);
-  EXPECT_FALSE(has_passed()) << "the word has been taken";
+  EXPECT_FALSE(has_passed()) << "the flag has been taken";
   require(theirs->tell(0, 2, side));
   require(stream_->view().synchronize());
 }
@@ -75,14 +75,14 @@ TEST_F(ArrivalsTest, giving_up_ends_the_waits_that_are_queued_and_those_that_com
 // More launches than the queue holds: CUDA blocks this thread until another thread ends the waits.
 TEST_F(ArrivalsTest, giving_up_frees_a_thread_whose_launches_fill_the_queue) {
   const std::unique_ptr<Arrivals> arrivals = create(0);
-  const cuda::DeviceMemory word = require(cuda::DeviceMemory::allocate(sizeof(uint32_t)));
+  const cuda::DeviceMemory flag = require(cuda::DeviceMemory::allocate(sizeof(uint32_t)));
   await(*arrivals, 0);
   const std::jthread later([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     arrivals->give_up();
   });
   for (int launch = 0; launch < 20'000; ++launch) {
-    require(write_word(*stream_, reinterpret_cast<std::atomic<uint32_t>*>(word.data()), 1));
+    require(write_flag(*stream_, reinterpret_cast<std::atomic<uint32_t>*>(flag.data()), 1));
   }
   require(stream_->view().synchronize());
 }

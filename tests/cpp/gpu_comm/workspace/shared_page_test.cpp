@@ -14,7 +14,7 @@
 namespace axon::gpu_comm {
 namespace {
 
-std::atomic_ref<uint32_t> word(const SharedPage& page, size_t index) {
+std::atomic_ref<uint32_t> flag(const SharedPage& page, size_t index) {
   return std::atomic_ref(reinterpret_cast<uint32_t*>(page.data())[index]);
 }
 
@@ -49,25 +49,25 @@ TEST(SharedPage, what_a_peer_stores_comes_and_stays_when_it_ends) {
   if (child == 0) {
     const std::optional<SharedPage> theirs = fetch(parent, page.descriptor().get());
     if (!theirs) _exit(1);
-    while (word(*theirs, 0).load() == 0) usleep(100);
-    word(*theirs, SharedPage::kNumBytes / 4 - 1).store(7);
+    while (flag(*theirs, 0).load() == 0) usleep(100);
+    flag(*theirs, SharedPage::kNumBytes / 4 - 1).store(7);
     _exit(0);
   }
-  word(page, 0).store(1);
+  flag(page, 0).store(1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 1) GTEST_SKIP() << "processes may not fetch each other's descriptors";
   ASSERT_EQ(status, 0);
-  EXPECT_EQ(word(page, SharedPage::kNumBytes / 4 - 1).load(), 7u);
+  EXPECT_EQ(flag(page, SharedPage::kNumBytes / 4 - 1).load(), 7u);
 }
 
 TEST(SharedPage, outlives_its_maker) {
   std::optional<SharedPage> mine(create());
-  word(*mine, 3).store(5);
+  flag(*mine, 3).store(5);
   Result<SharedPage> theirs = SharedPage::map(FileDescriptor(dup(mine->descriptor().get())));
   ASSERT_TRUE(theirs.ok()) << theirs.status().message();
   mine.reset();
-  EXPECT_EQ(word(theirs.value(), 3).load(), 5u);
+  EXPECT_EQ(flag(theirs.value(), 3).load(), 5u);
 }
 
 TEST(SharedPage, needs_memory_that_the_descriptor_refers_to) {

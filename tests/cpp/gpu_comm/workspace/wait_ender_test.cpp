@@ -13,54 +13,54 @@ namespace {
 
 using namespace std::chrono_literals;
 
-using Words = std::array<uint32_t, 5>;
+using Flags = std::array<uint32_t, 5>;
 
-bool all_are(Words& words, uint32_t value) {
-  return std::ranges::all_of(words, [&](uint32_t& word) { return std::atomic_ref(word).load() == value; });
+bool all_are(Flags& flags, uint32_t value) {
+  return std::ranges::all_of(flags, [&](uint32_t& flag) { return std::atomic_ref(flag).load() == value; });
 }
 
-bool become(Words& words, uint32_t value) {
+bool become(Flags& flags, uint32_t value) {
   const auto deadline = std::chrono::steady_clock::now() + 20s;
-  while (!all_are(words, value)) {
+  while (!all_are(flags, value)) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(1ms);
   }
   return true;
 }
 
-void take(Words& words) {
-  for (uint32_t& word : words) std::atomic_ref(word).store(0);
+void take(Flags& flags) {
+  for (uint32_t& flag : flags) std::atomic_ref(flag).store(0);
 }
 
 TEST(WaitEnder, stores_again_whatever_has_been_taken) {
   ASSERT_TRUE(WaitEnder::prepare().ok());
-  Words words{}, others{};
-  WaitEnder ender(words);
+  Flags flags{}, others{};
+  WaitEnder ender(flags);
   const WaitEnder idle(others);
   ender.begin();
   for (int again = 0; again < 10; ++again) {
-    EXPECT_TRUE(become(words, 1));
-    take(words);
+    EXPECT_TRUE(become(flags, 1));
+    take(flags);
   }
-  EXPECT_TRUE(become(words, 1));
+  EXPECT_TRUE(become(flags, 1));
   EXPECT_TRUE(all_are(others, 0));
 }
 
-TEST(WaitEnder, leaves_the_words_alone_once_it_is_gone) {
+TEST(WaitEnder, leaves_the_flags_alone_once_it_is_gone) {
   ASSERT_TRUE(WaitEnder::prepare().ok());
-  Words words{}, others{};
-  std::optional<WaitEnder> gone(std::in_place, words);
+  Flags flags{}, others{};
+  std::optional<WaitEnder> gone(std::in_place, flags);
   WaitEnder other(others);
   gone->begin();
   other.begin();
-  EXPECT_TRUE(become(words, 1));
+  EXPECT_TRUE(become(flags, 1));
   gone.reset();
-  take(words);
+  take(flags);
   for (int again = 0; again < 5; ++again) {
     take(others);
     EXPECT_TRUE(become(others, 1));
   }
-  EXPECT_TRUE(all_are(words, 0));
+  EXPECT_TRUE(all_are(flags, 0));
 }
 
 }  // namespace
