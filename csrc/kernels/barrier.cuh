@@ -13,7 +13,7 @@ __device__ __forceinline__ int rank_of_peer(int own_rank, uint32_t peer) {
 }
 
 // Called by one warp, with one thread per peer. context.ours may differ between peers.
-__device__ __forceinline__ void announce(const ll::EpochContext& context) {
+__device__ __forceinline__ void send_descriptors(const ll::EpochContext& context) {
   const cuda::DeviceTeam& team = context.team;
   const int peer = threadIdx.x % 32;
   if (peer >= team.num_ranks || peer == team.rank) return;
@@ -66,7 +66,7 @@ __device__ __noinline__ inline bool guard(const ll::EpochContext& context, const
 
 // A packet that has not been written for 2³² epochs would match again. Therefore, in two successive epochs of every
 // kEpochsPerWipe, the region that is idle in the epoch is stamped with that epoch, whose parity never matches there.
-// Peers enter the next epoch, and write to that region, only after they have our descriptor. So announce it after the
+// Peers enter the next epoch, and write to that region, only after they have our descriptor. So send it after the
 // fence here and a barrier of the wiping threads.
 inline constexpr uint32_t kEpochsPerWipe = 1u << 20;
 

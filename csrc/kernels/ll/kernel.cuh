@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kMaxWorkers + kControlThreads)
     __syncthreads();
   }
   if (is_worker && !has_failed) algorithm.send(context);
-  if (!is_worker && !has_failed && blockIdx.x == 0) announce(context);
+  if (!is_worker && !has_failed && blockIdx.x == 0) send_descriptors(context);
   if (__syncthreads_or(has_failed)) return;
   if (is_worker) return algorithm.receive(context);
   advance_epoch(team, epoch, blockIdx.x, gridDim.x);

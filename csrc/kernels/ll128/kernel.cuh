@@ -54,7 +54,7 @@ __device__ __forceinline__ uint32_t meet(const cuda::DeviceTeam& team, uint32_t 
     wipe_idle_region(outgoing, thread_of_warp(), 32);
     __syncwarp();
   }
-  announce(outgoing);
+  send_descriptors(outgoing);
   __syncwarp();
   advance_epoch(team, epoch, 0, 1);
   verify(ll::EpochContext(team, from_peer, epoch));

@@ -55,7 +55,7 @@ class ZeroCopyContext : public ll::EpochContext {
  public:
   using EpochContext::EpochContext;
 
-  __device__ __forceinline__ cuda::LlPacket* words(int owner, int from) const { return slots(owner) + 2 * from; }
+  __device__ __forceinline__ cuda::LlPacket* locations(int owner, int from) const { return slots(owner) + 2 * from; }
   __device__ __forceinline__ cuda::LlPacket* vote(int owner, int from) const {
     return owner == from ? descriptors(owner) + owner : slots(owner) + 2 * team.num_ranks + from;
   }
@@ -103,9 +103,9 @@ __device__ __forceinline__ bool is_mapped(const ZeroCopyHandshake& handshake, in
 // Uses the peer's location packets; its tensors' content is older than these. Returns whether all that is needed is
 // mapped.
 __device__ __forceinline__ bool find_locations(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
-                                               int peer, const ll::Payload (&words)[2], RemoteTensors& remote) {
-  const auto readable = *reinterpret_cast<const cuda::IpcLocation*>(&words[0]);
-  const auto writable = *reinterpret_cast<const cuda::IpcLocation*>(&words[1]);
+                                               int peer, const ll::Payload (&locations)[2], RemoteTensors& remote) {
+  const auto readable = *reinterpret_cast<const cuda::IpcLocation*>(&locations[0]);
+  const auto writable = *reinterpret_cast<const cuda::IpcLocation*>(&locations[1]);
   const Vector16 first = reads(handshake, peer) ? load_entry(team, peer, readable) : Vector16{};
   const Vector16 second = writes(handshake, peer) ? load_entry(team, peer, writable) : Vector16{};
   remote.readable = address_of(readable, first);
@@ -115,34 +115,34 @@ __device__ __forceinline__ bool find_locations(const cuda::DeviceTeam& team, con
 
 // What a peer has sent about itself so far. Its locations are valid only if its descriptor equals context.ours, since
 // other ranks do not send any.
-struct PeerAnnouncement {
+struct PeerDescriptor {
   bool has_arrived;  // the descriptor has arrived
-  bool is_all;       // the locations have arrived, too
+  bool is_complete;  // the locations have arrived, too
   ll::Payload descriptor;
-  ll::Payload words[2];
+  ll::Payload locations[2];
 };
 
-__device__ __forceinline__ PeerAnnouncement look_at(const ZeroCopyContext& context, int peer) {
-  const cuda::LlPacket* words = context.words(context.team.rank, peer);
+__device__ __forceinline__ PeerDescriptor look_at(const ZeroCopyContext& context, int peer) {
+  const cuda::LlPacket* locations = context.locations(context.team.rank, peer);
   const cuda::LlPacket descriptor = load_packet(context.descriptors(context.team.rank) + peer);
-  const cuda::LlPacket first = load_packet(words), second = load_acquire(words + 1);
+  const cuda::LlPacket first = load_packet(locations), second = load_acquire(locations + 1);
   const bool has_arrived = ll::is_of(descriptor, context.epoch);
   return {.has_arrived = has_arrived,
-          .is_all = has_arrived && ll::is_of(first, context.epoch) && ll::is_of(second, context.epoch),
+          .is_complete = has_arrived && ll::is_of(first, context.epoch) && ll::is_of(second, context.epoch),
           .descriptor = {descriptor.low, descriptor.high},
-          .words = {{first.low, first.high}, {second.low, second.high}}};
+          .locations = {{first.low, first.high}, {second.low, second.high}}};
 }
 
 // Waits for a peer. Returns false, and reports a fault, if the peer does not arrive or disagrees.
-__device__ __forceinline__ bool hear(const ZeroCopyContext& context, int peer, PeerAnnouncement& told) {
+__device__ __forceinline__ bool await_descriptor(const ZeroCopyContext& context, int peer, PeerDescriptor& received) {
   SpinWait spin_wait(context.team, 0);
   cuda::FaultCode fault = cuda::FaultCode::kNone;
   do {
-    told = look_at(context, peer);
-    if (told.is_all || (told.has_arrived && !is_same(context.ours, told.descriptor))) break;
+    received = look_at(context, peer);
+    if (received.is_complete || (received.has_arrived && !is_same(context.ours, received.descriptor))) break;
     fault = spin_wait.after_poll([peer] { return peer; });
   } while (fault == cuda::FaultCode::kNone);
-  return agrees(context, peer, fault, told.descriptor);
+  return agrees(context, peer, fault, received.descriptor);
 }
 
 // Called by the first warp of block 0, with one thread per peer. `remote` belongs to this thread. Addresses are used
@@ -152,20 +152,20 @@ __device__ __forceinline__ Vote decide_vote(const cuda::DeviceTeam& team, const 
   const int peer = static_cast<int>(ll128::thread_of_warp());
   const bool is_peer = peer < team.num_ranks && peer != team.rank;
   bool is_met = true;
-  PeerAnnouncement told{};
+  PeerDescriptor received{};
   if (is_peer) {
     const ZeroCopyLink& link = handshake.links[peer];
     const cuda::DeviceDescriptor to_peer = with_bytes(handshake.descriptor, link.bytes_to);
     const cuda::DeviceDescriptor from_peer = with_bytes(handshake.descriptor, link.bytes_from);
     const ZeroCopyContext outgoing(team, to_peer, epoch);
-    announce(outgoing);
-    cuda::LlPacket* words = outgoing.words(peer, team.rank);
-    store_packet(words, packet_of(*reinterpret_cast<const ll::Payload*>(&link.readable), epoch));
-    store_packet(words + 1, packet_of(*reinterpret_cast<const ll::Payload*>(&link.writable), epoch));
-    is_met = hear(ZeroCopyContext(team, from_peer, epoch), peer, told);
+    send_descriptors(outgoing);
+    cuda::LlPacket* locations = outgoing.locations(peer, team.rank);
+    store_packet(locations, packet_of(*reinterpret_cast<const ll::Payload*>(&link.readable), epoch));
+    store_packet(locations + 1, packet_of(*reinterpret_cast<const ll::Payload*>(&link.writable), epoch));
+    is_met = await_descriptor(ZeroCopyContext(team, from_peer, epoch), peer, received);
   }
   if (!__all_sync(ll128::kWholeWarp, is_met)) return Vote::kFailed;
-  const bool is_found = !is_peer || find_locations(team, handshake, peer, told.words, remote);
+  const bool is_found = !is_peer || find_locations(team, handshake, peer, received.locations, remote);
   return __all_sync(ll128::kWholeWarp, is_found) && handshake.is_aligned_16 != 0 ? Vote::kYes : Vote::kNo;
 }
 
@@ -177,17 +177,17 @@ __device__ __forceinline__ bool find_meanwhile(const ZeroCopyContext& context, c
   const bool needs = !is_mapped(handshake, peer, RemoteTensors{});
   const cuda::DeviceDescriptor from_peer =
       with_bytes(handshake.descriptor, needs ? handshake.links[peer].bytes_from : 0);
-  bool is_told = !needs, has_voted = false;
-  PeerAnnouncement told{};
-  while (!is_told && !has_voted) {
+  bool has_received = !needs, has_voted = false;
+  PeerDescriptor received{};
+  while (!has_received && !has_voted) {
     const cuda::LlPacket own = load_packet(context.vote(team.rank, team.rank));
-    told = look_at(context, peer);
+    received = look_at(context, peer);
     has_voted = ll::is_of(own, context.epoch);
     const bool is_refused = has_voted && own.low != static_cast<uint32_t>(Vote::kYes);
-    is_told = told.is_all && is_same(from_peer, told.descriptor) && !is_refused;
+    has_received = received.is_complete && is_same(from_peer, received.descriptor) && !is_refused;
   }
-  return __all_sync(ll128::kWholeWarp, is_told) &&
-         __all_sync(ll128::kWholeWarp, !needs || find_locations(team, handshake, peer, told.words, remote));
+  return __all_sync(ll128::kWholeWarp, has_received) &&
+         __all_sync(ll128::kWholeWarp, !needs || find_locations(team, handshake, peer, received.locations, remote));
 }
 
 // Called by the same warp. The vote always goes to the rank's own blocks, but to peers only if they may rely on it.
@@ -213,9 +213,9 @@ __device__ __forceinline__ PeerVote await_vote(const ZeroCopyContext& context, i
   do {
     fault = receipt.await(context, rank);
   } while (fault != cuda::FaultCode::kNone && rank == team.rank);
-  const auto [word, mark] = receipt.payloads[0];
+  const auto [vote, mark] = receipt.payloads[0];
   if (fault == cuda::FaultCode::kNone && (mark & ~kVoteBlocks) != kVoteTag) fault = cuda::FaultCode::kMismatch;
-  if (fault == cuda::FaultCode::kNone) return {static_cast<Vote>(word), mark & kVoteBlocks};
+  if (fault == cuda::FaultCode::kNone) return {static_cast<Vote>(vote), mark & kVoteBlocks};
   report_fault(team, {.code = fault, .peer = rank, .sequence = context.epoch, .ours = context.ours});
   return {Vote::kUnheard, 0};
 }
@@ -237,8 +237,8 @@ __device__ __forceinline__ void vote_to_fall_back(const ZeroCopyContext& context
   const int peer = static_cast<int>(ll128::thread_of_warp());
   if (peer >= team.num_ranks || peer == team.rank) return;
   const cuda::LlPacket nowhere = ll::packet_of({}, context.epoch);
-  store_packet(context.words(peer, team.rank), nowhere);
-  store_packet(context.words(peer, team.rank) + 1, nowhere);
+  store_packet(context.locations(peer, team.rank), nowhere);
+  store_packet(context.locations(peer, team.rank) + 1, nowhere);
   store_packet(context.vote(peer, team.rank),
                ll::packet_of({static_cast<uint32_t>(Vote::kNo), kVoteTag}, context.epoch));
 }
@@ -285,7 +285,7 @@ __device__ __noinline__ inline Action resolve_vote(const ZeroCopyContext& contex
   bool is_lost = rank < team.num_ranks && !is_mapped(handshake, rank, remotes[rank]);
   if (is_lost) {
     fence_device();  // what block 0 has found is visible by now
-    is_lost = !find_locations(team, handshake, rank, look_at(context, rank).words, remotes[rank]);
+    is_lost = !find_locations(team, handshake, rank, look_at(context, rank).locations, remotes[rank]);
   }
   const unsigned lost = __ballot_sync(ll128::kWholeWarp, is_lost);
   if (lost == 0) return action;
@@ -303,15 +303,15 @@ __device__ __forceinline__ Action agree(const ZeroCopyContext& context, const Ze
   __shared__ Action action;
   if (threadIdx.x < 32) {
     const int rank = static_cast<int>(threadIdx.x);
-    PeerVote heard{Vote::kYes, 0};
+    PeerVote peer_vote{Vote::kYes, 0};
     bool is_ready = true;
     if (rank < context.team.num_ranks) {
-      heard = await_vote(context, rank);
-      remotes[rank].num_blocks = heard.num_blocks;
-      is_ready = heard.vote == Vote::kYes && is_mapped(handshake, rank, remotes[rank]);
+      peer_vote = await_vote(context, rank);
+      remotes[rank].num_blocks = peer_vote.num_blocks;
+      is_ready = peer_vote.vote == Vote::kYes && is_mapped(handshake, rank, remotes[rank]);
     }
     const bool is_well = __all_sync(ll128::kWholeWarp, is_ready);
-    const Action chosen = is_well ? Action::kMove : resolve_vote(context, handshake, heard.vote, remotes);
+    const Action chosen = is_well ? Action::kMove : resolve_vote(context, handshake, peer_vote.vote, remotes);
     if (rank == 0) action = chosen;
   }
   __syncthreads();
@@ -330,11 +330,11 @@ __device__ __forceinline__ void tell_progress(const ZeroCopyContext& context, in
 __device__ __forceinline__ bool await_progress(const ZeroCopyContext& context, int peer, uint32_t block,
                                                uint32_t count) {
   const cuda::DeviceTeam& team = context.team;
-  const cuda::LlPacket* told = context.progress(team.rank, peer, block);
+  const cuda::LlPacket* progress = context.progress(team.rank, peer, block);
   SpinWait spin_wait(team);
   cuda::FaultCode fault;
   do {
-    const cuda::LlPacket packet = load_acquire(told);
+    const cuda::LlPacket packet = load_acquire(progress);
     if (ll::is_of(packet, context.epoch) && packet.low >= count) return true;
     fault = spin_wait.after_poll([peer] { return peer; });
   } while (fault == cuda::FaultCode::kNone);

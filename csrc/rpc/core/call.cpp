@@ -47,7 +47,7 @@ void Call::StartFlagWaiter::on_flag_set() noexcept {
   call.connection_->open(call);
 }
 
-void Call::Announcement::complete() noexcept {
+void Call::DestinationRequest::complete() noexcept {
   call.on_announced();
   call.is_asking_.store(false, std::memory_order_release);
   call.release();
@@ -58,7 +58,7 @@ void Call::on_announced(Inbound&) noexcept {
   reply_.set_destinations(destinations);
   is_asking_.store(true, std::memory_order_relaxed);
   retain();
-  connection_->engine().post(announcement_);
+  connection_->engine().post(destination_request_);
 }
 
 // The answer may overtake the copy of the exposed tensors, which the peer has only enqueued on its stream.

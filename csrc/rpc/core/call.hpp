@@ -80,8 +80,8 @@ class Call : public ListNode<Call>, private engine::Submission, private Inbound:
   friend class MailSender;
   friend class RuntimeCore;
 
-  struct Announcement final : engine::Submission {
-    explicit Announcement(Call& owner) noexcept : call(owner) {}
+  struct DestinationRequest final : engine::Submission {
+    explicit DestinationRequest(Call& owner) noexcept : call(owner) {}
     Call& call;
     void begin() noexcept override {}
     void complete() noexcept override;
@@ -108,7 +108,7 @@ class Call : public ListNode<Call>, private engine::Submission, private Inbound:
   std::shared_ptr<Connection>
       connection_;  // the latest; shared with the runtime, which may be destroyed before the call
   Inbound reply_;
-  Announcement announcement_{*this};
+  DestinationRequest destination_request_{*this};
   StartFlagWaiter start_flag_waiter_{*this};
   uint32_t number_ = 0;
   MailSender* mail_sender_ = nullptr;  // until it is finished

@@ -154,7 +154,7 @@ void Inbound::on_payload_frame(const transport::MessageHeader& header, const tra
 }
 
 // Returns whether the payload may be the tensor's payload frame.
-static bool announces(const Inbound::Tensor& tensor, const transport::Payload& payload) noexcept {
+static bool describes(const Inbound::Tensor& tensor, const transport::Payload& payload) noexcept {
   if (tensor.begun) return false;
   switch (tensor.location) {
     case TensorLocation::kHeaderFrame:
@@ -168,7 +168,7 @@ static bool announces(const Inbound::Tensor& tensor, const transport::Payload& p
 }
 
 void Inbound::place(uint32_t index, const transport::Payload& payload) noexcept {
-  if (index >= tensors_.size() || !announces(tensors_[index], payload)) {
+  if (index >= tensors_.size() || !describes(tensors_[index], payload)) {
     drop(payload);
     return fail(ErrorCode::kTransport, "a payload frame arrived that its header frame does not describe");
   }
