@@ -16,7 +16,7 @@ static arithmetic::PlanKernels fastest_kernels(const ReductionPlan& plan) noexce
 }
 
 Status check(const ReductionPlan& plan) {
-  if (fastest_kernels(plan).fold_partial == nullptr) {
+  if (fastest_kernels(plan).reduce_partial == nullptr) {
     return {ErrorCode::kInvalidArgument,
             std::string("reduction ") + name_of(plan.reduction) + " is not defined for " + name_of(plan.dtype)};
   }

@@ -46,7 +46,7 @@ struct Tail {
 };
 
 template <typename Output, typename Left, typename Right, Operator kOperator>
-void fold(std::byte* output, const std::byte* left, const std::byte* right, size_t num_scalars) {
+void reduce_scalars(std::byte* output, const std::byte* left, const std::byte* right, size_t num_scalars) {
   constexpr size_t kLanes = kVectorBytes / sizeof(typename Output::Value);
   const size_t remainder = num_scalars % kLanes;
   const size_t end = num_scalars - remainder;
@@ -108,9 +108,9 @@ void divide_integers(std::byte* output, const std::byte* input, size_t num_scala
 }
 
 template <typename Output, typename Left, typename Right>
-constexpr FoldKernels arithmetic_folds() {
-  return {fold<Output, Left, Right, Operator::kSum>, fold<Output, Left, Right, Operator::kProduct>,
-          fold<Output, Left, Right, Operator::kMin>, fold<Output, Left, Right, Operator::kMax>};
+constexpr ReduceKernels arithmetic_reductions() {
+  return {reduce_scalars<Output, Left, Right, Operator::kSum>, reduce_scalars<Output, Left, Right, Operator::kProduct>,
+          reduce_scalars<Output, Left, Right, Operator::kMin>, reduce_scalars<Output, Left, Right, Operator::kMax>};
 }
 
 // Sums and products are taken in the unsigned type, where overflow is defined.
@@ -118,30 +118,35 @@ template <typename T>
 constexpr TypeKernels integer_kernels() {
   using Signed = Plain<T>;
   using Unsigned = Plain<std::make_unsigned_t<T>>;
-  const FoldKernels folds{
-      fold<Unsigned, Unsigned, Unsigned, Operator::kSum>, fold<Unsigned, Unsigned, Unsigned, Operator::kProduct>,
-      fold<Signed, Signed, Signed, Operator::kMin>,       fold<Signed, Signed, Signed, Operator::kMax>,
-      fold<Unsigned, Unsigned, Unsigned, Operator::kAnd>, fold<Unsigned, Unsigned, Unsigned, Operator::kOr>,
-      fold<Unsigned, Unsigned, Unsigned, Operator::kXor>};
-  return {.fold_stored = folds, .fold_next = folds, .fold_partial = folds, .divide = divide_integers<T>};
+  const ReduceKernels reductions{reduce_scalars<Unsigned, Unsigned, Unsigned, Operator::kSum>,
+                                 reduce_scalars<Unsigned, Unsigned, Unsigned, Operator::kProduct>,
+                                 reduce_scalars<Signed, Signed, Signed, Operator::kMin>,
+                                 reduce_scalars<Signed, Signed, Signed, Operator::kMax>,
+                                 reduce_scalars<Unsigned, Unsigned, Unsigned, Operator::kAnd>,
+                                 reduce_scalars<Unsigned, Unsigned, Unsigned, Operator::kOr>,
+                                 reduce_scalars<Unsigned, Unsigned, Unsigned, Operator::kXor>};
+  return {.reduce_stored = reductions,
+          .reduce_next = reductions,
+          .reduce_partial = reductions,
+          .divide = divide_integers<T>};
 }
 
 constexpr TypeKernels bool_kernels() {
   using Byte = Plain<uint8_t>;
-  constexpr FoldKernel kBoth = fold<Byte, Byte, Byte, Operator::kAnd>;
-  constexpr FoldKernel kEither = fold<Byte, Byte, Byte, Operator::kOr>;
-  constexpr FoldKernel kOne = fold<Byte, Byte, Byte, Operator::kXor>;
-  const FoldKernels folds{kEither, kBoth, kBoth, kEither, kBoth, kEither, kOne};
-  return {.fold_stored = folds, .fold_next = folds, .fold_partial = folds};
+  constexpr ReduceKernel kBoth = reduce_scalars<Byte, Byte, Byte, Operator::kAnd>;
+  constexpr ReduceKernel kEither = reduce_scalars<Byte, Byte, Byte, Operator::kOr>;
+  constexpr ReduceKernel kOne = reduce_scalars<Byte, Byte, Byte, Operator::kXor>;
+  const ReduceKernels reductions{kEither, kBoth, kBoth, kEither, kBoth, kEither, kOne};
+  return {.reduce_stored = reductions, .reduce_next = reductions, .reduce_partial = reductions};
 }
 
 template <typename T>
 constexpr TypeKernels float_kernels() {
   using Float = Plain<T>;
-  const FoldKernels folds = arithmetic_folds<Float, Float, Float>();
-  return {.fold_stored = folds,
-          .fold_next = folds,
-          .fold_partial = folds,
+  const ReduceKernels reductions = arithmetic_reductions<Float, Float, Float>();
+  return {.reduce_stored = reductions,
+          .reduce_next = reductions,
+          .reduce_partial = reductions,
           .scale = map<Float, Float, Step::kMultiply>,
           .divide = map<Float, Float, Step::kDivide>};
 }
@@ -149,9 +154,9 @@ constexpr TypeKernels float_kernels() {
 template <typename Half>
 constexpr TypeKernels half_kernels() {
   using Partial = Plain<float>;
-  return {.fold_stored = arithmetic_folds<Half, Half, Half>(),
-          .fold_next = arithmetic_folds<Partial, Partial, Half>(),
-          .fold_partial = arithmetic_folds<Partial, Partial, Partial>(),
+  return {.reduce_stored = arithmetic_reductions<Half, Half, Half>(),
+          .reduce_next = arithmetic_reductions<Partial, Partial, Half>(),
+          .reduce_partial = arithmetic_reductions<Partial, Partial, Partial>(),
           .widen = map<Partial, Half, Step::kConvert>,
           .scale = map<Partial, Half, Step::kMultiply>,
           .narrow = map<Half, Partial, Step::kConvert>,
@@ -161,8 +166,8 @@ constexpr TypeKernels half_kernels() {
 template <typename T>
 constexpr TypeKernels complex_kernels() {
   TypeKernels kernels = float_kernels<T>();
-  const FoldKernels folds{kernels.fold_stored[static_cast<size_t>(Operator::kSum)]};
-  kernels.fold_stored = kernels.fold_next = kernels.fold_partial = folds;
+  const ReduceKernels reductions{kernels.reduce_stored[static_cast<size_t>(Operator::kSum)]};
+  kernels.reduce_stored = kernels.reduce_next = kernels.reduce_partial = reductions;
   kernels.num_scalars = 2;
   return kernels;
 }

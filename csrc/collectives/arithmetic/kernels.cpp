@@ -37,9 +37,9 @@ PlanKernels kernels_of(const KernelTable& table, const collectives::ReductionPla
   const bool scales = plan.reduction == Reduction::kPremulSum;
   const bool divides = plan.reduction == Reduction::kAverage;
   if ((scales && type.scale == nullptr) || (divides && type.divide == nullptr)) return {};
-  return {.fold_stored = scales || divides ? nullptr : type.fold_stored[operation],
-          .fold_next = scales ? nullptr : type.fold_next[operation],
-          .fold_partial = type.fold_partial[operation],
+  return {.reduce_stored = scales || divides ? nullptr : type.reduce_stored[operation],
+          .reduce_next = scales ? nullptr : type.reduce_next[operation],
+          .reduce_partial = type.reduce_partial[operation],
           .begin = scales ? type.scale : type.widen,
           .finish = divides ? type.divide : type.narrow,
           .begin_argument = plan.premul_factor,
@@ -59,7 +59,7 @@ void begin_partial(const PlanKernels& kernels, std::byte* partial, const std::by
 
 void add_to_partial(const PlanKernels& kernels, std::byte* partial, const std::byte* other,
                     size_t num_elements) noexcept {
-  kernels.fold_partial(partial, partial, other, num_elements * kernels.num_scalars);
+  kernels.reduce_partial(partial, partial, other, num_elements * kernels.num_scalars);
 }
 
 void finish_partial(const PlanKernels& kernels, std::byte* output, const std::byte* partial,
@@ -72,16 +72,16 @@ void finish_partial(const PlanKernels& kernels, std::byte* output, const std::by
 }
 
 // target = sum (+) operand, for at most one block.
-static void fold_operand(const PlanKernels& kernels, std::byte* target, const std::byte* sum, const std::byte* operand,
-                         size_t num_elements) noexcept {
+static void reduce_operand(const PlanKernels& kernels, std::byte* target, const std::byte* sum,
+                           const std::byte* operand, size_t num_elements) noexcept {
   const size_t num_scalars = num_elements * kernels.num_scalars;
-  if (kernels.fold_next != nullptr) {
-    kernels.fold_next(target, sum, operand, num_scalars);
+  if (kernels.reduce_next != nullptr) {
+    kernels.reduce_next(target, sum, operand, num_scalars);
     return;
   }
   alignas(64) std::byte converted[kBlockBytes];
   kernels.begin(converted, operand, num_scalars, kernels.begin_argument);
-  kernels.fold_partial(target, sum, converted, num_scalars);
+  kernels.reduce_partial(target, sum, converted, num_scalars);
 }
 
 // The output may be an operand: it is written only after the last operand of the block has been read.
@@ -97,7 +97,7 @@ static void combine_block(const PlanKernels& kernels, std::byte* output, std::sp
   for (size_t i = 1; i < operands.size(); ++i) {
     const bool yields_output = i + 1 == operands.size() && kernels.finish == nullptr;
     std::byte* target = yields_output ? output + offset : sum_block;
-    fold_operand(kernels, target, sum, operands[i].data + offset, num_elements);
+    reduce_operand(kernels, target, sum, operands[i].data + offset, num_elements);
     sum = target;
   }
   finish_partial(kernels, output + offset, sum, num_elements);
@@ -113,8 +113,8 @@ static void for_each_block(const PlanKernels& kernels, size_t num_elements, Func
 
 void combine(const PlanKernels& kernels, std::byte* output, std::span<const ConstBuffer> operands,
              size_t num_elements) noexcept {
-  if (operands.size() == 2 && kernels.fold_stored != nullptr) {
-    kernels.fold_stored(output, operands[0].data, operands[1].data, num_elements * kernels.num_scalars);
+  if (operands.size() == 2 && kernels.reduce_stored != nullptr) {
+    kernels.reduce_stored(output, operands[0].data, operands[1].data, num_elements * kernels.num_scalars);
     return;
   }
   for_each_block(kernels, num_elements,
@@ -125,7 +125,7 @@ void add_own_to_partial(const PlanKernels& kernels, std::byte* partial, const st
                         size_t num_elements) noexcept {
   for_each_block(kernels, num_elements, [&](size_t first, size_t length) {
     std::byte* sum = partial + first * kernels.num_partial_bytes;
-    fold_operand(kernels, sum, sum, own + first * kernels.num_stored_bytes, length);
+    reduce_operand(kernels, sum, sum, own + first * kernels.num_stored_bytes, length);
   });
 }
 

@@ -17,22 +17,22 @@ enum class Operator : uint8_t { kSum, kProduct, kMin, kMax, kAnd, kOr, kXor };
 inline constexpr size_t kNumOperators = 7;
 
 // output = left (+) right; the output may be exactly either.
-using FoldKernel = void (*)(std::byte* output, const std::byte* left, const std::byte* right, size_t num_scalars);
-using FoldKernels = std::array<FoldKernel, kNumOperators>;
+using ReduceKernel = void (*)(std::byte* output, const std::byte* left, const std::byte* right, size_t num_scalars);
+using ReduceKernels = std::array<ReduceKernel, kNumOperators>;
 
 // output = f(input, argument); the output may be exactly the input where both have one width.
 using MapKernel = void (*)(std::byte* output, const std::byte* input, size_t num_scalars, double argument);
 
 // The kernels of one type; null where an operation is not defined.
 struct TypeKernels {
-  FoldKernels fold_stored{};   // stored (+) stored → stored
-  FoldKernels fold_next{};     // partial (+) stored → partial
-  FoldKernels fold_partial{};  // partial (+) partial → partial
-  MapKernel widen{};           // stored → partial; null where they are the same type
-  MapKernel scale{};           // stored × argument → partial
-  MapKernel narrow{};          // partial → stored; null where they are the same type
-  MapKernel divide{};          // partial ÷ argument → stored
-  size_t num_scalars = 1;      // per element: a complex number is two
+  ReduceKernels reduce_stored{};   // stored (+) stored → stored
+  ReduceKernels reduce_next{};     // partial (+) stored → partial
+  ReduceKernels reduce_partial{};  // partial (+) partial → partial
+  MapKernel widen{};               // stored → partial; null where they are the same type
+  MapKernel scale{};               // stored × argument → partial
+  MapKernel narrow{};              // partial → stored; null where they are the same type
+  MapKernel divide{};              // partial ÷ argument → stored
+  size_t num_scalars = 1;          // per element: a complex number is two
 };
 
 inline constexpr size_t kNumDataTypes = 16;
@@ -49,11 +49,11 @@ extern const KernelTable kAvx512Kernels;
 // Returns the tables that this processor can run, fastest first.
 std::span<const KernelTable* const> usable_tables() noexcept;
 
-// The kernels of one plan. An undefined plan has no fold_partial.
+// The kernels of one plan. An undefined plan has no reduce_partial.
 struct PlanKernels {
-  FoldKernel fold_stored{};  // null where an operand or the result needs more than the fold
-  FoldKernel fold_next{};    // null where each operand needs `begin`
-  FoldKernel fold_partial{};
+  ReduceKernel reduce_stored{};  // null where an operand or the result needs more than the reduction
+  ReduceKernel reduce_next{};    // null where each operand needs `begin`
+  ReduceKernel reduce_partial{};
   MapKernel begin{};   // null: a stored operand is a partial already
   MapKernel finish{};  // null: a partial is the result already
   double begin_argument = 0;

@@ -108,7 +108,7 @@ template <typename T>
 constexpr bool kIsComplex = !std::is_arithmetic_v<T>;
 
 template <typename T>
-T fold(Reduction reduction, T left, T right) {
+T reduce(Reduction reduction, T left, T right) {
   if constexpr (kIsComplex<T>) {
     return left + right;
   } else if constexpr (std::is_integral_v<T>) {
@@ -159,7 +159,7 @@ inline Bytes combine(const collectives::ReductionPlan& plan, const std::vector<B
     for (size_t i = 0; i < output.size() / sizeof(Stored); ++i) {
       auto value = begin(plan, C::decode(element<Stored>(operands[0], i)));
       for (size_t k = 1; k < num_operands; ++k) {
-        value = fold(plan.reduction, value, begin(plan, C::decode(element<Stored>(operands[k], i))));
+        value = reduce(plan.reduction, value, begin(plan, C::decode(element<Stored>(operands[k], i))));
       }
       const Stored result = C::encode(finish(plan, value));
       std::memcpy(output.data() + i * sizeof(Stored), &result, sizeof(result));
