@@ -329,7 +329,7 @@ void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
 
 // Marks the lost ranks whose processes have ended: all that they wrote into tensors here has arrived. Returns whether
 // all lost ranks are of this kind.
-bool DeviceGroup::tell_who_is_gone() noexcept {
+bool DeviceGroup::tell_lost_ranks() noexcept {
   uint32_t gone = 0;
   bool are_all = true;
   for (int rank = 0; rank < cuda::kMaxTeamRanks; ++rank) {
@@ -351,7 +351,7 @@ Status DeviceGroup::fault() noexcept {
   {
     const std::lock_guard lock(fate_mutex_);
     const Status& first = lost_ranks_.first();
-    const bool is_known = first.ok() || (tell_who_is_gone() && watched_.empty());
+    const bool is_known = first.ok() || (tell_lost_ranks() && watched_.empty());
     if (!is_known && sync::Clock::now() > lost_ranks_.first_lost_at() + kLossGracePeriod) lost = first.clone();
   }
   if (!lost.ok()) abort(std::move(lost));

@@ -160,7 +160,7 @@ TEST_F(DestinationsTest, what_does_not_fit_fails_the_call_and_says_why) {
   expect_refused(overlapping, "memory of tensors overlaps; use separate memory for each");
 }
 
-TEST_F(DestinationsTest, who_is_asked_may_refuse_or_throw) {
+TEST_F(DestinationsTest, a_function_that_is_asked_may_refuse_or_throw) {
   expect_failure([](Announced& coming) { coming.refuse("all is in use"); }, "BufferError",
                  ErrorCode::kResourceExhausted, "all is in use");
   expect_failure([](Announced&) { throw std::runtime_error("thrown"); }, "RuntimeError", ErrorCode::kInternal,
@@ -223,7 +223,7 @@ struct Hesitant {
   }
 };
 
-TEST_F(DestinationsTest, who_is_asked_is_not_copied_meanwhile) {
+TEST_F(DestinationsTest, a_function_that_is_asked_is_not_copied_meanwhile) {
   const auto shared = std::make_shared<Hesitant::Shared>();
   const std::vector<float> numbers = numbers_of(shared->memory.size());
   std::optional<Invocation> held;

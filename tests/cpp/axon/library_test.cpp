@@ -218,7 +218,7 @@ TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, 10min);
 }
 
-TEST(Library, who_serves_is_awake_for_as_long_as_it_is_to) {
+TEST(Library, a_server_stays_awake_for_its_spin_budget) {
   Runtime runtime = ConnectedPair::opened("server");
   const auto cpu_time = [&](std::chrono::milliseconds awake) {
     const auto now = [] {
@@ -270,9 +270,9 @@ TEST(Library, a_call_that_is_under_way_may_be_given_up_and_opened_again) {
   std::atomic<int> num_finished{0};
   Call call(pair.to_server, "echo");
   call.on_finished([&] { ++num_finished; });
-  const std::vector<float> borrowed(100'000);
+  const std::vector<float> unowned(100'000);
   for (int i = 0; i < 10; ++i) {
-    call.request().tensor(std::span<const float>(borrowed));
+    call.request().tensor(std::span<const float>(unowned));
     call.start();
     call.open(pair.to_server, "echo");
   }

@@ -132,7 +132,7 @@ TEST_F(MailboxTest, messages_that_are_given_up_take_no_others_room) {
   expect_accepted(calls);
 }
 
-TEST_F(MailboxTest, who_waits_gets_what_comes_or_hears_that_nothing_has) {
+TEST_F(MailboxTest, a_waiter_gets_what_arrives_or_hears_that_nothing_has) {
   Mailbox news = opened();
   Result<Mail> nothing = news.take(10ms);
   ASSERT_FALSE(nothing.ok());

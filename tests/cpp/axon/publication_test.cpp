@@ -135,7 +135,7 @@ TEST_F(Publishing, its_end_is_told_though_it_is_gone) {
   expect_arrived(10 * kNumWorkers * weights->size());
 }
 
-TEST_F(Publishing, who_has_not_been_told_when_it_is_cancelled_is_not) {
+TEST_F(Publishing, peers_that_are_not_told_before_it_is_cancelled_are_not) {
   static constexpr size_t kMostAtPeer = 1023;
   std::mutex mutex;
   std::vector<Invocation> held;

@@ -8,7 +8,7 @@
 namespace axon::engine {
 namespace {
 
-TEST(Answers, those_who_have_entered_and_those_who_have_not_are_told_apart) {
+TEST(Answers, ranks_that_have_entered_and_ranks_that_have_not_are_told_apart) {
   Answers answers(4);
   const sync::Clock::time_point asked_at = sync::Clock::now();
   answers.record(0, 7, "last entered all_reduce #7, 1.5 s ago");

@@ -222,7 +222,7 @@ TEST_P(TwoRanks, point_to_point_mismatch_fails_only_itself) {
   });
 }
 
-TEST_P(TwoRanks, timeout_names_who_has_not_entered) {
+TEST_P(TwoRanks, timeout_names_ranks_that_have_not_entered) {
   on_all_ranks(2, [&](int rank) {
     auto operation = TestOperation::barrier(30s);
     ASSERT_TRUE(run(*group_[rank], *operation).ok());

@@ -53,7 +53,7 @@ void expect_parts(const std::string& text, std::initializer_list<std::string> pa
   for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
 }
 
-TEST_P(OverdueTest, collective_names_those_who_have_not_entered_and_succeeds_once_they_come) {
+TEST_P(OverdueTest, collective_names_ranks_that_have_not_entered_and_succeeds_once_they_do) {
   barrier_on_all();
   std::vector<std::unique_ptr<TestOperation>> operations;
   for (int rank = 0; rank < last(); ++rank) {

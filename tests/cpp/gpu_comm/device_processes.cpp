@@ -20,15 +20,15 @@ int count_devices() {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-class Board {
+class SharedAddresses {
  public:
-  Board()
+  SharedAddresses()
       : notes_(static_cast<Note*>(mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
     if (notes_ == MAP_FAILED) throw std::runtime_error("no memory to share");
   }
-  ~Board() { munmap(notes_, kSize); }
-  Board(const Board&) = delete;
-  Board& operator=(const Board&) = delete;
+  ~SharedAddresses() { munmap(notes_, kSize); }
+  SharedAddresses(const SharedAddresses&) = delete;
+  SharedAddresses& operator=(const SharedAddresses&) = delete;
 
   void write(int rank, const std::vector<uint8_t>& bytes) {
     if (bytes.size() > kLongest) throw std::runtime_error("note of " + std::to_string(bytes.size()) + " bytes");
@@ -60,21 +60,21 @@ static cuda::Stream make_stream(int device) {
   return require(cuda::Stream::create());
 }
 
-DeviceProcess::DeviceProcess(int rank, Layout layout, transport::ProcessGroup& processes, Board& board)
+DeviceProcess::DeviceProcess(int rank, Layout layout, transport::ProcessGroup& processes, SharedAddresses& addresses)
     : rank_(rank),
       layout_(layout),
       processes_(processes),
-      board_(board),
+      addresses_(addresses),
       stream_(make_stream(layout.devices()[static_cast<size_t>(rank)])),
       engine_(make_engine()) {}
 
 Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds timeout) {
   const engine::OwnAddress own = engine_->make_address();
-  board_.write(rank_, own.address().encode());
+  addresses_.write(rank_, own.address().encode());
   barrier();
   engine::GroupSpecification specification{.name = name, .rank = rank_, .addresses = {}};
   for (int rank = 0; rank < size(); ++rank)
-    specification.addresses.push_back(require(engine::PeerAddress::decode(board_.read(rank))));
+    specification.addresses.push_back(require(engine::PeerAddress::decode(addresses_.read(rank))));
   barrier();  // before a rank writes its next address
   Party party{.communicator = require(engine_->form(std::move(specification))), .group = nullptr};
   party.group = require(gpu_comm::DeviceGroup::form(*party.communicator, device(), timeout));
@@ -82,10 +82,10 @@ Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds tim
 }
 
 void on_devices(Layout layout, const std::function<void(DeviceProcess& self)>& body) {
-  Board board;
+  SharedAddresses addresses;
   transport::ProcessGroup processes(layout.num_ranks, [&](int rank, transport::ProcessGroup& group) {
     try {
-      DeviceProcess self(rank, layout, group, board);
+      DeviceProcess self(rank, layout, group, addresses);
       body(self);
       self.barrier();  // no rank exits while others may still communicate with it
     } catch (const std::exception& failure) {

@@ -39,11 +39,11 @@ struct Party {
 };
 
 // Shared memory in which the processes exchange addresses.
-class Board;
+class SharedAddresses;
 
 class DeviceProcess {
  public:
-  DeviceProcess(int rank, Layout layout, transport::ProcessGroup& processes, Board& board);
+  DeviceProcess(int rank, Layout layout, transport::ProcessGroup& processes, SharedAddresses& addresses);
 
   int rank() const { return rank_; }
   int size() const { return layout_.num_ranks; }
@@ -59,7 +59,7 @@ class DeviceProcess {
   const int rank_;
   const Layout layout_;
   transport::ProcessGroup& processes_;
-  Board& board_;
+  SharedAddresses& addresses_;
   cuda::Stream stream_;
   std::unique_ptr<engine::Engine> engine_;
 };

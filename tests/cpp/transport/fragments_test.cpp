@@ -300,7 +300,7 @@ TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
   EXPECT_TRUE(one.lost.empty());
 }
 
-TEST_F(Fragments, of_who_was_never_met_are_not_fetched) {
+TEST_F(Fragments, of_unknown_peers_are_not_fetched) {
   const LongMessage message{.header = {}, .sender = kRawName + 1, .number = kNumber, .num_bytes = kLong};
   say(header(OperationKind::kRts), bytes_of(message));
   ASSERT_EQ(one.num_complete(), 1U);

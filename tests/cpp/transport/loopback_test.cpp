@@ -102,7 +102,7 @@ TEST(Loopback, a_process_dies_at_any_of_its_steps) {
   }
 }
 
-TEST(Loopback, who_meets_a_dead_process_hears_of_it) {
+TEST(Loopback, adding_a_dead_process_fails) {
   LoopbackFabric fabric;
   Node victim(fabric.make_transport());
   Node survivor(fabric.make_transport());

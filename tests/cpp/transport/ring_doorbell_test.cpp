@@ -105,14 +105,14 @@ TEST_F(RingDoorbells, are_opened_of_the_process_that_was_met_alone) {
   EXPECT_FALSE(WakeUpPipe::open(other).ok());
 }
 
-TEST_F(RingDoorbells, do_not_end_who_calls_at_one_that_is_gone) {
+TEST_F(RingDoorbells, do_not_end_a_process_that_calls_at_one_that_is_gone) {
   {
     const RingDoorbell gone = std::move(doorbell);
   }
   while (wake_up_pipe.call({.key = kKey, .caller = {}})) continue;
 }
 
-TEST(ProcessMemory, is_read_of_who_has_the_key_alone) {
+TEST(ProcessMemory, is_read_only_of_a_process_with_the_key) {
   const uint64_t key = 0x5EED;
   const Bytes there = pattern(100'000, 1);
   Bytes here(there.size());

@@ -142,7 +142,7 @@ TEST_P(RingTransports, work_where_one_side_takes_the_other_for_another_host) {
   EXPECT_TRUE(both([&] { return here.transport().arm() && unsure.transport().arm(); }));
 }
 
-TEST_P(RingTransports, wake_who_sleeps) {
+TEST_P(RingTransports, wake_sleeping_peers) {
   warm_up();
   const auto is_readable = [&](int timeout_ms) {
     pollfd event{.fd = second.transport().event_fd(), .events = POLLIN, .revents = 0};
@@ -193,7 +193,7 @@ TEST_P(RingTransports, refuse_offers_that_are_not_theirs) {
   EXPECT_EQ(num_mapped(), num_before + 7);
 }
 
-TEST_P(RingTransports, take_the_network_to_who_refuses) {
+TEST_P(RingTransports, take_the_network_to_peers_that_refuse) {
   std::deque<RingDoorbell> doorbells;
   std::vector<RingWriter> rings;
   for (uint64_t key = 100; key < 100 + RingTransport::kMostLinks - 1; ++key) {  // plus the first process's link
@@ -214,7 +214,7 @@ TEST_P(RingTransports, take_the_network_to_who_refuses) {
 }
 
 // Each process can access the other, except in one direction.
-TEST_P(RingTransports, lose_who_cannot_be_answered) {
+TEST_P(RingTransports, lose_peers_that_cannot_be_answered) {
   ASSERT_TRUE(offer(address_of(first).key, 1 << 20));
   ASSERT_TRUE(drive({&second}, [&] { return second.transport().progress() == 0; }));
   second.send(to_first, pattern(8, 1));
@@ -241,7 +241,7 @@ TEST_P(RingTransports, lose_a_peer_whose_ring_makes_no_sense) {
   EXPECT_EQ(second.num_refused, 1U);
 }
 
-TEST_P(RingTransports, let_go_of_a_ring_that_makes_no_sense_of_who_has_not_been_met) {
+TEST_P(RingTransports, let_go_of_an_invalid_ring_of_an_unknown_peer) {
   const size_t num_before = num_mapped();
   offer_broken(5);
   EXPECT_TRUE(run([&] { return num_mapped() <= num_before + 1; }));  // its doorbell stays open
@@ -268,7 +268,7 @@ TEST_P(RingTransports, believe_no_answer_to_what_was_not_offered) {
   }
 }
 
-TEST_P(RingTransports, fail_what_is_under_way_with_who_is_dropped) {
+TEST_P(RingTransports, fail_what_is_under_way_with_a_dropped_peer) {
   warm_up();
   second.policy = Node::Policy::kHold;
   const Transfer& offered = first.send(to_second, pattern(kLong, 1));
@@ -284,7 +284,7 @@ TEST_P(RingTransports, fail_what_is_under_way_with_who_is_dropped) {
   EXPECT_EQ(second.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
 }
 
-TEST_P(RingTransports, let_go_of_the_memory_of_who_is_dropped) {
+TEST_P(RingTransports, let_go_of_the_memory_of_a_dropped_peer) {
   warm_up();
   const size_t num_before = num_mapped();
   first.transport().drop_peer(to_second);

@@ -75,7 +75,7 @@ def _held_with_and_without(num_bytes: int) -> tuple[int, int, int]:
 
 
 @on("cuda")
-def test_memory_of_a_gpu_is_counted_for_who_holds_it(two_ranks: RankPool) -> None:
+def test_memory_of_a_gpu_is_counted_for_the_process_that_holds_it(two_ranks: RankPool) -> None:
     num_bytes = 256 << 20
     (before, held, after), others = two_ranks.run(_held_with_and_without, num_bytes)
     assert held - before == num_bytes >> 10

@@ -271,7 +271,7 @@ def _keep_calling(peer: Peer) -> None:
         peer.invoke("keep", torch.ones(3_000_000, device="cuda")).result()
 
 
-def test_nothing_is_lent_to_who_may_not_read_it(runtime: Runtime) -> None:
+def test_nothing_is_exposed_to_peers_that_may_not_read_it(runtime: Runtime) -> None:
     with not_lending(runtime, sys.executable, without_tracing.__file__) as peer:
         for _ in range(5):
             sent = torch.arange(1_000_000, device="cuda")

@@ -444,7 +444,7 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_hearing() -> None:
         assert told.wait(60)
 
 
-def test_closing_ends_who_waits_for_messages() -> None:
+def test_closing_ends_waits_for_messages() -> None:
     runtime = Runtime("server")
     inbox = runtime.mailbox("tag")
     errors: list[BaseException] = []
@@ -471,7 +471,7 @@ def test_an_address_of_every_interface_is_refused() -> None:
             _ = server.address
 
 
-def test_a_message_is_kept_though_who_waited_for_it_is_cancelled() -> None:
+def test_a_message_is_kept_though_its_waiter_is_cancelled() -> None:
     with Runtime("server") as server, Runtime("client") as client:
         inbox = server.mailbox("tag")
         peer = client.connect(server.address)

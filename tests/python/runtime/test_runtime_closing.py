@@ -124,7 +124,7 @@ def test_what_is_left_when_the_time_is_up_ends_and_is_cancelled_there() -> None:
         assert not peer.close()  # it still has not run
 
 
-def test_the_other_side_hears_who_has_closed() -> None:
+def test_the_other_side_hears_which_side_has_closed() -> None:
     with pair() as (_, client, _), Runtime("third") as third:
 
         @client.register

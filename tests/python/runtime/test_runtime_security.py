@@ -196,7 +196,7 @@ def test_secrets_are_not_in_what_is_printed() -> None:
     assert secret.encode().hex() not in printed
 
 
-def test_the_bound_on_connections_is_told_to_who_comes_late() -> None:
+def test_the_bound_on_connections_is_told_to_late_clients() -> None:
     with Runtime("server", secret=SECRET, max_connections=2) as server, Runtime("client", secret=SECRET) as client:
         address = server.address
         kept = [client.connect(address) for _ in range(2)]

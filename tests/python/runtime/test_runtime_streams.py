@@ -221,7 +221,7 @@ def test_generators_are_closed_with_their_callers_connection(kind: str) -> None:
         assert closed.wait(60)
 
 
-def test_generators_belong_to_who_has_opened_them() -> None:
+def test_generators_belong_to_the_peer_that_has_opened_them() -> None:
     with numbers_of() as (peer, closed, _), Runtime("other") as other:
         values = peer.iterate("numbers", ahead=1)
         assert next(values) == 0

@@ -354,7 +354,7 @@ TEST_F(ZeroCopyGuards, all_blocks_of_a_peer_are_waited_for) {
   expect_end_before_the_guard_gives_up();
 }
 
-TEST_F(ZeroCopyGuards, who_has_agreed_waits_even_without_having_heard_all) {
+TEST_F(ZeroCopyGuards, a_rank_that_has_agreed_waits_even_without_all_votes) {
   set_up_ranks(3);
   announce(1);
   announce(2);
@@ -430,7 +430,7 @@ TEST_F(ZeroCopyGuards, the_guard_gives_up) {
   EXPECT_EQ(code_of(ranks_->control(0)), cuda::FaultCode::kTimeout);
 }
 
-TEST_F(ZeroCopyGuards, who_has_not_agreed_does_not_wait) {
+TEST_F(ZeroCopyGuards, a_rank_that_has_not_agreed_does_not_wait) {
   set_up_ranks(3);
   announce(1);  // rank 2 never agrees
   launch();

@@ -88,7 +88,7 @@ TEST_F(DestinationsTest, a_function_may_refuse_what_is_announced) {
   EXPECT_EQ(content(invoke(*pair_.to_server, "echo", bytes)->reply()), bytes);
 }
 
-TEST_F(DestinationsTest, who_is_cancelled_while_it_is_asked_is_not_called) {
+TEST_F(DestinationsTest, a_function_cancelled_while_it_is_asked_is_not_called) {
   const transport::Bytes bytes = transport::pattern(100'000, 1);
   const CallPointer call = start(*pair_.to_server, "landed", bytes);
   Invocation& invocation = await_question();
@@ -102,7 +102,7 @@ TEST_F(DestinationsTest, who_is_cancelled_while_it_is_asked_is_not_called) {
   EXPECT_EQ(content(invoke(*pair_.to_server, "echo", bytes)->reply()), bytes);
 }
 
-TEST_F(DestinationsTest, who_is_lost_while_it_is_asked_is_not_called) {
+TEST_F(DestinationsTest, a_function_whose_caller_is_lost_while_it_is_asked_is_not_called) {
   const transport::Bytes bytes = transport::pattern(100'000, 1);
   start(*pair_.to_server, "landed", bytes);
   Invocation& invocation = await_question();

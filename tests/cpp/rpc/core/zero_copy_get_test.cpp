@@ -258,7 +258,7 @@ TEST_P(ZeroCopyGetTest, an_exposure_of_a_dead_peer_may_be_acknowledged) {
 INSTANTIATE_TEST_SUITE_P(Over, ZeroCopyGetTest, testing::Values("loopback", "ucx", "rings"),
                          [](const auto& info) { return info.param; });
 
-TEST(ZeroCopyGet, is_refused_by_who_does_not_accept_it) {
+TEST(ZeroCopyGet, is_refused_by_a_process_that_does_not_accept_it) {
   transport::LoopbackFabric fabric{{.largest_eager_num_bytes = 6000, .mailbox_capacity = 1 << 20}};
   TwoRuntimes pair(engine::loopback_transports(fabric, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());

@@ -56,7 +56,7 @@ class ListenerTest : public testing::Test {
     return connect_to_listener(socket_address(), secret, own, Clock::now() + 30s);
   }
   // Returns a connected socket that has not sent anything.
-  FileDescriptor knock() {
+  FileDescriptor connect_silently() {
     Result<FileDescriptor> socket = connect_to(socket_address(), Clock::now() + 30s);
     EXPECT_TRUE(socket.ok()) << socket.status().message();
     return std::move(socket).value();
@@ -105,7 +105,7 @@ TEST_F(ListenerTest, a_hundred_meet_at_once) {
   expect_count(&Listener::Counts::num_met, told.size());
 }
 
-TEST_F(ListenerTest, who_may_not_come_hears_why) {
+TEST_F(ListenerTest, a_refused_peer_hears_why) {
   open();
   Status wrong = std::move(connect(named("worker"), secret_of("fedcba9876543210")).status());
   EXPECT_EQ(wrong.code(), ErrorCode::kUnauthenticated);
@@ -121,21 +121,21 @@ TEST_F(ListenerTest, who_may_not_come_hears_why) {
 TEST_F(ListenerTest, foreign_bytes_are_dropped_without_an_answer) {
   open();
   for (const std::string bytes : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01 a hello of TLS", "axon in other words"}) {
-    FileDescriptor socket = knock();
+    FileDescriptor socket = connect_silently();
     send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     EXPECT_TRUE(is_hung_up(socket)) << bytes;
   }
-  FileDescriptor gone = knock();
+  FileDescriptor gone = connect_silently();
   gone = FileDescriptor();
   expect_count(&Listener::Counts::num_malformed, 3);
   expect_count(&Listener::Counts::num_hung_up, 1);
   EXPECT_TRUE(connect(named("worker")).ok());
 }
 
-TEST_F(ListenerTest, who_says_nothing_is_dropped_in_time) {
+TEST_F(ListenerTest, a_silent_connection_is_dropped_in_time) {
   open({.num_pending = 256, .handshake_timeout = 50ms, .handshake_timeout_when_full = 50ms});
-  FileDescriptor silent = knock();
-  FileDescriptor slow = knock();
+  FileDescriptor silent = connect_silently();
+  FileDescriptor slow = connect_silently();
   send(slow.get(), "axhs", 4, MSG_NOSIGNAL);
   EXPECT_TRUE(is_hung_up(silent));
   EXPECT_TRUE(is_hung_up(slow));
@@ -143,10 +143,10 @@ TEST_F(ListenerTest, who_says_nothing_is_dropped_in_time) {
 }
 
 // Four times as many silent connections as there is room for: others still get in.
-TEST_F(ListenerTest, a_silent_crowd_gives_way) {
+TEST_F(ListenerTest, silent_connections_give_way) {
   open({.num_pending = 8, .handshake_timeout = 1h, .handshake_timeout_when_full = 10ms});
-  std::vector<FileDescriptor> crowd;
-  for (int i = 0; i < 32; ++i) crowd.push_back(knock());
+  std::vector<FileDescriptor> connections;
+  for (int i = 0; i < 32; ++i) connections.push_back(connect_silently());
   Result<Connected> connected = connect(named("worker"));
   EXPECT_TRUE(connected.ok()) << connected.status().message();
   EXPECT_GE(listener_->counts().num_late, 24u);
@@ -164,8 +164,8 @@ TEST_F(ListenerTest, no_process_listens_or_none_answers) {
   EXPECT_EQ(refused.code(), ErrorCode::kTransport);
   EXPECT_EQ(refused.message(), closed.text() + " cannot be reached: Connection refused");
 
-  FileDescriptor deaf = listen_at({"127.0.0.1", 0}, 8).value();
-  const SocketAddress silent{"127.0.0.1", port_of(deaf)};
+  FileDescriptor unaccepting = listen_at({"127.0.0.1", 0}, 8).value();
+  const SocketAddress silent{"127.0.0.1", port_of(unaccepting)};
   Status late = attempt(silent, 20ms);
   EXPECT_EQ(late.code(), ErrorCode::kTimeout);
   EXPECT_EQ(late.message(), silent.text() + " has not completed the handshake by the deadline");
@@ -192,9 +192,9 @@ TEST_F(ListenerTest, the_key_of_an_address_opens_this_listener_alone_and_says_no
   EXPECT_TRUE(connect_to_listener(here, key, named("worker"), Clock::now() + 30s).ok());
 }
 
-TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_who_has_not_met_it) {
+TEST_F(ListenerTest, a_listener_that_closes_hangs_up_on_pending_connections) {
   open();
-  FileDescriptor waiting = knock();
+  FileDescriptor waiting = connect_silently();
   listener_->close();
   EXPECT_TRUE(is_hung_up(waiting));
 }
@@ -217,7 +217,8 @@ TEST_F(ListenerTest, runs_out_of_descriptors_says_so_and_recovers) {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
   rlimit few = before;
-  few.rlim_cur = static_cast<rlim_t>(knock().get());  // the first free descriptor, once it is closed on both sides
+  few.rlim_cur =
+      static_cast<rlim_t>(connect_silently().get());  // the first free descriptor, once it is closed on both sides
   expect_count(&Listener::Counts::num_hung_up, 1);
   setrlimit(RLIMIT_NOFILE, &few);
   EXPECT_FALSE(connect_to(socket_address(), Clock::now() + 30s).ok());
