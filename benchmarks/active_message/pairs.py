@@ -60,7 +60,7 @@ class Pair:
             os.write(client.stdin.fileno(), (json.dumps(command) + "\n").encode())
             return self._read(client)
         except BrokenPipeError as error:
-            raise PairError(self._last_words()) from error
+            raise PairError(self._last_line()) from error
         finally:
             self._signal(signal.SIGSTOP)
 
@@ -87,12 +87,12 @@ class Pair:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
             piece = os.read(process.stdout.fileno(), 65536) if ready else b""
             if not piece:
-                raise PairError(f"no answer in {DEADLINE_S} s" if not ready else self._last_words())
+                raise PairError(f"no answer in {DEADLINE_S} s" if not ready else self._last_line())
             line += piece
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         for process in reversed(self._processes):
             process.log.seek(0)
             if words := process.log.read().decode(errors="replace").strip():

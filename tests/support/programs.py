@@ -127,12 +127,12 @@ def communicates_in_atexit() -> None:
     join()
     data = torch.ones(1)
 
-    def last_words() -> None:
+    def all_reduce_at_exit() -> None:
         dist.all_reduce(data)
         print(f"sum {int(data)}", flush=True)
         dist.destroy_process_group()
 
-    atexit.register(last_words)
+    atexit.register(all_reduce_at_exit)
     ready()
 
 

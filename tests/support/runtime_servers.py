@@ -104,7 +104,7 @@ def quick_functions(runtime: Runtime) -> None:
 def slow_functions(runtime: Runtime) -> None:
     entered = threading.Event()
     cancelled = threading.Event()
-    word = asyncio.Event()
+    told = asyncio.Event()
 
     @runtime.register
     async def sleepy(seconds: float) -> str:
@@ -124,14 +124,14 @@ def slow_functions(runtime: Runtime) -> None:
         return threading.current_thread().name
 
     @runtime.register
-    async def wait_for_word() -> str:
-        await word.wait()
-        word.clear()
+    async def wait_until_told() -> str:
+        await told.wait()
+        told.clear()
         return "heard"
 
     @runtime.register
-    async def say_word() -> None:
-        word.set()
+    async def tell_waiters() -> None:
+        told.set()
 
     @runtime.register(executor=ThreadPoolExecutor(1))
     def was_entered(seconds: float) -> bool:
@@ -225,14 +225,14 @@ def idles() -> None:
         print((time.process_time() - taken) / lasted, (scheduled_ns() - wanted) / 1e9 / lasted)
 
 
-def lends() -> None:
+def exposes() -> None:
     """Calls `take` of the runtime at the address in its input many times, with tensors that stay in this process."""
-    with Runtime("lender") as runtime:
+    with Runtime("exposer") as runtime:
         peer = runtime.connect(bytes.fromhex(sys.stdin.readline()))
         while peer._connection.gpus_read_by_peer == 0:
             peer.invoke("echo", torch.zeros(10_000, device="cuda")).result()
         calls = [peer.invoke("take", torch.zeros(1_000_000, device="cuda")) for _ in range(100)]
-        print("lent", flush=True)
+        print("exposed", flush=True)
         calls[-1].result()
 
 
@@ -464,7 +464,7 @@ PROGRAMS: list[Callable[[], None]] = [
     serves,
     comes_and_goes,
     idles,
-    lends,
+    exposes,
     ends_with_calls_in_flight,
     ends_in_a_function,
     ends_in_a_busy_function,

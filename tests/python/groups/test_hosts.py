@@ -153,7 +153,7 @@ def test_a_rank_without_a_way_to_it_is_named(hosts: Hosts, tmp_path: Path) -> No
             assert f"[rank {rank} of group '0'] rank {1 - rank} cannot be reached: " in message
 
 
-class _Farewell(dist.Store):
+class _KilledOnceAnnounced(dist.Store):
     """A store that kills its process as soon as this rank's address is in it."""
 
     def __init__(self, store: dist.Store) -> None:
@@ -169,7 +169,7 @@ class _Farewell(dist.Store):
 
 
 def _be_gone_once_announced(path: str) -> None:
-    dist.init_process_group("axon", store=_Farewell(dist.FileStore(path, 2)), rank=1, world_size=2)
+    dist.init_process_group("axon", store=_KilledOnceAnnounced(dist.FileStore(path, 2)), rank=1, world_size=2)
 
 
 def _meet_the_gone(path: str) -> tuple[str, float, float]:

@@ -286,10 +286,10 @@ def _give_descriptors_back() -> None:
         os.close(descriptor)
 
 
-def _refusals_of_a_crowd(address: bytes) -> list[str]:
+def _refusals_of_many_connections(address: bytes) -> list[str]:
     """The process connects as often as connections are accepted."""
     said = []
-    with Runtime("crowd") as runtime:
+    with Runtime("many") as runtime:
         peers = []
         while len(said) < 3:
             assert len(peers) < 100
@@ -323,7 +323,7 @@ def _eventually(call: Callable[[], str], wanted: str) -> str:
 def test_a_server_refuses_in_words_whom_it_has_no_descriptors_for(tmp_path: Path) -> None:
     with RankPool(1, meeting="none") as server, RankPool(1, meeting="none") as client:
         [address] = server.run(_serve, "")
-        [(*refusals, accepted)] = client.run(_refusals_of_a_crowd, address)
+        [(*refusals, accepted)] = client.run(_refusals_of_many_connections, address)
         assert int(accepted) > 5
         for refusal in refusals:
             assert "file descriptors of this process are left" in refusal

@@ -40,7 +40,7 @@ def meet(peer: Peer) -> None:
 
 
 @contextmanager
-def lending(runtime: Runtime, **settings: str) -> Iterator[tuple[Server, Peer]]:
+def exposing(runtime: Runtime, **settings: str) -> Iterator[tuple[Server, Peer]]:
     server = Server(**settings)
     peer = runtime.connect(server.address)
     meet(peer)
@@ -49,7 +49,7 @@ def lending(runtime: Runtime, **settings: str) -> Iterator[tuple[Server, Peer]]:
 
 
 @contextmanager
-def not_lending(runtime: Runtime, *prefix: str, **settings: str) -> Iterator[Peer]:
+def not_exposing(runtime: Runtime, *prefix: str, **settings: str) -> Iterator[Peer]:
     server = Server(*prefix, **settings)
     peer = runtime.connect(server.address)
     yield peer
@@ -57,13 +57,13 @@ def not_lending(runtime: Runtime, *prefix: str, **settings: str) -> Iterator[Pee
     server.close()
 
 
-@pytest.fixture(scope="module", params=["lent", "through the host"])
+@pytest.fixture(scope="module", params=["exposed", "through the host"])
 def peer(request: pytest.FixtureRequest, runtime: Runtime) -> Iterator[Peer]:
-    if request.param == "lent":
-        with lending(runtime) as (_, peer):
+    if request.param == "exposed":
+        with exposing(runtime) as (_, peer):
             yield peer
     else:
-        with not_lending(runtime, AXON_TRANSPORTS="ucx") as peer:
+        with not_exposing(runtime, AXON_TRANSPORTS="ucx") as peer:
             yield peer
 
 
@@ -185,9 +185,9 @@ def test_what_is_being_captured_cannot_be_sent(peer: Peer) -> None:
     assert torch.equal(peer.invoke("echo", tensor).result(), tensor)
 
 
-def test_what_is_lent_is_not_received_while_a_graph_is_captured(runtime: Runtime) -> None:
+def test_exposed_tensors_are_not_received_while_a_graph_is_captured(runtime: Runtime) -> None:
     """The error ends the call, but neither the capture nor the zero-copy gets."""
-    with lending(runtime) as (_, peer):
+    with exposing(runtime) as (_, peer):
         sent, stream = torch.arange(100_000, device="cuda"), torch.cuda.Stream()
         call = peer.invoke("echo", sent)
         call._call.wait(DEADLINE_S)
@@ -233,7 +233,7 @@ def _settled(memory: int) -> bool:
     return torch.cuda.memory_allocated() <= memory
 
 
-def test_what_was_lent_comes_back(peer: Peer) -> None:
+def test_exposed_memory_is_given_back(peer: Peer) -> None:
     before, before_there = torch.cuda.memory_allocated(), peer.invoke("gpu_memory").result()
     peer.invoke("keep", torch.ones(1_000_000, device="cuda")).result()
     assert peer.invoke("sums_of_kept").result() == [1e6]
@@ -259,7 +259,7 @@ def test_memory_that_was_freed_and_allocated_anew(peer: Peer) -> None:
 @pytest.mark.parametrize("allocator", ["expandable_segments:True", "backend:cudaMallocAsync"])
 def test_servers_with_other_allocators(runtime: Runtime, allocator: str) -> None:
     """Other processes cannot map the latter's memory, which therefore goes through the host."""
-    with lending(runtime, PYTORCH_ALLOC_CONF=allocator) as (_, peer):
+    with exposing(runtime, PYTORCH_ALLOC_CONF=allocator) as (_, peer):
         for size in (10_000, 3_000_000, 50_000_000):
             sent = torch.arange(size, dtype=torch.int32, device="cuda")
             assert torch.equal(peer.invoke("echo", sent).result(), sent)
@@ -272,7 +272,7 @@ def _keep_calling(peer: Peer) -> None:
 
 
 def test_nothing_is_exposed_to_peers_that_may_not_read_it(runtime: Runtime) -> None:
-    with not_lending(runtime, sys.executable, without_tracing.__file__) as peer:
+    with not_exposing(runtime, sys.executable, without_tracing.__file__) as peer:
         for _ in range(5):
             sent = torch.arange(1_000_000, device="cuda")
             assert torch.equal(peer.invoke("echo", sent).result(), sent)
@@ -281,7 +281,7 @@ def test_nothing_is_exposed_to_peers_that_may_not_read_it(runtime: Runtime) -> N
 def test_a_server_that_dies_takes_only_its_own_calls_along(runtime: Runtime) -> None:
     before = torch.cuda.memory_allocated()
     for _ in range(3):
-        with lending(runtime) as (server, peer):
+        with exposing(runtime) as (server, peer):
             kept = peer.invoke("echo", torch.arange(3_000_000, device="cuda")).result()
             peer.tell("die")
             with pytest.raises(PeerLostError):
@@ -303,26 +303,26 @@ def test_a_caller_that_dies_holds_up_no_other(runtime: Runtime) -> None:
             go_on.wait(DEADLINE_S)
 
         server.register("echo")(lambda value: value)
-        lender = subprocess.Popen(
-            [sys.executable, str(PROGRAMS), "lends"],
+        exposer = subprocess.Popen(
+            [sys.executable, str(PROGRAMS), "exposes"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env=environment(),
         )
-        assert lender.stdin is not None
-        assert lender.stdout is not None
-        print(server.address.hex(), file=lender.stdin, flush=True)
-        assert lender.stdout.readline() == "lent\n"
+        assert exposer.stdin is not None
+        assert exposer.stdout is not None
+        print(server.address.hex(), file=exposer.stdin, flush=True)
+        assert exposer.stdout.readline() == "exposed\n"
         assert is_called.wait(DEADLINE_S)
-        lender.kill()
-        lender.communicate(timeout=DEADLINE_S)
+        exposer.kill()
+        exposer.communicate(timeout=DEADLINE_S)
         go_on.set()
         assert runtime.connect(server.address).invoke("echo", 1).result() == 1
 
 
-def test_lending_takes_nothing_that_stays(runtime: Runtime) -> None:
-    with lending(runtime) as (_, peer):
+def test_exposing_takes_nothing_that_stays(runtime: Runtime) -> None:
+    with exposing(runtime) as (_, peer):
         sent = torch.ones(1_000_000, device="cuda")
         peer.invoke("echo", sent).result()
         descriptors = len(os.listdir("/proc/self/fd"))

@@ -118,14 +118,14 @@ def test_unknown_functions_are_named(peer: Peer) -> None:
 
 
 def test_many_in_flight_are_answered_out_of_order(peer: Peer) -> None:
-    slow = peer.invoke("wait_for_word")
+    slow = peer.invoke("wait_until_told")
     calls = [peer.invoke("echo", i, torch.full((i,), i)) for i in range(3000)]
     for i, call in enumerate(calls):
         number, tensor = call.result()
         assert number == i
         assert tensor.tolist() == [i] * i
     assert not slow.done()
-    peer.invoke("say_word").result()
+    peer.invoke("tell_waiters").result()
     assert slow.result() == "heard"
 
 

@@ -115,7 +115,7 @@ def test_messages_beyond_a_mailboxs_capacity_wait_at_their_senders(server: Serve
 
 
 def test_messages_that_never_left_hold_up_no_others(peer: Peer) -> None:
-    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all call slots are taken
+    blocking = [peer.invoke("wait_until_told") for _ in range(1024)]  # all call slots are taken
     lost = peer.send("news", "late", timeout=0.05)
     with pytest.raises(TimeoutError):
         lost.result()
@@ -136,7 +136,7 @@ def test_publishing_reaches_all_peers(server: Server, runtime: Runtime, peer: Pe
 
 def test_messages_after_one_that_fails_on_its_way_are_delivered(runtime: Runtime, peer: Peer) -> None:
     """The failing message holds up later ones that have been sent."""
-    blocking = [peer.invoke("wait_for_word") for _ in range(1024)]  # all call slots are taken
+    blocking = [peer.invoke("wait_until_told") for _ in range(1024)]  # all call slots are taken
     lost = peer.send("news", "late", timeout=0.05)
     later = [peer.send("news", number) for number in range(3)]  # which do not know yet that it fails
     with pytest.raises(TimeoutError):

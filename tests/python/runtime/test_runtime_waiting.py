@@ -95,10 +95,10 @@ def test_a_batch_of_answers_wakes_its_loop_once_and_takes_no_lock_of_pythons_bef
             return await call  # type: ignore[misc,no-any-return]
 
         async def main() -> None:
-            calls = [peer.invoke("wait_for_word") for _ in range(300)]
+            calls = [peer.invoke("wait_until_told") for _ in range(300)]
             tasks = [asyncio.create_task(wait_for(call)) for call in calls]
             await asyncio.sleep(0)  # all are waited for
-            peer.tell("say_word")
+            peer.tell("tell_waiters")
             for _ in range(6000):
                 holding_the_gil.usleep(10_000)
                 if all(call.done() for call in calls):
