@@ -1,7 +1,8 @@
 """Refuses prose that reads as translated, and words that only this project used: in comments, docstrings, docs, texts.
 
 `PATTERNS` are phrases that a reader stumbles over. `OLD_WORDS` are names that have been replaced by the field's terms.
-Each entry says what to write instead. In comments, docstrings and docs, a sentence has at most `MAX_WORDS` words.
+`IDENTIFIERS` are words of both in names of C++ and Python code, and of files. Each entry says what to write instead.
+In comments, docstrings and docs, a sentence has at most `MAX_WORDS` words.
 
     python tools/check_prose.py [PATH…]        # files or folders; by default all that git tracks
 
@@ -76,6 +77,32 @@ OLD_WORDS = rules(
         r"\bdevice cards?\b|\bpeer cards?\b": "device address, peer address",
         r"\bloans?\b|\blends?\b|\blent\b|\bborrows?\b": "zero-copy get: expose, read, acknowledge",
         r"\bshelf\b|\bcompanion\b": "works in flight, device hook",
+        r"\bsegment boards?\b": "export table",
+        r"\benvelopes?\b": "header frame",
+    }
+)
+
+# Of names as their words in lower case, joined by underscores: `kLastWords` is "k_last_words".
+IDENTIFIERS = rules(
+    {
+        rf"(?:^|_)(?:{words})(?=_|$)": advice
+        for words, advice in {
+            r"nobodys?|somebody|whoever": "no rank, no peer, no thread or no waiter, as is meant",
+            r"who_(?:comes?|has|is|may|refuses|serves|sleeps|waits)": "the rank, peer, thread or waiter that …",
+            r"behind": "after, later, below or past, as is meant",
+            r"(?:has|have|had|num|expect)_(?:come|came)": "has arrived, is received",
+            r"announcements?": "descriptor, RTS or request",
+            r"keepers?": "IPC cache thread, or what holds a reference",
+            r"(?:peer|device|own)_cards?": "peer address, device address",
+            r"boards?": "export table",
+            r"envelopes?": "header frame",
+            r"(?:write|set|take|wait_for)_words?": "flag",
+            r"last_words|farewells?|deaf|crowds?|crowded": "drain on peer death, wedged receive queue, oversubscribed",
+            r"bell_(?:pull|page)|ring_line|block_pool": "wake-up pipe, doorbell page, ring entry, size-class pool",
+            r"fold_(?:kernels?|types?|next|partial|stored|operand)": "reduce",
+            r"loans?|lends?|lenders?|lending|lent": "zero-copy get: expose, read, acknowledge",
+            r"shelf|companions?|letter|whereabouts|mends": "works in flight, device hook, control message",
+        }.items()
     }
 )
 
@@ -83,6 +110,32 @@ OLD_WORDS = rules(
 def is_text(literal: str) -> bool:
     """Whether a string literal is prose: not a name, a path or an option."""
     return len(literal.split()) >= 3
+
+
+def words_of(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|\W", "_", name).lower()
+
+
+def identifiers_of_cpp(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.lstrip().startswith("#include"):
+            code, *_ = STRING.sub('""', line).partition("//")
+            yield from ((number, name) for name in re.findall(r"[A-Za-z_]\w*", code))
+
+
+def identifiers_of_python(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.NAME:
+            yield token.start[0], token.string
+
+
+def identifiers_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The names in a file's code, line by line, after those of the file and its folders, which count as line 1."""
+    yield from ((1, part) for part in path.parts)
+    if path.suffix in CPP:
+        yield from identifiers_of_cpp(path.read_text(errors="replace"))
+    elif path.suffix in PYTHON:
+        yield from identifiers_of_python(path.read_text(errors="replace"))
 
 
 def prose_of_cpp(text: str) -> Iterator[tuple[int, str]]:
@@ -132,6 +185,10 @@ def problems(path: Path) -> Iterator[str]:
         for rule in (*PATTERNS, *OLD_WORDS, *(QUESTIONS if path.suffix in CPP else ())):
             if found := rule.pattern.search(line):
                 yield f"{path}:{number}: '{found[0].strip()}': write {rule.advice}"
+    for number, name in identifiers_of(path):
+        for rule in IDENTIFIERS:
+            if rule.pattern.search(words_of(name)):
+                yield f"{path}:{number}: '{name}': write {rule.advice}"
     yield from long_sentences(path)
 
 

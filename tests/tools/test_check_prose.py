@@ -22,6 +22,15 @@ def hits(folder: Path, name: str, text: str) -> list[str]:
         ("a.md", "Some text.\n\nThe engine is deaf.\n", 3),
         ("Makefile", "# What a loan costs.\n", 1),
         ("a.cpp", "// As a PeerCard tells.\n", 1),
+        ("a.md", "An envelope.\n", 1),
+        ("a.hpp", "int a;\nRowRange behind(int64_t row);\n", 2),
+        ("a.cu", "bool has_come = true;\n", 1),
+        ("a.hpp", "struct Announcement final;\n", 1),
+        ("a.cpp", "constexpr int kLastWords = 500;\n", 1),
+        ("a.cpp", "TEST(Ring, wakes_nobody) {\n", 1),
+        ("a.py", "import os\n\ndef _whoever_waits() -> None: ...\n", 3),
+        ("peer_card_fuzz.cpp", "", 1),
+        ("SegmentBoard.md", "", 1),
     ],
 )
 def test_planted_phrase_is_found(tmp_path: Path, name: str, text: str, line: int) -> None:
@@ -33,9 +42,10 @@ def test_planted_phrase_is_found(tmp_path: Path, name: str, text: str, line: int
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.hpp", "// Returns whether there is room, for users who wait.\nint behind = nobody();\n"),
+        ("a.hpp", "// Returns whether there is room, for users who wait.\nint num_waiting = 0;\n"),
         ("a.cpp", '#include "engine/whoever.hpp"\n'),
-        ("a.py", "behind = whoever('nobody')\n"),
+        ("a.py", "later = invoke('nobody')\n"),
+        ("a.cpp", 'const auto folder = keyboard(kBoarding, become, "behind");\n'),
         ("a.md", "Use `behind` here.\n\n```\nwhoever waits\n```\n\n    nobody --waits\n"),
         ("a.md", "A host behind a firewall.\n"),
     ],
