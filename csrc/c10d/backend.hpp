@@ -28,8 +28,8 @@
 
 namespace axon::c10d_backend {
 
-// More than 30 methods: c10d::Backend declares 43 of them. The others build the operations of these calls, or offer what
-// c10d has no method for.
+// More than 30 methods: c10d::Backend declares 43 of them. The others build the operations of these calls, or offer
+// what c10d has no method for.
 class AxonBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
