@@ -22,10 +22,6 @@ static constexpr int kFlushTimeoutMs = 1000;
 // messages of the process are already here and need only be read.
 static constexpr std::chrono::milliseconds kDrainTime{20};
 static constexpr std::chrono::milliseconds kUnreadDrainTime{1000};
-// A message to this process itself takes microseconds, unless a living process loses its core while it writes.
-static constexpr std::chrono::milliseconds kReceiveQueueCheckTimeout{500};
-// For notices on which other ranks wait, before their receivers are marked lost.
-static constexpr std::chrono::milliseconds kNoticeTime{10};
 
 namespace {
 
@@ -104,7 +100,6 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
 Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
     if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
-    if (!wedged_.ok()) return wedged_.clone();
     if (!messenger_.expects(specification.addresses[static_cast<size_t>(specification.rank)].key)) {
       return Status(ErrorCode::kInvalidArgument, "the address given for rank " + std::to_string(specification.rank) +
                                                      ", this process, does not come from make_address()");
@@ -141,7 +136,6 @@ Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
 Result<transport::PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
   if (const auto known = peer_of_.find(peer_address.process); known != peer_of_.end()) return known->second;
   const bool same_host = is_here(peer_address);
-  if (same_host && !wedged_.ok()) return wedged_.clone();
   Result<transport::PeerId> added = transport_->add_peer(peer_address.transport_address, same_host);
   if (!added.ok()) return added;
   const transport::PeerId peer = added.value();
@@ -159,7 +153,6 @@ Result<transport::PeerId> Engine::meet_unchecked(const PeerAddress& peer_address
 Status Engine::enter(Client& client) {
   return progress_->exclusively([&]() -> Status {
     if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
-    if (!wedged_.ok()) return wedged_.clone();
     clients_.push_back(&client);
     return Status();
   });
@@ -395,25 +388,6 @@ void Engine::on_process_ended(transport::PeerId peer) noexcept {
   lose(peer, "its process (pid " + std::to_string(peers_[peer].address.pid) + ") has ended");
   messenger_.run_ready();
   finish_completed();
-  if (wedged_.ok() && !transport_->check_receive_queue(kReceiveQueueCheckTimeout)) on_wedged(peer);
-}
-
-// Notifies the ranks of all groups: messages from this process still arrive there.
-void Engine::on_wedged(transport::PeerId killed) noexcept {
-  wedged_ = Status(ErrorCode::kPeerLost,
-                   "this process no longer receives messages from its host: process " +
-                       std::to_string(peers_[killed].address.pid) +
-                       " was killed while it wrote to the receive queue (openucx/ucx#10370). Groups formed later are "
-                       "unaffected");
-  log::warn(wedged_.message());
-  for (Communicator* communicator : communicators_) communicator->on_overflow(wedged_.clone());
-  const sync::Clock::time_point deadline = sync::Clock::now() + kNoticeTime;
-  while (sync::Clock::now() < deadline) drive();
-  for (transport::PeerId peer = 0; peer < peers_.size(); ++peer) {
-    if (is_neighbour(peer)) lose(peer, wedged_.message());
-  }
-  settle();
-  is_wedged_.store(true, std::memory_order_release);
 }
 
 void Engine::lose(transport::PeerId peer, std::string reason) noexcept {

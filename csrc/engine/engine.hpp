@@ -125,11 +125,6 @@ class Engine final : private messaging::ControlHandler, private Driver {
   // Returns the number of refused messages (from outside all groups, or repeated) and rings; see Messenger.
   uint64_t num_refused();
 
-  // Returns whether the receive queue is wedged. This happens if a process of this host is killed while it writes to
-  // the queue that all of them share: none of their messages arrive from then on. All groups have ended and can be
-  // formed anew, because instance() then returns another engine.
-  bool is_wedged() const noexcept { return is_wedged_.load(std::memory_order_acquire); }
-
   // Returns whether this process is a fork of the process that owns the engine. It has the memory, but not the thread,
   // and the connections are its parent's. The engine must not be used then; calls that check for it fail with forked().
   bool is_forked() const noexcept { return num_forks() != born_after_; }
@@ -159,7 +154,6 @@ class Engine final : private messaging::ControlHandler, private Driver {
   void send_control(transport::PeerId peer, const transport::MessageHeader& header, const std::string& text) noexcept;
   void settle() noexcept;
   void lose(transport::PeerId peer, std::string reason) noexcept;
-  void on_wedged(transport::PeerId killed) noexcept;
   void light_beacon();
   bool is_here(const PeerAddress& peer_address) const;
   // Like check_room(), for those of the addresses that are not known yet.
@@ -214,8 +208,6 @@ class Engine final : private messaging::ControlHandler, private Driver {
   int num_neighbours_ = 0;  // excluding lost ones
   sync::Clock::time_point next_tick_{};
   bool shut_down_ = false;
-  Status wedged_;                       // the reason, if is_wedged()
-  std::atomic<bool> is_wedged_{false};  // released after wedged_ is written
   std::atomic<bool> has_ended_{false};
   std::atomic<int> num_holds_{0};
   std::atomic<std::chrono::milliseconds> caught_up_at_{};

@@ -24,7 +24,7 @@ namespace {
 struct Instance {
   std::mutex mutex;
   Engine* engine = nullptr;
-  std::vector<Engine*> former;    // wedged, or ended before a fork: groups that have ended still refer to them
+  std::vector<Engine*> former;    // ended before a fork: groups that have ended still refer to them
   uint64_t num_holds = 0;         // holds taken so far
   bool was_used_at_fork = false;  // by the parent: UCX's state in this process refers to a thread of the parent
 
@@ -75,9 +75,6 @@ Engine* make_engine() {
 // The caller holds the lock.
 static Engine& engine_of(Instance& instance) {
   if (instance.was_used_at_fork) throw std::runtime_error("torch_axon: " + Engine::forked().message());
-  if (instance.engine != nullptr && instance.engine->is_wedged()) {
-    instance.former.push_back(std::exchange(instance.engine, nullptr));
-  }
   if (instance.engine == nullptr) instance.engine = make_engine();
   return *instance.engine;
 }

@@ -12,7 +12,6 @@
 // Order: messages to one peer may arrive in any order. The layers above match them by their headers.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -132,11 +131,6 @@ class Transport {
   // Returns whether an unread message from this peer lies in this process. It stays readable after the peer's process
   // ends.
   virtual bool has_unread(PeerId /*peer*/) const noexcept { return false; }
-
-  // Call this after a process of this host has died. Returns false if the receive queue is wedged. The killed process
-  // had then begun to write into the queue that all peers write, so later messages never arrive. Delivers messages
-  // meanwhile, for at most `at_most`.
-  virtual bool check_receive_queue(std::chrono::milliseconds /*at_most*/) noexcept { return true; }
 
   // For sleeping: event_fd() becomes readable when something arrives after arm() returned true. If arm() returns false,
   // call progress() first. Progress made by other threads since then does not clear the event.

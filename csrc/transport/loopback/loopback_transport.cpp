@@ -123,11 +123,6 @@ std::optional<Status> LoopbackTransport::fetch(void* rendezvous, Buffer into, Co
   return finish(fetching);
 }
 
-bool LoopbackTransport::check_receive_queue(std::chrono::milliseconds) noexcept {
-  const std::lock_guard lock(fabric_.mutex_);
-  return !mailbox_.wedged;
-}
-
 Status LoopbackTransport::finish(const Fetching& fetching) {
   if (fetching.number != fabric_.plan_.failing_fetch) return copy(*fetching.waiting, fetching.into);
   end(*fetching.waiting, failure("fetch", fetching.number));

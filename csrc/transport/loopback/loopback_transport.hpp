@@ -29,7 +29,6 @@ class LoopbackTransport final : public Transport {
   void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override { peers_[peer].dropped = true; }
   unsigned progress() noexcept override;
-  bool check_receive_queue(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return mailbox_.event_fd; }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;

@@ -77,7 +77,6 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   Result<PeerId> added = network_->add_peer(address.first(address.size() - sizeof end), same_host);
   if (!added.ok()) return added;
   peers_.resize(std::max<size_t>(peers_.size(), added.value() + 1));
-  peers_[added.value()].is_of_host = same_host;
   if (!doorbell_ || end.key == 0 || end.key == shared_.own.key) return added;
   Peer& peer = peers_[added.value()];
   peer.address = end;
@@ -202,14 +201,6 @@ bool RingTransport::arm() noexcept {
 bool RingTransport::has_unread(PeerId id) const noexcept {
   const RingLink* const link = peers_[id].link;
   return link != nullptr && link->has_message();
-}
-
-// A killed writer cannot wedge a ring: each ring has one writer.
-bool RingTransport::check_receive_queue(std::chrono::milliseconds at_most) noexcept {
-  const auto takes_network = [](const Peer& peer) {
-    return peer.is_of_host && (peer.link == nullptr || peer.link->state() == RingLink::State::kNetwork);
-  };
-  return std::ranges::none_of(peers_, takes_network) || network_->check_receive_queue(at_most);
 }
 
 // Messages that it wrote before its death are still delivered. A ring holds no more than this loop reads.

@@ -55,7 +55,6 @@ class RingTransport final : public Transport, private Receiver {
   }
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override;
-  bool check_receive_queue(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return events_.valid() ? events_.get() : network_->event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;
@@ -64,7 +63,6 @@ class RingTransport final : public Transport, private Receiver {
   struct Peer {
     RingLink* link = nullptr;  // null: messages take the network so far
     RingAddress address;
-    bool is_of_host = false;
     bool is_dropped = false;
   };
 

@@ -70,9 +70,6 @@ class FragmentTransport final : public Transport, private Receiver {
   bool holds_back() const noexcept override { return has_work() || network_->holds_back(); }
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override { return network_->has_unread(peer); }
-  bool check_receive_queue(std::chrono::milliseconds at_most) noexcept override {
-    return network_->check_receive_queue(at_most);
-  }
   int event_fd() const noexcept override { return network_->event_fd(); }
   bool arm() noexcept override { return !has_work() && network_->arm(); }
   void flush(int timeout_ms) noexcept override;

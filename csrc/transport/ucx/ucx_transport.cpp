@@ -31,7 +31,6 @@ RequestExtension UcxTransport::request_extension() noexcept {
 
 Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   auto transport = std::make_unique<UcxTransport>(std::move(worker));
-  transport->probe_ = random_number();
   transport->name_ = random_number();
   const auto below = transport->worker_.address();
   const auto name = bytes_of(transport->name_);
@@ -39,15 +38,12 @@ Result<std::unique_ptr<Transport>> UcxTransport::make(UcxWorker worker) {
   transport->address_.insert(transport->address_.end(), name.begin(), name.end());
   transport->has_other_than_loopback_ = names_another_interface(transport->worker_.address());
   AXON_TRY(transport->register_handler(kMessageId, &UcxTransport::on_arrival));
-  AXON_TRY(transport->register_handler(kProbeId, &UcxTransport::on_probe));
   AXON_TRY(transport->register_handler(kRtsId, &UcxTransport::on_rts));
   AXON_TRY(transport->register_handler(kNackId, &UcxTransport::on_nack));
   return std::unique_ptr<Transport>(std::move(transport));
 }
 
-UcxTransport::UcxTransport(UcxWorker worker) noexcept
-    : worker_(std::move(worker)),
-      itself_{.transport = this, .id = 0, .same_host = true, .address = {}, .name = 0, .loss = {}} {}
+UcxTransport::UcxTransport(UcxWorker worker) noexcept : worker_(std::move(worker)) {}
 
 // A forced close leaves callbacks in the worker's queue. If a worker is destroyed with callbacks of a broken
 // connection, UCX 1.22 frees them twice.
@@ -65,7 +61,6 @@ UcxTransport::~UcxTransport() {
   for (Peer& peer : peers_) {
     if (!peer.same_host) close(peer);
   }
-  close(itself_);
   drain(worker_.get());
   {
     const UcxWorker ended_quietly = std::move(worker_);
@@ -129,10 +124,6 @@ Status UcxTransport::connect(Peer& peer) {
 Result<std::vector<Lane>> UcxTransport::lanes(PeerId id) {
   Peer& peer = peers_[id];
   if (!is_connected(peer)) AXON_TRY(connect(peer));
-  return lanes_of(peer);
-}
-
-Result<std::vector<Lane>> UcxTransport::lanes_of(const Peer& peer) {
   std::array<ucp_transport_entry_t, kMostLanes> entries{};
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
@@ -234,46 +225,6 @@ unsigned UcxTransport::progress() noexcept {
   if (!departed_.empty()) [[unlikely]]
     look_after_peers();
   return num_moved;
-}
-
-ucs_status_t UcxTransport::on_probe(void* self, const void* header, size_t header_num_bytes, void*, size_t,
-                                    const ucp_am_recv_param_t* param) noexcept {
-  uint64_t& probed = static_cast<UcxTransport*>(self)->probed_;
-  if (header_num_bytes == sizeof probed) std::memcpy(&probed, header, sizeof probed);
-  return (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 ? UCS_ERR_REJECTED : UCS_OK;
-}
-
-static bool shares_memory(const Result<std::vector<Lane>>& lanes) {
-  const auto is_in_memory = [](const Lane& lane) { return lane.name == "posix" || lane.name == "sysv"; };
-  return !lanes.ok() || std::ranges::any_of(lanes.value(), is_in_memory);
-}
-
-// A writer reserves an element in a process's UCX queue before it fills the element. The reader waits for that element:
-// for ever, if the writer is killed in between (openucx/ucx#10370). A message to this process itself shows whether the
-// queue still moves.
-bool UcxTransport::check_receive_queue(std::chrono::milliseconds at_most) noexcept {
-  if (itself_.address.empty()) {
-    const UcxAddresses own = UcxAddresses::unpack(worker_.address()).value();
-    itself_.address.assign(own.all.begin(), own.all.end());
-  }
-  if (!is_connected(itself_)) {
-    if (!connect(itself_).ok()) return true;  // the state of the queue is unknown
-    if (!shares_memory(lanes_of(itself_))) {  // there is no such queue; never check again
-      itself_.loss = Status(ErrorCode::kTransport, "UCX has no shared memory here");
-      close(itself_);
-      return true;
-    }
-  }
-  ++probe_;
-  ucp_request_param_t param;
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = UCP_AM_SEND_FLAG_COPY_HEADER | UCP_AM_SEND_FLAG_EAGER;
-  void* request = ucp_am_send_nbx(itself_.endpoint, kProbeId, &probe_, sizeof probe_, nullptr, 0, &param);
-  if (UCS_PTR_IS_ERR(request)) return true;
-  const auto deadline = std::chrono::steady_clock::now() + at_most;
-  while (probed_ != probe_ && itself_.loss.ok() && std::chrono::steady_clock::now() < deadline) progress();
-  if (request != nullptr) ucp_request_free(request);
-  return probed_ == probe_ || !itself_.loss.ok();
 }
 
 void UcxTransport::look_after_peers() noexcept {

@@ -57,7 +57,6 @@ class UcxTransport final : public Transport {
   void refuse(void* rendezvous, const Status& why) noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   unsigned progress() noexcept override;
-  bool check_receive_queue(std::chrono::milliseconds at_most) noexcept override;
   int event_fd() const noexcept override { return worker_.event_fd(); }
   bool arm() noexcept override;
   void flush(int timeout_ms) noexcept override;
@@ -68,7 +67,7 @@ class UcxTransport final : public Transport {
   static constexpr size_t kDescriptorsOfAnEndpoint = 3;
 
   // The ids of UCX's active messages.
-  enum Id : unsigned { kMessageId = 1, kProbeId = 2, kRtsId = 3, kNackId = 4 };
+  enum Id : unsigned { kMessageId = 1, kRtsId = 3, kNackId = 4 };
 
   struct Peer {
     UcxTransport* transport;
@@ -121,8 +120,6 @@ class UcxTransport final : public Transport {
     return kind == MemoryKind::kHost ? UCS_MEMORY_TYPE_HOST : UCS_MEMORY_TYPE_CUDA;
   }
   static Pending& pending_of(void* request) noexcept { return *static_cast<Pending*>(request); }
-  static ucs_status_t on_probe(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
-                               const ucp_am_recv_param_t* param) noexcept;
   static ucs_status_t on_arrival(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
                                  const ucp_am_recv_param_t* param) noexcept;
   static ucs_status_t on_rts(void* self, const void* header, size_t header_num_bytes, void* data, size_t num_bytes,
@@ -144,7 +141,6 @@ class UcxTransport final : public Transport {
   Status register_handler(unsigned id, ucp_am_recv_callback_t handler);
   Status connect(Peer& peer);
   static bool is_connected(const Peer& peer) noexcept { return peer.endpoint != nullptr && peer.loss.ok(); }
-  static Result<std::vector<Lane>> lanes_of(const Peer& peer);
   void close(Peer& peer) noexcept;
   void look_after_peers() noexcept;
   void finish(void* request, ucs_status_t status, const char* call) noexcept;
@@ -164,9 +160,6 @@ class UcxTransport final : public Transport {
   Delivery* delivery_ = nullptr;
   // The status of a fetch that ends before UCX has returned its request.
   ucs_status_t status_of_fetch_ = UCS_INPROGRESS;
-  Peer itself_;          // for probes, through the queue that all processes of this host write
-  uint64_t probe_ = 0;   // the latest probe that was sent; counted from a random number
-  uint64_t probed_ = 0;  // the latest probe that has arrived
   uint64_t num_malformed_ = 0;
   // When to look again for descriptors that child programs must not inherit.
   std::chrono::steady_clock::time_point next_look_{};

@@ -78,6 +78,15 @@ TEST_F(EndingsTest, what_moves_between_us_and_the_dead_is_not_waited_for) {
   EXPECT_TRUE(comes_true([&] { return pair.server->is_idle(); }));
 }
 
+TEST_F(EndingsTest, calls_end_by_their_timeouts_if_a_receive_queue_is_wedged) {
+  TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
+  ASSERT_TRUE(pair.server->add("echo", echo).ok() && pair.client->add("echo", echo).ok());
+  fabric_.wedge(1);
+  const transport::Bytes bytes = transport::pattern(8, 1);
+  EXPECT_EQ(invoke(*pair.to_server, "echo", bytes, 100ms)->status().code(), ErrorCode::kTimeout);  // without an answer
+  EXPECT_EQ(invoke(*pair.to_client, "echo", bytes, 100ms)->status().code(), ErrorCode::kTimeout);  // does not arrive
+}
+
 TEST_F(EndingsTest, runtimes_are_not_kept_by_an_engine_that_is_shut_down) {
   TwoRuntimes pair(engine::loopback_transports(fabric_, 2));
   ASSERT_TRUE(pair.server->add("echo", echo).ok());
