@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch_axon import _native
 from torch_axon.runtime import _loops
 from torch_axon.runtime._current import invocation_here
+from torch_axon.runtime._descriptions import clean
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeInvocation
@@ -53,7 +54,7 @@ class InExecutor:
 
     def _run(self, invocation: RuntimeInvocation, args: Arguments, kwargs: dict[str, Any]) -> None:
         if invocation.is_cancelled:
-            return _fail_as_cancelled(invocation)
+            return invocation.fail_as_given_up()
         before = invocation_here.set(invocation)
         try:
             result = self._function(*args, **kwargs)
@@ -154,7 +155,7 @@ class OnLoop:
         while self._queued:
             function, invocation, args, kwargs = self._queued.popleft()
             if invocation.is_cancelled:
-                _fail_as_cancelled(invocation)
+                invocation.fail_as_given_up()
                 continue
             serial = invocation.serial
             task = self._loop.create_task(self._run(serial, function, invocation, args, kwargs))
@@ -168,7 +169,7 @@ class OnLoop:
         try:
             invocation.reply(await function(*args, **kwargs))
         except asyncio.CancelledError as cancelled:
-            _fail_as_cancelled(invocation, cancelled)
+            invocation.fail_as_given_up(clean(str(cancelled)))
         except BaseException as exception:
             invocation.fail(exception)
         finally:
@@ -181,18 +182,7 @@ class OnLoop:
         """
         ended = self._running.pop(serial, None)
         if ended is not None:
-            _fail_as_cancelled(ended[1])
-
-
-def _fail_as_cancelled(invocation: RuntimeInvocation, cancelled: asyncio.CancelledError | None = None) -> None:
-    """Fails an invocation as cancelled, unless it is answered. A function that raises CancelledError may say why.
-
-    If the caller's deadline has passed, the answer is a TimeoutError: it may arrive before the caller's own timeout.
-    """
-    if invocation.is_late:
-        return invocation.fail(TimeoutError(f"the caller gave up before '{invocation.name}' ended"))
-    why = f": {cancelled}" if cancelled is not None and cancelled.args else ""
-    invocation.fail(RuntimeError(f"'{invocation.name}' has been cancelled{why}"))
+            ended[1].fail_as_given_up()
 
 
 class LoopThread:

@@ -371,9 +371,9 @@ void bind_runtime(py::module_& module) {
       .def_property_readonly("is_answered", &PythonInvocation::is_answered)
       .def_property_readonly("wants_answer", &PythonInvocation::wants_answer)
       .def_property_readonly("is_cancelled", &PythonInvocation::is_cancelled)
-      .def_property_readonly("is_late", &PythonInvocation::is_late)
       .def("reply", &PythonInvocation::reply)
-      .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail));
+      .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail))
+      .def("fail_as_given_up", &PythonInvocation::fail_as_given_up, py::arg("why") = "");
   py::class_<PythonRuntime>(module, "RuntimeCore")
       .def(py::init(&open))
       .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })

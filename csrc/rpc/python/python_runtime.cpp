@@ -72,6 +72,12 @@ void PythonInvocation::fail(std::string_view class_name, const std::string& mess
   std::exchange(invocation_, nullptr)->fail(class_name, message);
 }
 
+void PythonInvocation::fail_as_given_up(std::string_view why) {
+  if (invocation_ == nullptr) return;
+  const rpc::GivenUp cause = invocation_->is_late() ? rpc::GivenUp::kAtDeadline : rpc::GivenUp::kCancelled;
+  std::exchange(invocation_, nullptr)->fail_as_given_up(cause, why);
+}
+
 // Format: [message, traceback, arguments, attributes] of the exception; without the latter two if these cannot be sent.
 void PythonInvocation::write_failure(const py::tuple& described) {
   rpc::Outbound& answer = invocation_->answer;
@@ -402,10 +408,7 @@ static bool is_iterated(const Arguments& arguments) {
 
 void PythonRuntime::invoke(rpc::Invocation& invocation) {
   PythonInvocation held(invocation, std::string(invocation.function()), listeners_.runtime);
-  if (held.is_cancelled()) {
-    if (held.is_late()) return held.fail("TimeoutError", "the caller gave up before '" + held.name() + "' began");
-    return held.fail("RuntimeError", "'" + held.name() + "' was cancelled");
-  }
+  if (held.is_cancelled()) return held.fail_as_given_up();
   guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
 }
 

@@ -49,13 +49,12 @@ class PythonInvocation {
   // If the invocation has waited for long, for example while the process was stopped, messages that arrived since are
   // processed first.
   bool is_cancelled();
-  // Returns whether the caller's deadline has passed. What answers it then is a TimeoutError, since it may reach the
-  // caller before the caller's own clock says so.
-  bool is_late() const noexcept { return invocation_ != nullptr && invocation_->is_late(); }
   // An answer that cannot be sent becomes an error of the function. The GIL is held, as for all of these.
   void reply(const pybind11::object& value);
   void fail(const pybind11::object& exception);
   void fail(std::string_view class_name, const std::string& message);
+  // Fails it as late if the caller's deadline has passed, otherwise as cancelled.
+  void fail_as_given_up(std::string_view why = {});
 
  private:
   void write_failure(const pybind11::tuple& described);

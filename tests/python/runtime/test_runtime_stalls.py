@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ import torch
 from support.processes import state_of
 from support.runtime_clients import Server
 from torch_axon.runtime import Runtime
-from torch_axon.runtime._functions import _fail_as_cancelled
 
 NUM_CALLS = 1200  # more than a connection's call slots at its peer
 SIZES = (10, 1000, 10_000, 50_000)
@@ -64,11 +62,3 @@ def test_calls_cancelled_while_their_server_is_stopped_do_not_begin() -> None:
         peer.invoke("count in an executor", torch.ones(10)).result()
         assert peer.invoke("ran").result() == 1
     server.close()
-
-
-@pytest.mark.parametrize(("is_late", "expected"), [(True, TimeoutError), (False, RuntimeError)])
-def test_a_call_that_is_given_up_at_its_deadline_is_answered_as_late(is_late: bool, expected: type[Exception]) -> None:
-    answers: list[BaseException] = []
-    invocation = SimpleNamespace(name="slow", is_late=is_late, is_cancelled=True, fail=answers.append)
-    _fail_as_cancelled(invocation)
-    assert [type(answer) for answer in answers] == [expected]
