@@ -59,8 +59,10 @@ static bool is_use_of_fragments(std::string_view value) noexcept {
 }
 
 static constexpr Setting kSettings[] = {
-    {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm, several separated by semicolons",
-     "Runs these operations with these algorithms, whatever the message size. Must be the same on all ranks.", nullptr},
+    {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm or operation=kernel, several separated by semicolons",
+     "Runs these operations with these algorithms (CPU tensors) or kernels (CUDA tensors), whatever the message size. "
+     "Must be the same on all ranks. `python -m torch_axon.config --algorithms` prints what it leads to.",
+     nullptr},
     {"AXON_ARENA_MB", ReadBy::kEngine, "64", "0 to 16384",
      "MiB of each GPU's memory that a process reserves for its groups' kernels. If a group finds no room there, it "
      "sends its CUDA tensors through host memory.",

@@ -1,10 +1,10 @@
 #include "collectives/selector.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "collectives/algorithms.hpp"
+#include "collectives/choices.hpp"
 
 namespace axon::collectives {
 
@@ -43,8 +43,6 @@ struct TuningRow {
   }
 };
 
-static constexpr int kAnyRanks = std::numeric_limits<int>::max();
-static constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
 static constexpr size_t kKiB = 1024;
 
 static constexpr TuningRow kTuning[] = {
@@ -88,6 +86,9 @@ static constexpr bool every_tuning_row_names_an_algorithm() noexcept {
   return true;
 }
 static_assert(every_tuning_row_names_an_algorithm());
+static_assert(std::ranges::all_of(kTuning, [](const TuningRow& row) {
+  return row.most_ranks < kManyRanks || row.most_ranks == kAnyRanks;
+}));
 
 std::span<const AlgorithmRow> registered_algorithms() noexcept {
   return kAlgorithms;
@@ -102,6 +103,14 @@ const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size
   return *find_algorithm(kind, fitting->name);
 }
 
+static constexpr bool has_distinct_names() noexcept {
+  for (const KernelRow& row : kKernels) {
+    if (find_algorithm(row.kind, name_of(row.kernel)) != nullptr) return false;
+  }
+  return true;
+}
+static_assert(has_distinct_names(), "AXON_ALGO could not tell which one is meant");
+
 static void append_word(std::string& list, std::string_view word) {
   if (!list.empty()) list += ", ";
   list += word;
@@ -115,10 +124,18 @@ static std::string names_of_algorithms(transport::OperationKind kind) {
   return names;
 }
 
+static std::string names_of_kernels(transport::OperationKind kind) {
+  std::string names;
+  for (const KernelRow& row : kKernels) {
+    if (row.kind == kind) append_word(names, name_of(row.kernel));
+  }
+  return names;
+}
+
 static std::string names_of_operations() {
   std::string names;
   transport::OperationKind latest{};
-  for (const AlgorithmRow& row : kAlgorithms) {
+  for (const KernelRow& row : kKernels) {
     if (row.kind != std::exchange(latest, row.kind)) append_word(names, name_of(row.kind));
   }
   return names;
@@ -130,22 +147,36 @@ static std::string_view trimmed(std::string_view text) noexcept {
   return text.substr(begin, text.find_last_not_of(' ') - begin + 1);
 }
 
-static Result<const AlgorithmRow*> parse_choice(std::string_view choice) {
+static Status unknown_choice(transport::OperationKind kind, std::string_view name) {
+  const std::string algorithms = names_of_algorithms(kind);
+  return {ErrorCode::kInvalidArgument, "unknown algorithm '" + std::string(name) + "' for " + name_of(kind) +
+                                           "; allowed are " + algorithms + (algorithms.empty() ? "" : "; ") +
+                                           "for CUDA tensors " + names_of_kernels(kind)};
+}
+
+Status AlgorithmOverrides::add(std::string_view choice) {
   const size_t equals = choice.find('=');
   if (equals == std::string_view::npos) {
-    return Status(ErrorCode::kInvalidArgument, "'" + std::string(choice) + "' is not of the form operation=algorithm");
+    return {ErrorCode::kInvalidArgument, "'" + std::string(choice) + "' is not of the form operation=algorithm"};
   }
-  const std::string operation(trimmed(choice.substr(0, equals)));
-  const std::string algorithm(trimmed(choice.substr(equals + 1)));
-  const auto first = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms),
-                                  [&](const AlgorithmRow& row) { return name_of(row.kind) == operation; });
-  if (first == std::end(kAlgorithms)) {
-    return Status(ErrorCode::kInvalidArgument,
-                  "unknown operation '" + operation + "'; allowed are " + names_of_operations());
+  const std::string_view operation = trimmed(choice.substr(0, equals));
+  const std::string_view name = trimmed(choice.substr(equals + 1));
+  const auto* const known =
+      std::ranges::find_if(kKernels, [&](const KernelRow& row) { return name_of(row.kind) == operation; });
+  if (known == std::end(kKernels)) {
+    return {ErrorCode::kInvalidArgument,
+            "unknown operation '" + std::string(operation) + "'; allowed are " + names_of_operations()};
   }
-  if (const AlgorithmRow* row = find_algorithm(first->kind, algorithm)) return row;
-  return Status(ErrorCode::kInvalidArgument, "unknown algorithm '" + algorithm + "' for " + operation +
-                                                 "; allowed are " + names_of_algorithms(first->kind));
+  const transport::OperationKind kind = known->kind;
+  if (const AlgorithmRow* row = find_algorithm(kind, name)) {
+    by_kind_[static_cast<size_t>(kind)] = row;
+    return Status();
+  }
+  const auto* const named = std::ranges::find_if(
+      kKernels, [&](const KernelRow& row) { return row.kind == kind && name_of(row.kernel) == name; });
+  if (named == std::end(kKernels)) return unknown_choice(kind, name);
+  kernels_[static_cast<size_t>(kind)] = named->kernel;
+  return Status();
 }
 
 Result<AlgorithmOverrides> AlgorithmOverrides::parse(std::string_view text) {
@@ -155,30 +186,9 @@ Result<AlgorithmOverrides> AlgorithmOverrides::parse(std::string_view text) {
     const std::string_view choice = trimmed(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (choice.empty()) continue;
-    Result<const AlgorithmRow*> row = parse_choice(choice);
-    if (!row.ok()) return std::move(row.status());
-    overrides.by_kind_[static_cast<size_t>(row.value()->kind)] = row.value();
+    AXON_TRY(overrides.add(choice));
   }
   return overrides;
-}
-
-static std::string padded(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
-
-std::string describe_table() {
-  constexpr size_t kWidth = 16;
-  std::string table = padded("operation", kWidth) + padded("ranks up to", kWidth) + padded("hosts", kWidth) +
-                      padded("bytes up to", kWidth) + "algorithm\n";
-  for (const TuningRow& row : kTuning) {
-    table += padded(name_of(row.kind), kWidth);
-    table += padded(row.most_ranks == kAnyRanks ? "any" : std::to_string(row.most_ranks), kWidth);
-    table += padded(row.hosts == Hosts::kOne ? "one" : "any", kWidth);
-    table += padded(row.most_bytes == kAnyBytes ? "any" : std::to_string(row.most_bytes), kWidth);
-    table += std::string(row.name) + "\n";
-  }
-  return table;
 }
 
 }  // namespace axon::collectives

@@ -1,6 +1,6 @@
 // Selects the algorithm of an operation: a pure function over a table, so that all ranks choose alike.
 //
-//   Result<AlgorithmOverrides> overrides = AlgorithmOverrides::parse("all_reduce=ring;broadcast=binomial");
+//   Result<AlgorithmOverrides> overrides = AlgorithmOverrides::parse("all_reduce=ring;all_reduce=ll128");
 //   const AlgorithmRow& row = select(OperationKind::kAllReduce, group, num_bytes, overrides.value());
 //   fingerprint.algorithm = row.id;      // detects ranks that chose differently
 //   co_await row.algorithm(exchange, arguments);
@@ -10,11 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "base/status.hpp"
 #include "collectives/collective.hpp"
+#include "collectives/kernel_names.hpp"
 
 namespace axon::collectives {
 
@@ -26,16 +26,26 @@ struct AlgorithmRow {
   Algorithm algorithm;
 };
 
-// The user's choices, which replace those of the table. They must be the same on all ranks.
+// The user's choices, which replace those of the tables: algorithms for CPU tensors, kernels for CUDA tensors. They
+// must be the same on all ranks.
 class AlgorithmOverrides {
  public:
-  // Parses any number of "operation=algorithm", separated by semicolons. An empty text overrides nothing.
+  using Kernels = std::array<Kernel, static_cast<size_t>(transport::OperationKind::kPointToPoint) + 1>;
+
+  // Parses any number of "operation=algorithm" and "operation=kernel", separated by semicolons. No operation has an
+  // algorithm and a kernel of one name. An empty text overrides nothing.
   static Result<AlgorithmOverrides> parse(std::string_view text);
 
   const AlgorithmRow* of(transport::OperationKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
+  // By operation; kNone where nothing is overridden.
+  const Kernels& kernels() const noexcept { return kernels_; }
+  Kernel kernel_of(transport::OperationKind kind) const noexcept { return kernels_[static_cast<size_t>(kind)]; }
 
  private:
+  Status add(std::string_view choice);
+
   std::array<const AlgorithmRow*, static_cast<size_t>(transport::OperationKind::kPointToPoint)> by_kind_{};
+  Kernels kernels_{};
 };
 
 std::span<const AlgorithmRow> registered_algorithms() noexcept;
@@ -50,8 +60,5 @@ struct GroupShape {
 // together (all_gather, reduce_scatter). It is 0 where sizes may differ (gather, scatter, all_to_all) and for barrier.
 const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept;
-
-// Returns the tuning table for diagnostics, one line per row: operation, ranks, hosts, bytes, algorithm.
-std::string describe_table();
 
 }  // namespace axon::collectives

@@ -86,6 +86,15 @@ Result<PeerPath> Communicator::path_to(int rank) {
   });
 }
 
+const collectives::AlgorithmRow& Communicator::algorithm_for(transport::OperationKind kind,
+                                                             size_t num_bytes) const noexcept {
+  return collectives::select(kind, {size(), team_.on_one_host}, num_bytes, engine_.overrides_);
+}
+
+const collectives::AlgorithmOverrides& Communicator::overrides() const noexcept {
+  return engine_.overrides_;
+}
+
 // Returns why this operation cannot begin, or ok if it can.
 const Status& Communicator::obstacle(const Operation& operation) const noexcept {
   return aborted_.ok() && operation.direction == Direction::kCollective ? failure_ : aborted_;
@@ -102,8 +111,7 @@ void Communicator::begin(Operation& operation) noexcept {
   if (operation.direction == Direction::kCollective) {
     const collectives::CollectiveArguments& arguments = operation.arguments;
     const collectives::AlgorithmRow& row =
-        select(arguments.kind, {size(), team_.on_one_host}, operation.num_elements * size_of(arguments.dtype),
-               engine_.overrides_);
+        algorithm_for(arguments.kind, operation.num_elements * size_of(arguments.dtype));
     operation.algorithm_ = row.algorithm;
     operation.sequence_ = latest_.sequence + 1;
     fingerprint.algorithm = row.id;

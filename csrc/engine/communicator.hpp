@@ -25,6 +25,11 @@
 #include "messaging/inbox.hpp"
 #include "messaging/team.hpp"
 
+namespace axon::collectives {
+struct AlgorithmRow;
+class AlgorithmOverrides;
+}  // namespace axon::collectives
+
 namespace axon::engine {
 
 class Engine;
@@ -73,6 +78,11 @@ class Communicator final : public messaging::InboxListener {
 
   // Returns whether the rank's process has proven to be on this host. Any thread.
   bool shares_host(int rank) const noexcept { return team_.shares_host[static_cast<size_t>(rank)]; }
+
+  // Returns the algorithm of a collective on CPU tensors; `num_bytes` as in collectives/selector.hpp.
+  const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
+  // Returns the user's choices, which are the engine's.
+  const collectives::AlgorithmOverrides& overrides() const noexcept;
 
   // For diagnostics: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "collectives/selector.hpp"
 #include "engine/operation.hpp"
 #include "ipc/device_address.hpp"
 
@@ -48,9 +49,11 @@ constexpr uint32_t tag_of(Subject subject, uint32_t round) noexcept {
   return 0x8000'0000 | round << 1 | static_cast<uint32_t>(subject);
 }
 
-// A point-to-point message, at most as long as an address.
+// A point-to-point message, at most as long as an address and what follows it.
 class ControlMessage final : public HeldOperation {
  public:
+  static constexpr size_t kMostBytes = ipc::DeviceAddress::kNumBytes + sizeof(collectives::AlgorithmOverrides::Kernels);
+
   class Reader {
    public:
     // Called when the control message has arrived, or has failed (its status says so). Runs on the thread that drives
@@ -72,7 +75,7 @@ class ControlMessage final : public HeldOperation {
   void describe(int rank, uint32_t message_tag, size_t num_bytes);
   void on_finished() noexcept override;
 
-  std::array<std::byte, ipc::DeviceAddress::kNumBytes> content_{};
+  std::array<std::byte, kMostBytes> content_{};
   size_t num_bytes_ = 0;
   ConstBuffer input_;
   Buffer output_;

@@ -9,6 +9,7 @@
 
 #include "base/config.hpp"
 #include "base/log.hpp"
+#include "collectives/selector.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
 #include "cuda/memory.hpp"
@@ -178,7 +179,35 @@ bool DeviceGroup::serves(const engine::Operation& operation) const noexcept {
   const std::lock_guard lock(mutex_);
   const PeerAccess access = access_for(operation);
   if (access == PeerAccess::kNone) return false;
-  return select_kernel(query_of(operation, communicator_.size()), teams_[index_of(access)].layout) != Kernel::kNone;
+  const KernelQuery query = query_of(operation, communicator_.size());
+  const Kernel kernel = select(query, access);
+  note_choice(query, kernel);
+  return kernel != Kernel::kNone;
+}
+
+Kernel DeviceGroup::kernel_for(const KernelQuery& query) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
+  return access == PeerAccess::kNone ? Kernel::kNone : select(query, access);
+}
+
+Kernel DeviceGroup::select(const KernelQuery& query, PeerAccess access) const noexcept {
+  return select_kernel(query, teams_[index_of(access)].layout, communicator_.overrides().kernel_of(query.kind));
+}
+
+// Warns once per operation that AXON_ALGO names a kernel that cannot serve this call. Every kernel may pass over calls
+// without data.
+void DeviceGroup::note_choice(const KernelQuery& query, Kernel kernel) const {
+  const Kernel wanted = communicator_.overrides().kernel_of(query.kind);
+  const uint32_t bit = 1u << static_cast<uint32_t>(query.kind);
+  if (wanted == Kernel::kNone || wanted == kernel || query.num_bytes == 0 || (warned_of_ & bit) != 0) return;
+  warned_of_ |= bit;
+  const std::string instead =
+      kernel == Kernel::kNone ? "goes through host memory" : std::string("uses ") + name_of(kernel);
+  log::warn("group '" + communicator_.name() + "': AXON_ALGO names " + name_of(wanted) + " for " + name_of(query.kind) +
+            ", which cannot serve " + std::to_string(query.num_bytes) + " bytes of " + name_of(query.dtype) +
+            " among " + std::to_string(query.num_ranks) + " ranks. This call " + instead +
+            "; later calls of this kind are not reported");
 }
 
 cuda::DeviceTeam DeviceGroup::team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept {
@@ -212,7 +241,7 @@ Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView 
   const PeerAccess access = access_for(operation);
   if (access == PeerAccess::kNone) return refused(operation);
   const cuda::DeviceTeam team = team_for(access, operation.timeout);
-  const Kernel kernel = select_kernel(query_of(operation, team.num_ranks), team.layout);
+  const Kernel kernel = select(query_of(operation, team.num_ranks), access);
   if (kernel == Kernel::kNone) return refused(operation);
   const LaunchContext context{
       .team = team, .registrations = arena_->registrations(), .stream = stream, .beside = beside};
@@ -280,7 +309,11 @@ Status DeviceGroup::launch_batch(std::span<const engine::Operation* const> point
     const std::vector<const engine::Operation*>& messages = batches[index_of(access)];
     if (messages.empty()) continue;
     const cuda::DeviceTeam team = team_for(access, messages.front()->timeout);
-    AXON_TRY(launch_messages({.team = team, .registrations = arena_->registrations(), .stream = stream}, messages));
+    const LaunchContext context{.team = team,
+                                .registrations = arena_->registrations(),
+                                .stream = stream,
+                                .wanted = communicator_.overrides().kernel_of(transport::OperationKind::kPointToPoint)};
+    AXON_TRY(launch_messages(context, messages));
     for (const engine::Operation* message : messages) communicator_.note_launch(*message, "messages");
   }
   return arena_->launches().note(order_, stream);

@@ -36,6 +36,7 @@
 #include "engine/device_hook.hpp"
 #include "gpu_comm/barrier_descriptor.hpp"
 #include "gpu_comm/peer_links.hpp"
+#include "gpu_comm/selector.hpp"
 #include "gpu_comm/workspace/arrivals.hpp"
 #include "ipc/arena.hpp"
 #include "ipc/stream_order.hpp"
@@ -103,6 +104,10 @@ class DeviceGroup final : public engine::DeviceHook {
   // has_all_links().
   bool serves(const engine::Operation& operation) const noexcept;
 
+  // Returns the kernel of an operation on tensors of this type and size among all ranks, for diagnostics. kNone before
+  // has_all_links().
+  Kernel kernel_for(const KernelQuery& query) const noexcept;
+
   // Enqueues an operation that is served, with buffers in device memory, and returns. The caller may destroy the
   // arguments at once. `beside` is this rank's own and may differ between ranks.
   Status launch(const engine::Operation& operation, cuda::StreamView stream,
@@ -154,6 +159,8 @@ class DeviceGroup final : public engine::DeviceHook {
   Status check_addressee(const engine::Operation& message);
   PeerAccess access_for(const engine::Operation& operation) const noexcept;
   cuda::DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;
+  Kernel select(const KernelQuery& query, PeerAccess access) const noexcept;
+  void note_choice(const KernelQuery& query, Kernel kernel) const;
   void abort(Status reason) noexcept;
   template <typename Launch>
   Status launch_in_order(cuda::StreamView stream, Launch launch);
@@ -176,6 +183,7 @@ class DeviceGroup final : public engine::DeviceHook {
   std::array<cuda::DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
   std::array<std::optional<PeerAccess>, cuda::kMaxTeamRanks> peer_access_;  // agreed with each rank
   std::optional<PeerAccess> access_of_all_;
+  mutable uint32_t warned_of_ = 0;  // one bit per operation whose kernel in AXON_ALGO did not serve a call
 
   // Guards the members below. Held only for moments, since the progress owner takes it, too.
   std::mutex fate_mutex_;

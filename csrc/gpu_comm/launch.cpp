@@ -232,8 +232,8 @@ class MessageBatch {
     uint32_t& links = sends ? call_.sends_to : call_.receives_from;
     if ((links & bit) != 0) return false;
     links |= bit;
-    const bool is_zero_copy =
-        select_kernel(query_of(message, context_.team.num_ranks), context_.team.layout) == Kernel::kZeroCopy;
+    const KernelQuery query = query_of(message, context_.team.num_ranks);
+    const bool is_zero_copy = select_kernel(query, context_.team.layout, context_.wanted) == Kernel::kZeroCopy;
     if (sends) {
       call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
       if (is_zero_copy) zero_copy_.sends_to |= bit;

@@ -22,6 +22,7 @@ struct LaunchContext {
   ipc::Registrations& registrations;
   cuda::StreamView stream;
   kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing;
+  Kernel wanted = Kernel::kNone;  // for messages; see select_kernel()
 };
 
 // Enqueues a collective with the selected kernel.

@@ -1,6 +1,8 @@
 #include "gpu_comm/peer_links.hpp"
 
 #include <algorithm>
+#include <array>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -32,9 +34,18 @@ PeerLinks::PeerLinks(engine::Communicator& communicator, ipc::Arena* arena, ipc:
   for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
 }
 
+// The content of an address message: the address, and the kernels that AXON_ALGO names.
+static std::array<std::byte, ControlMessage::kMostBytes> encode(
+    const ipc::DeviceAddress& address, const collectives::AlgorithmOverrides::Kernels& kernels) {
+  std::array<std::byte, ControlMessage::kMostBytes> content{};
+  const auto end = std::ranges::copy(address.encode(), content.begin()).out;
+  std::ranges::copy(std::as_bytes(std::span(kernels)), end);
+  return content;
+}
+
 void PeerLinks::send_addresses() {
   const ipc::DeviceAddress address = arena_ != nullptr ? arena_->address_of(slice_) : ipc::DeviceAddress{};
-  const auto encoded = address.encode();
+  const auto encoded = encode(address, communicator_.overrides().kernels());
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     Peer& peer = *peers_[rank];
     const int number = static_cast<int>(rank);
@@ -80,7 +91,8 @@ void PeerLinks::answer(int peer, const ControlMessage& address) {
 
 // A pid is meaningful only on this host. The address merely claims the host; the engine has it proven.
 Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
-  Result<ipc::DeviceAddress> address = ipc::DeviceAddress::decode(message.content());
+  Result<ipc::DeviceAddress> address =
+      ipc::DeviceAddress::decode(message.content().first(ipc::DeviceAddress::kNumBytes));
   if (!address.ok()) return std::move(address.status());
   if (!communicator_.shares_host(peer)) {
     return Status(ErrorCode::kInvalidArgument, "its process runs on another host or in other namespaces");
@@ -132,12 +144,24 @@ Status PeerLinks::await(ControlMessage& message, const Deadline& deadline) {
   return {message.status().code(), "connecting to the GPU of " + rank + ": " + message.status().message()};
 }
 
+// Ranks that choose different kernels would wait for each other. If a group's ranks differ, each of them finds one that
+// differs from itself.
+Status PeerLinks::await_address(int peer, const Deadline& deadline) {
+  ControlMessage& address = peers_[static_cast<size_t>(peer)]->address_in;
+  AXON_TRY(await(address, deadline));
+  const auto theirs = address.content().subspan(ipc::DeviceAddress::kNumBytes);
+  if (std::ranges::equal(theirs, std::as_bytes(std::span(communicator_.overrides().kernels())))) return Status();
+  return {ErrorCode::kMismatch,
+          communicator_.signed_text("AXON_ALGO names other kernels for CUDA tensors here than on rank " +
+                                    std::to_string(peer) + "; it must be the same on all ranks")};
+}
+
 Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
   const auto index = static_cast<size_t>(peer);
   if (is_own(index) || index >= peers_.size()) return PeerAccess::kNone;
   const Deadline deadline{sync::Clock::now() + timeout, timeout};
   Peer& other = *peers_[index];
-  if (Status met = await(other.address_in, deadline); !met.ok()) {
+  if (Status met = await_address(peer, deadline); !met.ok()) {
     if (met.code() != ErrorCode::kTimeout) return met;
     return Status(met.code(), met.message() + "." + engine::kMeetingUnderTags);
   }
@@ -164,7 +188,7 @@ Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
     PeerAccess mine = access_of(slice_);
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
       if (is_own(rank) || mine == PeerAccess::kNone) continue;
-      AXON_TRY(await(peers_[rank]->address_in, deadline));
+      AXON_TRY(await_address(static_cast<int>(rank), deadline));
       mine = std::min(mine, access_to(static_cast<int>(rank)));
     }
     Result<PeerAccess> voted = vote(mine, timeout);

@@ -5,7 +5,7 @@
 //
 // A pair of ranks exchanges two control messages in each direction:
 //
-//   address   describes a rank's slice; sent when the rank forms its side of the group
+//   address   describes a rank's slice and names the kernels of its AXON_ALGO; sent when it forms its side
 //   access    says how much of the pair's two slices this rank can use; sent when the peer's arena is mapped
 //
 // The thread that drives the engine sends and answers both, whatever the rank's own threads do. An agreement only needs
@@ -82,6 +82,7 @@ class PeerLinks final : public std::enable_shared_from_this<PeerLinks>, private 
   void leave() noexcept;
 
   Status await(ControlMessage& message, const Deadline& deadline);
+  Status await_address(int peer, const Deadline& deadline);
   Result<PeerAccess> vote(PeerAccess mine, std::chrono::milliseconds timeout);
   PeerAccess access_to(int peer) const;
 

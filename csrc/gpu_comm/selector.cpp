@@ -1,19 +1,20 @@
 #include "gpu_comm/selector.hpp"
 
 #include <algorithm>
-#include <array>
-#include <limits>
 
+#include "collectives/choices.hpp"
+#include "ipc/slice_allocator.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/collectives.hpp"
 #include "kernels/load.hpp"
+#include "kernels/team_layout.hpp"
 
 namespace axon::gpu_comm {
 
 namespace {
 
-constexpr int kAnyRanks = std::numeric_limits<int>::max();
-constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
+using collectives::kAnyBytes;
+using collectives::kAnyRanks;
 constexpr size_t kKiB = 1024;
 constexpr size_t kMiB = 1024 * kKiB;
 
@@ -62,6 +63,11 @@ constexpr TuningRow kTuning[] = {
     {transport::OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
 };
 
+static_assert(std::ranges::all_of(kTuning, [](const TuningRow& row) {
+  return collectives::has_kernel(row.kind, row.kernel) &&
+         (row.most_ranks < collectives::kManyRanks || row.most_ranks == kAnyRanks);
+}));
+
 constexpr bool reduces(transport::OperationKind kind) noexcept {
   return kind == transport::OperationKind::kAllReduce || kind == transport::OperationKind::kReduce ||
          kind == transport::OperationKind::kReduceScatter;
@@ -69,7 +75,7 @@ constexpr bool reduces(transport::OperationKind kind) noexcept {
 
 bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& layout) noexcept {
   if (reduces(query.kind) && !kernels::has_kernel(query.dtype, query.reduction)) return false;
-  const bool has_data = query.num_bytes != 0;  // LL kernels need data
+  const bool has_data = query.num_bytes != 0;  // all kernels but LL128 need data
   switch (kernel) {
     case Kernel::kLlOneShot:
       return has_data &&
@@ -82,25 +88,18 @@ bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& la
       return has_data && query.has_equal_counts &&
              kernels::ll::one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
     }
+    case Kernel::kLl128Scattered:
+    case Kernel::kZeroCopy:
+      return has_data;
     default:
       return true;
   }
 }
 
-std::string padded(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
-
 }  // namespace
 
-const char* name_of(Kernel kernel) noexcept {
-  static constexpr std::array kNames{"none",  "ll_one_shot",     "ll_two_shot", "ll",
-                                     "ll128", "ll128_scattered", "zero_copy"};
-  return kNames[static_cast<size_t>(kernel)];
-}
-
-Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout) noexcept {
+Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout, Kernel wanted) noexcept {
+  if (wanted != Kernel::kNone && is_able(wanted, query, layout)) return wanted;
   const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
     return row.kind == query.kind && query.num_ranks <= row.most_ranks && query.num_bytes <= row.most_bytes &&
            is_able(row.kernel, query, layout);
@@ -108,17 +107,19 @@ Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout) n
   return fitting == std::end(kTuning) ? Kernel::kNone : fitting->kernel;
 }
 
-std::string describe_kernel_table() {
-  constexpr size_t kWidth = 18;
-  std::string table =
-      padded("operation", kWidth) + padded("ranks up to", kWidth) + padded("bytes up to", kWidth) + "kernel\n";
-  for (const TuningRow& row : kTuning) {
-    table += padded(name_of(row.kind), kWidth);
-    table += padded(row.most_ranks == kAnyRanks ? "any" : std::to_string(row.most_ranks), kWidth);
-    table += padded(row.most_bytes == kAnyBytes ? "any" : std::to_string(row.most_bytes), kWidth);
-    table += std::string(name_of(row.kernel)) + "\n";
-  }
-  return table;
+KernelQuery typical_query(transport::OperationKind kind, int num_ranks, size_t num_bytes) noexcept {
+  return {.kind = kind,
+          .dtype = DataType::kFloat32,
+          .reduction = reduces(kind) ? Reduction::kSum : Reduction::kNone,
+          .num_ranks = num_ranks,
+          .num_bytes = num_bytes};
+}
+
+Kernel typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes, Kernel wanted) {
+  const Result<cuda::TeamLayout> layout =
+      kernels::lay_out(num_ranks, ipc::SliceAllocator::kLargeSlice - ipc::SliceAllocator::kSmallSlice);
+  if (!layout.ok()) return Kernel::kNone;
+  return select_kernel(typical_query(kind, num_ranks, num_bytes), layout.value(), wanted);
 }
 
 }  // namespace axon::gpu_comm

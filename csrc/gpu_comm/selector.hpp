@@ -6,26 +6,15 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
 
 #include "base/data_type.hpp"
+#include "collectives/kernel_names.hpp"
 #include "cuda/device_types.hpp"
 #include "transport/message.hpp"
 
 namespace axon::gpu_comm {
 
-enum class Kernel : uint8_t {
-  kNone,            // through host memory
-  kLlOneShot,       // all_reduce
-  kLlTwoShot,       // all_reduce
-  kLl,              // all_gather
-  kLl128,           // every operation; broadcast in one step
-  kLl128Scattered,  // broadcast in two steps
-  kZeroCopy,        // directly on the peers' tensors, or by LL128 as a fallback
-};
-
-const char* name_of(Kernel kernel) noexcept;
+using collectives::Kernel;
 
 // What all ranks of an operation know.
 struct KernelQuery {
@@ -40,10 +29,15 @@ struct KernelQuery {
   bool has_equal_counts = true;
 };
 
-// `layout` is that of the slice part that all ranks use.
-Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout) noexcept;
+// `layout` is that of the slice part that all ranks use. `wanted`, if not kNone, takes precedence over the table if it
+// can serve the operation; it must be the same on all ranks.
+Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout, Kernel wanted = Kernel::kNone) noexcept;
 
-// Prints the tuning table for diagnostics (operation, ranks, bytes, kernel), one line per row.
-std::string describe_kernel_table();
+// Returns the kernel for float32 tensors, summed where the operation reduces, in a large slice. For diagnostics; kNone
+// if kernels do not serve groups of this size.
+Kernel typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes, Kernel wanted = Kernel::kNone);
+
+// Returns the query for such tensors.
+KernelQuery typical_query(transport::OperationKind kind, int num_ranks, size_t num_bytes) noexcept;
 
 }  // namespace axon::gpu_comm

@@ -20,8 +20,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     CHECK(text.find(row.name) != std::string::npos && text.find(name_of(row.kind)) != std::string::npos);
     rewritten += std::string(name_of(row.kind)) + "=" + std::string(row.name) + ";";
   }
+  for (const KernelRow& row : kKernels) {
+    if (parsed.value().kernel_of(row.kind) != row.kernel) continue;
+    CHECK(text.find(name_of(row.kernel)) != std::string::npos && text.find(name_of(row.kind)) != std::string::npos);
+    rewritten += std::string(name_of(row.kind)) + "=" + name_of(row.kernel) + ";";
+  }
   axon::Result<AlgorithmOverrides> again = AlgorithmOverrides::parse(rewritten);
   CHECK(again.ok());
+  CHECK(again.value().kernels() == parsed.value().kernels());
   for (const AlgorithmRow& row : registered_algorithms()) {
     CHECK(again.value().of(row.kind) == parsed.value().of(row.kind));
     CHECK(select(row.kind, {4, true}, num_bytes, parsed.value()).kind == row.kind);

@@ -59,19 +59,35 @@ TEST(SelectorTest, overrides_win_for_their_operation_only) {
 
 TEST(SelectorTest, a_bad_override_names_the_word_and_what_is_allowed) {
   EXPECT_EQ(failure_of("all_reduce=rings"),
-            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring");
+            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring; for "
+            "CUDA tensors ll_one_shot, ll_two_shot, ll128, zero_copy");
+  EXPECT_EQ(failure_of("send/recv=ring"),
+            "unknown algorithm 'ring' for send/recv; allowed are for CUDA tensors ll128, zero_copy");
   EXPECT_EQ(failure_of("allreduce=ring"),
             "unknown operation 'allreduce'; allowed are broadcast, all_reduce, reduce, all_gather, gather, scatter, "
-            "reduce_scatter, all_to_all, barrier");
+            "reduce_scatter, all_to_all, barrier, send/recv");
   EXPECT_EQ(failure_of("ring"), "'ring' is not of the form operation=algorithm");
 }
 
-TEST(SelectorTest, the_table_shows_every_operation) {
-  const std::string table = describe_table();
-  for (const AlgorithmRow& row : registered_algorithms()) {
-    EXPECT_NE(table.find(name_of(row.kind)), std::string::npos) << row.name;
-    EXPECT_NE(table.find(row.name), std::string::npos) << row.name;
-  }
+TEST(SelectorTest, kernels_and_algorithms_are_overridden_independently) {
+  const AlgorithmOverrides overrides =
+      AlgorithmOverrides::parse("all_reduce=ll128;all_reduce=ring;send/recv = zero_copy").value();
+  EXPECT_EQ(overrides.of(transport::OperationKind::kAllReduce)->name, "ring");
+  EXPECT_EQ(overrides.kernel_of(transport::OperationKind::kAllReduce), Kernel::kLl128);
+  EXPECT_EQ(overrides.kernel_of(transport::OperationKind::kPointToPoint), Kernel::kZeroCopy);
+  EXPECT_EQ(overrides.kernel_of(transport::OperationKind::kReduce), Kernel::kNone);
+}
+
+TEST(SelectorTest, a_kernel_leaves_cpu_tensors_to_the_table) {
+  EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 2, 8, "all_reduce=ll128"), "one_shot");
+}
+
+TEST(SelectorTest, a_kernel_of_another_operation_is_an_error) {
+  EXPECT_EQ(
+      failure_of("broadcast=ll_one_shot"),
+      "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring; for CUDA tensors ll128, "
+      "ll128_scattered, zero_copy");
+  EXPECT_NE(failure_of("all_reduce=none"), "");
 }
 
 }  // namespace

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+
+#include "collectives/choices.hpp"
+#include "collectives/selector.hpp"
 #include "kernels/team_layout.hpp"
 
 namespace axon::gpu_comm {
@@ -122,10 +127,63 @@ TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
   }
 }
 
-TEST(KernelSelector, table_is_printable) {
-  EXPECT_NE(describe_kernel_table().find("all_reduce        2                 524288            ll_one_shot"),
-            std::string::npos)
-      << describe_kernel_table();
+TEST(KernelSelector, a_wanted_kernel_takes_precedence_over_the_table) {
+  const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
+  EXPECT_EQ(select_kernel(all_reduce(4, 8), layout, Kernel::kLl128), Kernel::kLl128);
+  EXPECT_EQ(select_kernel(all_reduce(4, 8), layout, Kernel::kZeroCopy), Kernel::kZeroCopy);
+  EXPECT_EQ(select_kernel(all_reduce(4, 256 * kKiB), layout, Kernel::kLlOneShot), Kernel::kLlOneShot);
+  EXPECT_EQ(select_kernel(all_gather(4, 64 * kMiB), layout, Kernel::kLl128), Kernel::kLl128);
+}
+
+TEST(KernelSelector, a_wanted_kernel_without_room_leaves_the_call_to_the_table) {
+  const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
+  for (const size_t num_bytes : {size_t{0}, 8 * kMiB}) {
+    const KernelQuery query = all_reduce(4, num_bytes);
+    EXPECT_EQ(select_kernel(query, layout, Kernel::kLlOneShot), select_kernel(query, layout)) << num_bytes;
+  }
+  EXPECT_EQ(select_kernel(all_reduce(4, 0), layout, Kernel::kZeroCopy), Kernel::kLl128);
+  KernelQuery uneven = all_gather(4, 64 * kKiB);
+  uneven.has_equal_counts = false;
+  EXPECT_EQ(select_kernel(uneven, layout, Kernel::kLl), Kernel::kLl128);
+}
+
+TEST(KernelSelector, a_wanted_kernel_does_not_make_a_reduction_possible) {
+  KernelQuery query = all_reduce(2, 8 * kKiB);
+  query.reduction = Reduction::kBitXor;  // of floats
+  EXPECT_EQ(select_kernel(query, layout_of(2, 15 * kMiB), Kernel::kLl128), Kernel::kNone);
+}
+
+TEST(KernelSelector, every_kernel_in_overrides_serves_a_call_of_its_operation) {
+  const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
+  for (const collectives::KernelRow& row : collectives::kKernels) {
+    const std::string text = std::string(name_of(row.kind)) + "=" + name_of(row.kernel);
+    const Result<collectives::AlgorithmOverrides> overrides = collectives::AlgorithmOverrides::parse(text);
+    ASSERT_TRUE(overrides.ok()) << text;
+    const Kernel wanted = overrides.value().kernel_of(row.kind);
+    EXPECT_EQ(wanted, row.kernel) << text;
+    EXPECT_EQ(select_kernel(typical_query(row.kind, 4, 64 * kKiB), layout, wanted), row.kernel) << text;
+  }
+}
+
+TEST(KernelSelector, typical_kernels_are_those_of_large_slices) {
+  EXPECT_EQ(typical_kernel(transport::OperationKind::kAllReduce, 2, 512 * kKiB), Kernel::kLlOneShot);
+  EXPECT_EQ(typical_kernel(transport::OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kZeroCopy), Kernel::kZeroCopy);
+  EXPECT_EQ(typical_kernel(transport::OperationKind::kPointToPoint, 16, 8), Kernel::kLl128);
+  EXPECT_EQ(typical_kernel(transport::OperationKind::kAllReduce, 17, 8), Kernel::kNone);
+}
+
+TEST(KernelSelector, choices_are_tabulated_by_ranks_and_size) {
+  const collectives::Chooser choose = [](transport::OperationKind kind, int num_ranks, size_t num_bytes) {
+    const Kernel kernel = typical_kernel(kind, num_ranks, num_bytes);
+    return collectives::Choice{.algorithm = {}, .kernel = kernel == Kernel::kNone ? "" : name_of(kernel)};
+  };
+  const auto ranges = collectives::tabulate(2, collectives::kAnyRanks, choose);
+  const auto first = std::ranges::find(ranges, transport::OperationKind::kAllReduce, &collectives::ChoiceRange::kind);
+  EXPECT_EQ(first->choice.kernel, "ll_one_shot");
+  EXPECT_EQ(first->most_ranks, 2);
+  EXPECT_EQ(first->most_bytes, 512 * kKiB);
+  EXPECT_EQ(ranges.back().choice.kernel, "") << "kernels do not serve groups of any size";
+  EXPECT_EQ(ranges.back().fewest_ranks, 17);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -12,6 +14,8 @@ from support.devices import on
 from support.gpu import exercise_all, meet
 from support.pool import BACKEND, RankPool, own_rank
 from support.reference import case, failure, same_bits
+
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 @on("launch_blocking")
@@ -56,6 +60,43 @@ def _with_expandable_segments(folder: str) -> None:
 @on("cuda")
 def test_tensors_in_expandable_segments(fresh_ranks, tmp_path: Path) -> None:
     fresh_ranks(2, meeting="none").run(_with_expandable_segments, str(tmp_path))
+
+
+def _with_kernels(folder: str, kernels: dict[int, str]) -> str:
+    """Runs every operation with the AXON_ALGO of this rank, and returns what the first one raises."""
+    os.environ["AXON_ALGO"] = kernels[own_rank()]
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
+    message = ""
+    try:
+        dist.all_reduce(torch.ones(1))
+    except RuntimeError as error:
+        message = str(error)
+    else:
+        exercise_all(8, 4 << 10, 4 << 20)
+    dist.destroy_process_group()
+    return message
+
+
+@on("cuda")
+@pytest.mark.parametrize(
+    "choices",
+    [
+        "all_reduce=ll_one_shot;all_gather=ll;broadcast=ll128_scattered",
+        "all_reduce=ll_two_shot",
+        ";".join(f"{name}=ll128" for name in (*_COLLECTIVES, "send/recv")),
+        ";".join(f"{name}=zero_copy" for name in (*_COLLECTIVES, "send/recv")),
+    ],
+)
+def test_every_kernel_that_a_setting_may_name_gives_the_same_results(fresh_ranks, choices: str, tmp_path: Path) -> None:
+    messages = fresh_ranks(2, meeting="none").run(_with_kernels, str(tmp_path), {0: choices, 1: choices})
+    assert messages == ["", ""]
+
+
+@on("cuda")
+def test_ranks_that_name_different_kernels_are_told(fresh_ranks, tmp_path: Path) -> None:
+    kernels = {0: "all_reduce=ll128", 1: "all_reduce=zero_copy"}
+    for message in fresh_ranks(2, meeting="none").run(_with_kernels, str(tmp_path), kernels):
+        assert "AXON_ALGO names other kernels" in message
 
 
 def _bound_to_a_device(folder: str) -> None:

@@ -209,7 +209,12 @@ def test_unknown_settings_warn_naming_the_nearest(fresh_ranks) -> None:
 
 
 def test_bad_settings_are_errors(fresh_ranks) -> None:
-    for name, value in (("AXON_LOG", "loud"), ("AXON_ALGO", "all_reduce=abacus"), ("AXON_ALGO", "dance=ring")):
+    for name, value in (
+        ("AXON_LOG", "loud"),
+        ("AXON_ALGO", "all_reduce=abacus"),
+        ("AXON_ALGO", "dance=ring"),
+        ("AXON_ALGO", "broadcast=ll_one_shot"),
+    ):
         _, raised = fresh_ranks(1, meeting="none").run(_set_and_init, {name: value})[0]
         assert name in raised
         assert any(part in raised for part in value.split("="))
