@@ -28,6 +28,13 @@ class PeerPath(TypedDict):
     obstacle: str
     num_zero_copy: int
 
+class Selected(TypedDict):
+    """What a group runs for an operation; texts are empty where there is nothing."""
+
+    operation: str
+    algorithm: str
+    kernel: str
+
 class AxonBackend(Backend):
     """The backend of a process group. torch.distributed calls it; users reach it by `group._get_backend(device)`."""
 
@@ -38,6 +45,7 @@ class AxonBackend(Backend):
     @property
     def mem_allocator(self) -> _cuda_CUDAAllocator: ...
     def path_to(self, rank: int) -> PeerPath: ...
+    def selected(self, num_bytes: int) -> list[Selected]: ...
     def get_error(self) -> ErrorType: ...
     def suspend(self) -> None: ...
     def resume(self) -> None: ...
@@ -57,6 +65,17 @@ class Setting(TypedDict):
     description: str
     value: str
     source: str
+
+class AlgorithmRange(TypedDict):
+    """What groups run for an operation, from the fewest to the most ranks and bytes; None: any number."""
+
+    operation: str
+    fewest_ranks: int
+    most_ranks: int | None
+    fewest_bytes: int
+    most_bytes: int | None
+    algorithm: str
+    kernel: str
 
 class CompletionQueue:
     def __init__(self) -> None: ...
@@ -175,6 +194,7 @@ def note_end_of_runtimes() -> None: ...
 def note_thread_of_runtime() -> None: ...
 def block_if_runtimes_end() -> None: ...
 def settings() -> list[Setting]: ...
+def algorithms(fewest_ranks: int, most_ranks: int | None, num_hosts: int) -> list[AlgorithmRange]: ...
 
 # These return None if the call must go through the dispatcher.
 def all_gather_matmul(

@@ -1,6 +1,9 @@
 """Prints every environment variable of torch_axon: `python -m torch_axon.config`.
 
 The output gives each variable's name, value, source and meaning; `--markdown` prints docs/environment.md.
+
+`--algorithms` prints the algorithms instead: what each operation runs, by ranks and bytes. `--ranks N` and `--hosts N`
+describe a group. `AXON_ALGO` is taken into account.
 """
 
 from __future__ import annotations
@@ -8,10 +11,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from torch_axon import _native
+from torch_axon import _build, _native
 
 if TYPE_CHECKING:
-    from torch_axon._C import Setting
+    from collections.abc import Sequence
+
+    from torch_axon._C import AlgorithmRange, Setting
 
 _READ_BY = {
     "import": "when torch_axon is imported",
@@ -84,12 +89,107 @@ def as_markdown(rows: list[Setting]) -> str:
     return _INTRODUCTION + "\n" + "\n".join(lines)
 
 
-def main() -> None:
-    """Prints the settings as the command line asks."""
+def algorithms(num_ranks: int | None = None, num_hosts: int = 1) -> list[AlgorithmRange]:
+    """Returns what the engine chooses for each operation, with this process's `AXON_ALGO`.
+
+    Args:
+        num_ranks: the group's number of ranks; None: all numbers from 2 on
+        num_hosts: the number of hosts on which these ranks are
+
+    Returns:
+        One row per range of ranks and bytes: `operation`, `fewest_ranks`, `most_ranks`, `fewest_bytes`, `most_bytes`
+        (None: any number), `algorithm` for CPU tensors, and `kernel` for CUDA tensors. A text is empty where there is
+        no algorithm (for sends and receives) or no kernel: CUDA tensors then go through host memory.
+
+    Raises:
+        ImportError: the extension was built for another version of torch
+        ValueError: `AXON_ALGO` is not valid
+    """
+    fewest, most = (2, None) if num_ranks is None else (num_ranks, num_ranks)
+    return list(_native.load().algorithms(fewest, most, num_hosts))
+
+
+def as_table(rows: list[AlgorithmRange], with_kernels: bool) -> str:
+    """Formats algorithms for a terminal, one line per range.
+
+    Args:
+        rows: what `algorithms` returns
+        with_kernels: whether there is a column for CUDA tensors
+
+    Returns:
+        The text, without a final line feed.
+    """
+    lines = [["operation", "ranks", "size up to", "CPU tensors", "CUDA tensors"]]
+    for row in rows:
+        ranks, size = ranks_text(row["fewest_ranks"], row["most_ranks"]), size_text(row["most_bytes"])
+        kernel = row["kernel"] or "through host memory"
+        lines.append([row["operation"], ranks, size, row["algorithm"] or "–", kernel])
+    if not with_kernels:
+        lines = [line[:-1] for line in lines]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def ranks_text(fewest: int, most: int | None) -> str:
+    """Returns a range of ranks in words; None: any number."""
+    if most is None:
+        return f"{fewest} or more"
+    return str(fewest) if fewest == most else f"{fewest} to {most}"
+
+
+def size_text(num_bytes: int | None) -> str:
+    """Returns a number of bytes with the largest unit that divides it; None: any number."""
+    if num_bytes is None:
+        return "any"
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if num_bytes >= unit and num_bytes % unit == 0:
+            return f"{num_bytes // unit} {name}"
+    return f"{num_bytes} B"
+
+
+def main(command_line: Sequence[str] | None = None) -> None:
+    """Prints the settings or the algorithms as the command line asks.
+
+    Args:
+        command_line: the arguments; None: those of the process
+    """
     parser = argparse.ArgumentParser(prog="python -m torch_axon.config", description=__doc__.split("\n")[0])
-    parser.add_argument("--markdown", action="store_true", help="print docs/environment.md")
-    arguments = parser.parse_args()
-    print((as_markdown if arguments.markdown else as_text)(settings()))
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--markdown", action="store_true", help="print docs/environment.md")
+    output.add_argument("--algorithms", action="store_true", help="print what each operation runs, by ranks and bytes")
+    parser.add_argument("--ranks", type=int, help="with --algorithms: the group's ranks (default: any number)")
+    parser.add_argument("--hosts", type=int, help="with --algorithms: the hosts of these ranks (default: 1)")
+    arguments = parser.parse_args(command_line)
+    if not arguments.algorithms:
+        if arguments.ranks is not None or arguments.hosts is not None:
+            parser.error("--ranks and --hosts need --algorithms")
+        print((as_markdown if arguments.markdown else as_text)(settings()))
+        return
+    if arguments.ranks is not None and arguments.ranks < 2:
+        parser.error(f"argument --ranks is {arguments.ranks}; allowed: 2 or more")
+    num_hosts = 1 if arguments.hosts is None else arguments.hosts
+    if not 1 <= num_hosts <= (arguments.ranks or num_hosts):
+        parser.error(f"argument --hosts is {num_hosts}; allowed: 1 to the number of ranks")
+    try:
+        rows = algorithms(arguments.ranks, num_hosts)
+    except ValueError as error:
+        parser.error(str(error))
+    print(_heading(num_hosts) + "\n\n" + as_table(rows, _build.CUDA))
+
+
+def _heading(num_hosts: int) -> str:
+    hosts = "one host" if num_hosts == 1 else f"{num_hosts} hosts"
+    lines = [
+        f"Ranks on {hosts}. The size is that of the tensor, or of all shards together (all_gather, reduce_scatter)."
+    ]
+    if _build.CUDA and num_hosts == 1:
+        lines.append(
+            "Kernels serve ranks whose GPUs can access each other; the table is for float32, and for groups with "
+            "large slices of the arena.\nOther CUDA tensors go through host memory, by the algorithm for CPU tensors."
+        )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

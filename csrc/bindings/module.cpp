@@ -8,6 +8,8 @@
 
 #include "base/config.hpp"
 #include "c10d/backend.hpp"
+#include "collectives/choices.hpp"
+#include "collectives/selector.hpp"
 #include "engine/engine.hpp"
 #include "fused/at_once.hpp"
 #include "python/gil.hpp"
@@ -52,6 +54,41 @@ py::list settings() {
   return rows;
 }
 
+template <typename Number>
+py::object bound_of(Number most, Number any) {
+  return most == any ? py::object(py::none()) : py::object(py::int_(most));
+}
+
+// What groups of these ranks choose, with AXON_ALGO. Kernels serve ranks of one host.
+py::list algorithms(int fewest_ranks, std::optional<int> most_ranks, int num_hosts) {
+  const bool on_one_host = num_hosts == 1;
+  Result<collectives::AlgorithmOverrides> parsed = collectives::AlgorithmOverrides::parse(config::text("AXON_ALGO"));
+  if (!parsed.ok()) throw py::value_error("AXON_ALGO: " + parsed.status().message());
+  const collectives::AlgorithmOverrides& overrides = parsed.value();
+  const auto choose = [&](transport::OperationKind kind, int num_ranks, size_t num_bytes) {
+    collectives::Choice choice;
+    if (kind != transport::OperationKind::kPointToPoint) {
+      choice.algorithm = collectives::select(kind, {num_ranks, on_one_host}, num_bytes, overrides).name;
+    }
+    if (on_one_host) choice.kernel = c10d_backend::CudaSide::typical_kernel(kind, num_ranks, num_bytes, overrides);
+    return choice;
+  };
+  py::list rows;
+  for (const collectives::ChoiceRange& range :
+       collectives::tabulate(fewest_ranks, most_ranks.value_or(collectives::kAnyRanks), choose)) {
+    py::dict row;
+    row["operation"] = transport::name_of(range.kind);
+    row["fewest_ranks"] = range.fewest_ranks;
+    row["most_ranks"] = bound_of(range.most_ranks, collectives::kAnyRanks);
+    row["fewest_bytes"] = range.fewest_bytes;
+    row["most_bytes"] = bound_of(range.most_bytes, collectives::kAnyBytes);
+    row["algorithm"] = range.choice.algorithm;
+    row["kernel"] = range.choice.kernel;
+    rows.append(row);
+  }
+  return rows;
+}
+
 c10::intrusive_ptr<axon::c10d_backend::AxonBackend> create(const c10d::DistributedBackendOptions& group,
                                                            const axon::c10d_backend::AxonBackend::Options& given) {
   auto options = c10::make_intrusive<axon::c10d_backend::AxonBackend::Options>(
@@ -76,6 +113,18 @@ py::dict path_to(axon::c10d_backend::AxonBackend& backend, int rank) {
   row["obstacle"] = path.gpu ? path.gpu->obstacle : "";
   row["num_zero_copy"] = path.gpu ? path.gpu->num_zero_copy : 0;
   return row;
+}
+
+py::list selected(axon::c10d_backend::AxonBackend& backend, size_t num_bytes) {
+  py::list rows;
+  for (const axon::c10d_backend::AxonBackend::Selected& each : backend.selected(num_bytes)) {
+    py::dict row;
+    row["operation"] = transport::name_of(each.kind);
+    row["algorithm"] = each.choice.algorithm;
+    row["kernel"] = each.choice.kernel;
+    rows.append(row);
+  }
+  return rows;
 }
 
 // For exit: ends all waits with an error.
@@ -110,6 +159,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
                                                                py::call_guard<axon::python::GilReleased>()))
       .def_property_readonly("mem_allocator", &axon::mem_allocator)
       .def("path_to", &axon::path_to, py::arg("rank"))
+      .def("selected", &axon::selected, py::arg("num_bytes"))
       .def("get_error", &axon::c10d_backend::AxonBackend::getError, py::call_guard<axon::python::GilReleased>())
       .def("suspend", &axon::c10d_backend::AxonBackend::suspend, py::call_guard<axon::python::GilReleased>())
       .def("resume", &axon::c10d_backend::AxonBackend::resume, py::call_guard<axon::python::GilReleased>())
@@ -128,6 +178,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("end_unused_engine", &axon::engine::Engine::end_unused_instance,
              py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);
+  module.def("algorithms", &axon::algorithms, py::arg("fewest_ranks"), py::arg("most_ranks"), py::arg("num_hosts"));
   module.def("all_gather_matmul", &axon::fused::all_gather_matmul_at_once, py::call_guard<axon::python::GilReleased>());
   module.def("matmul_reduce_scatter", &axon::fused::matmul_reduce_scatter_at_once,
              py::call_guard<axon::python::GilReleased>());

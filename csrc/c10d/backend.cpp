@@ -9,6 +9,7 @@
 #include "c10d/bootstrap.hpp"
 #include "c10d/call_site.hpp"
 #include "c10d/errors.hpp"
+#include "collectives/selector.hpp"
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 
@@ -169,6 +170,21 @@ AxonBackend::Path AxonBackend::path_to(int rank) {
   CudaSide* side = cuda_side_.load(std::memory_order_acquire);
   if (side != nullptr && rank != rank_) path.gpu = side->path_to(rank);
   return path;
+}
+
+std::vector<AxonBackend::Selected> AxonBackend::selected(size_t num_bytes) {
+  using transport::OperationKind;
+  const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
+  std::vector<Selected> all;
+  for (int number = static_cast<int>(OperationKind::kBroadcast);
+       number <= static_cast<int>(OperationKind::kPointToPoint); ++number) {
+    const auto kind = static_cast<OperationKind>(number);
+    collectives::Choice choice;
+    if (kind != OperationKind::kPointToPoint) choice.algorithm = communicator_->algorithm_for(kind, num_bytes).name;
+    if (side != nullptr) choice.kernel = side->kernel_for(kind, num_bytes);
+    all.push_back({kind, choice});
+  }
+  return all;
 }
 
 c10d::ErrorType AxonBackend::getError() {

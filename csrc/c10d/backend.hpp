@@ -24,6 +24,7 @@
 #include "c10d/estimator.hpp"
 #include "c10d/registered_memory.hpp"
 #include "c10d/work.hpp"
+#include "collectives/choices.hpp"
 #include "engine/communicator.hpp"
 
 namespace axon::c10d_backend {
@@ -153,6 +154,14 @@ class AxonBackend final : public c10d::Backend {
     std::optional<GpuPath> gpu;  // set once this rank has used a CUDA tensor; waits until the other has, too
   };
   Path path_to(int rank);
+
+  // What this group runs for an operation on tensors of `num_bytes`, for diagnostics. Sizes count as in
+  // collectives/selector.hpp. The kernel is empty before the first collective on CUDA tensors.
+  struct Selected {
+    transport::OperationKind kind;
+    collectives::Choice choice;
+  };
+  std::vector<Selected> selected(size_t num_bytes);
 
  private:
   enum class Suspension : uint8_t { kNone, kHalf, kWhole };

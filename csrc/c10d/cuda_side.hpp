@@ -21,6 +21,15 @@
 #include <memory>
 #include <mutex>
 #include <string>
+<<<<<<< Updated upstream
+#include <string_view>
+=======
+<<<<<<< HEAD
+=======
+#include <string_view>
+#include <tuple>
+>>>>>>> ee39ba13 (config: print what each operation runs by ranks and size)
+>>>>>>> Stashed changes
 #include <vector>
 
 #include "base/interruptible_mutex.hpp"
@@ -77,6 +86,13 @@ class CudaSide {
   GpuPath path_to(int peer);
 
   enum class Timing : uint8_t { kSynchronous, kAsynchronous };
+
+  // Returns the name of the kernel that serves this operation on float32 tensors of all ranks; empty if they go through
+  // host memory, and before the first collective.
+  std::string_view kernel_for(transport::OperationKind kind, size_t num_bytes) const;
+  // The same for a group of ranks of one host whose GPUs can access each other, with large slices of their arenas.
+  static std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
+                                         const collectives::AlgorithmOverrides& overrides);
 
   // Enqueues all operations of the work, whose timeouts are set. Throws if the group is broken, and during capture if
   // an operation cannot be captured.

@@ -13,10 +13,12 @@
 #include "base/log.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/in_flight_works.hpp"
+#include "collectives/selector.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "gpu_comm/device_group.hpp"
+#include "gpu_comm/selector.hpp"
 #include "gpu_comm/staging.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
 #include "ipc/arena.hpp"
@@ -341,6 +343,19 @@ GpuPath CudaSide::path_to(int peer) {
     return {.by_kernels = false, .obstacle = obstacle.ok() ? "" : obstacle.message()};
   }
   return {.by_kernels = true, .obstacle = "", .num_zero_copy = value_of(group_->num_zero_copy_messages())};
+}
+
+static std::string_view name_or_empty(gpu_comm::Kernel kernel) noexcept {
+  return kernel == gpu_comm::Kernel::kNone ? "" : name_of(kernel);
+}
+
+std::string_view CudaSide::kernel_for(transport::OperationKind kind, size_t num_bytes) const {
+  return name_or_empty(group_->kernel_for(gpu_comm::typical_query(kind, communicator_->size(), num_bytes)));
+}
+
+std::string_view CudaSide::typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
+                                          const collectives::AlgorithmOverrides& overrides) {
+  return name_or_empty(gpu_comm::typical_kernel(kind, num_ranks, num_bytes, overrides.kernel_of(kind)));
 }
 
 const gpu_comm::Workspace* CudaSide::workspace(size_t num_bytes, std::chrono::milliseconds timeout) {

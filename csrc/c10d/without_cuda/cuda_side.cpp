@@ -38,6 +38,13 @@ CudaSide::Memory CudaSide::memory() {
 GpuPath CudaSide::path_to(int) {
   return {};
 }
+std::string_view CudaSide::kernel_for(transport::OperationKind, size_t) const {
+  return {};
+}
+std::string_view CudaSide::typical_kernel(transport::OperationKind, int, size_t,
+                                          const collectives::AlgorithmOverrides&) {
+  return {};
+}
 uint64_t CudaSide::num_zero_copy() const {
   return 0;
 }
