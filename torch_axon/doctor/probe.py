@@ -27,6 +27,7 @@ _MOST_SECONDS = 30.0  # for measuring; the minimum per pair may add up to more
 _MOST_SECONDS_IN_ALL = 60.0
 _MOST_ONE_BY_ONE = 8  # up to this number of ranks, pairs are measured one after the other
 _SMALL = 8
+_CHOICE_SIZES = (8, 64 << 10, 1 << 20, 64 << 20)
 _LARGE = {"cpu": 16 << 20, "cuda": 64 << 20}
 _WARM_UP_ROUNDS = 10  # the first ones connect, map and load kernels
 _NUM_SAMPLES = 8
@@ -60,12 +61,23 @@ class View:
     wrong: bool = False  # whether the data that came back differs from the data sent
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What the group runs for an operation on tensors of one size; the same on all ranks."""
+
+    operation: str
+    num_bytes: int
+    algorithm: str  # for tensors on the CPU; empty: sends and receives have none
+    kernel: str | None  # for tensors on GPUs; empty: through host memory; None: no GPU
+
+
 @dataclass
 class Probe:
     """All results of a rank, and why it has no more."""
 
     rank: int
     views: list[View] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     failure: str | None = None
     num_untried: int = 0  # number of peers for which there was no time
 
@@ -132,7 +144,21 @@ def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
         if with_gpus:
             _probe_gpu(view, seconds)
         found.views.append(view)  # only when it is complete
+    if size > 1:
+        found.choices = _choices(with_gpus)
     dist.barrier()
+
+
+def _choices(with_gpus: bool) -> list[Choice]:
+    if with_gpus:
+        dist.all_reduce(torch.zeros(1, device="cuda"))  # the ranks agree whether kernels serve the group
+        torch.cuda.synchronize()
+    backend = _backend()
+    return [
+        Choice(each["operation"], num_bytes, each["algorithm"], each["kernel"] if with_gpus else None)
+        for num_bytes in _CHOICE_SIZES
+        for each in backend.selected(num_bytes)
+    ]
 
 
 def rounds_of(size: int) -> list[dict[int, int]]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch_axon.doctor.facts import Facts
 from torch_axon.doctor.findings import Finding, findings
 from torch_axon.doctor.paths import Pair, pairs_of
-from torch_axon.doctor.probe import Probe
+from torch_axon.doctor.probe import Choice, Probe
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,7 @@ class Report:
 
     ranks: list[Facts]
     pairs: list[Pair]
+    choices: list[Choice]
     findings: list[Finding]
 
     @property
@@ -39,4 +40,5 @@ def judge(size: int, facts: Sequence[Facts], probes: Sequence[Probe]) -> Report:
         probes: the measurements of all ranks that reported them
     """
     pairs = pairs_of(facts, probes)
-    return Report(list(facts), pairs, findings(size, facts, probes, pairs))
+    choices = next((each.choices for each in probes if each.choices), [])
+    return Report(list(facts), pairs, choices, findings(size, facts, probes, pairs))

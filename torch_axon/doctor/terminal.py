@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from torch_axon.config import size_text
 from torch_axon.doctor.facts import Facts
 from torch_axon.doctor.paths import Pair, Path
+from torch_axon.doctor.probe import Choice
 from torch_axon.doctor.report import Report
 
 _WIDEST_TABLE = 160
@@ -42,6 +44,8 @@ def _tables(report: Report) -> list[tuple[str, Table]]:
         left_out = len(report.pairs) - len(slowest)
         title = f"Paths: the slowest; {left_out} more in --json" if left_out else "Paths"
         tables.append((title, _paths(sorted(slowest, key=lambda pair: pair.ranks))))
+    if report.choices:
+        tables.append(("Algorithms, by the size of the operation", _choices(report.choices)))
     return tables
 
 
@@ -72,6 +76,19 @@ def _paths(pairs: Sequence[Pair]) -> Table:
             if path is not None:
                 rows.append([f"{pair.ranks[0]}, {pair.ranks[1]}", tensors, path.name, *_figures(path)])
     return _table(titles, rows)
+
+
+def _choices(choices: Sequence[Choice]) -> Table:
+    """Returns a table with one column per size, and one row per operation and device."""
+    sizes = list(dict.fromkeys(choice.num_bytes for choice in choices))
+    names: dict[tuple[str, str], list[str]] = {}
+    for choice in choices:
+        if choice.algorithm:
+            names.setdefault((choice.operation, "CPU"), []).append(choice.algorithm)
+        if choice.kernel is not None:
+            names.setdefault((choice.operation, "GPU"), []).append(choice.kernel or "through host memory")
+    rows = [[*row, *chosen] for row, chosen in names.items()]
+    return _table(["operation", "tensors", *(size_text(size) for size in sizes)], rows)
 
 
 def _figures(path: Path) -> list[str]:

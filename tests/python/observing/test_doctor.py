@@ -24,7 +24,7 @@ from support.processes import environment, run_ranks
 from torch_axon.doctor.__main__ import main
 from torch_axon.doctor.facts import Facts, Limits
 from torch_axon.doctor.paths import Path, pairs_of
-from torch_axon.doctor.probe import Probe, Speed, View, probe, rounds_of
+from torch_axon.doctor.probe import Choice, Probe, Speed, View, probe, rounds_of
 from torch_axon.doctor.report import Report, judge
 from torch_axon.doctor.terminal import show
 
@@ -245,6 +245,21 @@ def test_the_terminal_shows_every_pair_and_finding(capsys: pytest.CaptureFixture
         assert part in shown
 
 
+def test_the_terminal_shows_the_choices_by_size(capsys: pytest.CaptureFixture[str]) -> None:
+    choices = [
+        Choice("all_reduce", 8, "one_shot", "ll_one_shot"),
+        Choice("send/recv", 8, "", "ll128"),
+        Choice("all_reduce", 64 << 20, "two_shot", ""),
+        Choice("send/recv", 64 << 20, "", "zero_copy"),
+    ]
+    show(judge(2, [_facts(0), _facts(1)], [Probe(rank, [_view(rank)], choices) for rank in (0, 1)]))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["operation", "tensors", "8", "B", "64", "MiB"] in lines
+    assert ["all_reduce", "CPU", "one_shot", "two_shot"] in lines
+    assert ["all_reduce", "GPU", "ll_one_shot", "through", "host", "memory"] in lines
+    assert ["send/recv", "GPU", "ll128", "zero_copy"] in lines
+
+
 def _run(*arguments: str, prefix: Sequence[str] = (), **variables: str) -> tuple[int, dict[str, Any]]:
     ended = subprocess.run(
         [*prefix, sys.executable, "-m", "torch_axon.doctor", "--json", *arguments],
@@ -265,6 +280,10 @@ def test_two_ranks_of_this_machine_find_each_other() -> None:
     assert pair["host"]["name"] == "rings + CMA"
     assert 0.1 < pair["host"]["speed"]["latency_us"] < 1e4
     assert 0.01 < pair["host"]["speed"]["bandwidth_gbs"] < 1e3
+    algorithms = {
+        each["num_bytes"]: each["algorithm"] for each in report["choices"] if each["operation"] == "all_reduce"
+    }
+    assert algorithms == {8: "one_shot", 64 << 10: "one_shot", 1 << 20: "two_shot", 64 << 20: "two_shot"}
     assert report["ranks"][0]["versions"]["UCX"].startswith("1.")
     assert "libucp" in report["ranks"][0]["places"]["UCX"]
 
@@ -295,6 +314,12 @@ def test_a_small_shared_memory_is_noted_and_shows_in_the_path() -> None:
     assert any("1 MiB free in /dev/shm" in finding["text"] for finding in report["findings"])
 
 
+def test_choices_follow_the_overrides() -> None:
+    code, report = _run("--ranks", "2", AXON_ALGO="all_reduce=ring")
+    assert code == 0, report["findings"]
+    assert {each["algorithm"] for each in report["choices"] if each["operation"] == "all_reduce"} == {"ring"}
+
+
 def test_a_setting_that_no_job_could_start_with_is_a_problem() -> None:
     code, report = _run(AXON_LOG="loudly")
     assert code == 1
@@ -317,6 +342,8 @@ def test_gpus_of_a_host_reach_each_other_unless_told_not_to(transports: str) -> 
     assert code == 0, report["findings"]
     path = report["pairs"][0]["gpu"]
     assert path["speed"]["latency_us"] > 0
+    kernels = {each["kernel"] for each in report["choices"]}
+    assert kernels == {""} if transports == "ucx" else {"ll_one_shot", "zero_copy"} <= kernels
     if transports == "ucx":
         assert path["name"] == "through host memory"
         assert "AXON_TRANSPORTS" in path["obstacle"]["reason"]
