@@ -70,7 +70,7 @@ py::list algorithms(int fewest_ranks, std::optional<int> most_ranks, int num_hos
     if (kind != transport::OperationKind::kPointToPoint) {
       choice.algorithm = collectives::select(kind, {num_ranks, on_one_host}, num_bytes, overrides).name;
     }
-    if (on_one_host) choice.kernel = c10d_backend::CudaSide::typical_kernel(kind, num_ranks, num_bytes, overrides);
+    if (on_one_host) choice.kernel = c10d_backend::typical_kernel(kind, num_ranks, num_bytes, overrides);
     return choice;
   };
   py::list rows;

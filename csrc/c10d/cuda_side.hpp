@@ -21,15 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
-<<<<<<< Updated upstream
 #include <string_view>
-=======
-<<<<<<< HEAD
-=======
-#include <string_view>
-#include <tuple>
->>>>>>> ee39ba13 (config: print what each operation runs by ranks and size)
->>>>>>> Stashed changes
 #include <vector>
 
 #include "base/interruptible_mutex.hpp"
@@ -60,6 +52,12 @@ bool has_passed(const c10::Event& event);
 // Frees the arenas of this process that no group uses any more.
 void give_back_arenas() noexcept;
 
+// Returns the name of the kernel that serves this operation on float32 tensors, or an empty text if they go through
+// host memory. It assumes ranks of one host whose GPUs can access each other, and large slices of their arenas.
+std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
+                                const collectives::AlgorithmOverrides& overrides);
+
+// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves.
 class CudaSide {
  public:
   // Called at the group's first CUDA tensor. Throws if the device cannot be used. `round` is the number of earlier
@@ -90,9 +88,6 @@ class CudaSide {
   // Returns the name of the kernel that serves this operation on float32 tensors of all ranks; empty if they go through
   // host memory, and before the first collective.
   std::string_view kernel_for(transport::OperationKind kind, size_t num_bytes) const;
-  // The same for a group of ranks of one host whose GPUs can access each other, with large slices of their arenas.
-  static std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
-                                         const collectives::AlgorithmOverrides& overrides);
 
   // Enqueues all operations of the work, whose timeouts are set. Throws if the group is broken, and during capture if
   // an operation cannot be captured.

@@ -76,6 +76,7 @@ class LostRanks {
   sync::Clock::time_point first_lost_at_{};
 };
 
+// More than 30 methods: the communicator's hook adds three, and six report what the group has and does.
 class DeviceGroup final : public engine::DeviceHook {
  public:
   // Takes a slice of the device's arena and sends this rank's address to the other ranks. Does not block. `timeout`

@@ -353,8 +353,8 @@ std::string_view CudaSide::kernel_for(transport::OperationKind kind, size_t num_
   return name_or_empty(group_->kernel_for(gpu_comm::typical_query(kind, communicator_->size(), num_bytes)));
 }
 
-std::string_view CudaSide::typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
-                                          const collectives::AlgorithmOverrides& overrides) {
+std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
+                                const collectives::AlgorithmOverrides& overrides) {
   return name_or_empty(gpu_comm::typical_kernel(kind, num_ranks, num_bytes, overrides.kernel_of(kind)));
 }
 

@@ -41,8 +41,7 @@ GpuPath CudaSide::path_to(int) {
 std::string_view CudaSide::kernel_for(transport::OperationKind, size_t) const {
   return {};
 }
-std::string_view CudaSide::typical_kernel(transport::OperationKind, int, size_t,
-                                          const collectives::AlgorithmOverrides&) {
+std::string_view typical_kernel(transport::OperationKind, int, size_t, const collectives::AlgorithmOverrides&) {
   return {};
 }
 uint64_t CudaSide::num_zero_copy() const {
