@@ -144,8 +144,8 @@ Status PeerLinks::await(ControlMessage& message, const Deadline& deadline) {
   return {message.status().code(), "connecting to the GPU of " + rank + ": " + message.status().message()};
 }
 
-// Ranks that choose different kernels would wait for each other. If a group's ranks differ, each of them finds one that
-// differs from itself.
+// Ranks that choose different kernels would wait for each other. If the ranks of a group differ, each of them finds one
+// that differs from itself, because it compares itself with all of them.
 Status PeerLinks::await_address(int peer, const Deadline& deadline) {
   ControlMessage& address = peers_[static_cast<size_t>(peer)]->address_in;
   AXON_TRY(await(address, deadline));
@@ -187,7 +187,7 @@ Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
   if (!voted_) {
     PeerAccess mine = access_of(slice_);
     for (size_t rank = 0; rank < peers_.size(); ++rank) {
-      if (is_own(rank) || mine == PeerAccess::kNone) continue;
+      if (is_own(rank)) continue;
       AXON_TRY(await_address(static_cast<int>(rank), deadline));
       mine = std::min(mine, access_to(static_cast<int>(rank)));
     }

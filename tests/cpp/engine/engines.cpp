@@ -67,10 +67,12 @@ std::unique_ptr<TestOperation> TestOperation::receive(size_t num_elements, int s
   return operation;
 }
 
-Engines::Engines(std::vector<std::unique_ptr<transport::Transport>> transports) {
+Engines::Engines(std::vector<std::unique_ptr<transport::Transport>> transports,
+                 std::vector<collectives::AlgorithmOverrides> overrides) {
   static constexpr uint64_t kHost = 1;
-  for (auto& transport : transports) {
-    engines_.push_back(std::make_unique<Engine>(std::move(transport), kHost, collectives::AlgorithmOverrides()));
+  overrides.resize(transports.size());
+  for (size_t rank = 0; rank < transports.size(); ++rank) {
+    engines_.push_back(std::make_unique<Engine>(std::move(transports[rank]), kHost, overrides[rank]));
   }
 }
 

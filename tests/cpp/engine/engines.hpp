@@ -46,8 +46,9 @@ std::vector<std::unique_ptr<transport::Transport>> loopback_transports(transport
 
 class Engines {
  public:
-  // Each rank looks like a separate process to the others.
-  explicit Engines(std::vector<std::unique_ptr<transport::Transport>> transports);
+  // Each rank looks like a separate process to the others. `overrides`: those of the first ranks.
+  explicit Engines(std::vector<std::unique_ptr<transport::Transport>> transports,
+                   std::vector<collectives::AlgorithmOverrides> overrides = {});
 
   // Forms a new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);

@@ -16,6 +16,10 @@ class PeerLinksTest : public testing::Test {
  protected:
   static constexpr size_t kNumRanks = 3;
 
+  PeerLinksTest() = default;
+  explicit PeerLinksTest(std::vector<collectives::AlgorithmOverrides> overrides)
+      : engines(engine::loopback_transports(fabric, kNumRanks), std::move(overrides)) {}
+
   void open(size_t rank, uint32_t round = 0) {
     links[rank] = PeerLinks::open(*communicators[rank], nullptr, {}, round);
   }
@@ -75,6 +79,26 @@ TEST_F(PeerLinksTest, a_rank_that_uses_no_gpu_is_named) {
                            "CPU and CUDA tensors meet under tags other than 0"}) {
     EXPECT_NE(access.status().message().find(part), std::string::npos) << access.status().message();
   }
+}
+
+class UnlikePeerLinksTest : public PeerLinksTest {
+ protected:
+  UnlikePeerLinksTest() : PeerLinksTest({collectives::AlgorithmOverrides::parse("all_reduce=ll128").value()}) {}
+};
+
+// No rank has access to another one, and each compares itself with all of them nevertheless.
+TEST_F(UnlikePeerLinksTest, ranks_whose_settings_name_different_kernels_are_told) {
+  open_all();
+  engine::on_all_ranks(kNumRanks, [&](int rank) {
+    const auto expect_told = [](const Result<PeerAccess>& access) {
+      ASSERT_FALSE(access.ok());
+      EXPECT_EQ(access.status().code(), ErrorCode::kMismatch);
+      EXPECT_NE(access.status().message().find("AXON_ALGO names other kernels"), std::string::npos)
+          << access.status().message();
+    };
+    expect_told(links[static_cast<size_t>(rank)]->agree_all(30s));
+    expect_told(links[static_cast<size_t>(rank)]->agree(rank == 0 ? 1 : 0, 30s));
+  });
 }
 
 // When the late rank arrives, the rank that gave up connects to it.
