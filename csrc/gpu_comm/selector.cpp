@@ -89,6 +89,7 @@ bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& la
              kernels::ll::one_shot_region_packets(query.num_ranks, input_bytes) <= layout.region_packets;
     }
     case Kernel::kLl128Scattered:
+      return has_data && query.num_ranks > 2;
     case Kernel::kZeroCopy:
       return has_data;
     default:

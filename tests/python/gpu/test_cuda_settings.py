@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from support.devices import on
-from support.gpu import exercise_all, meet
+from support.gpu import backend_of, exercise_all, meet
 from support.pool import BACKEND, RankPool, own_rank
 from support.reference import case, failure, same_bits
 
@@ -73,6 +73,9 @@ def _with_kernels(folder: str, kernels: dict[int, str]) -> str:
         message = str(error)
     else:
         exercise_all(8, 4 << 10, 4 << 20)
+        used = {row["operation"]: row["kernel"] for row in backend_of().selected(4 << 10)}
+        named = dict(choice.split("=") for choice in kernels[own_rank()].split(";"))
+        assert {name: used[name] for name in named} == named
     dist.destroy_process_group()
     return message
 
@@ -81,7 +84,7 @@ def _with_kernels(folder: str, kernels: dict[int, str]) -> str:
 @pytest.mark.parametrize(
     "choices",
     [
-        "all_reduce=ll_one_shot;all_gather=ll;broadcast=ll128_scattered",
+        "all_reduce=ll_one_shot;all_gather=ll",
         "all_reduce=ll_two_shot",
         ";".join(f"{name}=ll128" for name in (*_COLLECTIVES, "send/recv")),
         ";".join(f"{name}=zero_copy" for name in (*_COLLECTIVES, "send/recv")),
