@@ -61,7 +61,7 @@ void Connection::on_withdrawn(const transport::MessageHeader& header) noexcept {
   invocation->kind_ = transport::OperationKind::kInvoke;
   invocation->has_header_frame_ = true;
   invocation->arguments_.abandon();
-  invocation->fail_as_given_up(GivenUp::kAtDeadline);
+  invocation->fail_as_given_up();
 }
 
 void Connection::on_cancel(const transport::MessageHeader& header) noexcept {

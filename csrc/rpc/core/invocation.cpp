@@ -55,11 +55,11 @@ void Invocation::fail_here(std::string_view class_name, const std::string& messa
 }
 
 // While the call arrives, the progress owner calls this, otherwise the user that has the invocation.
-void Invocation::fail_as_given_up(GivenUp cause, std::string_view why) noexcept {
+void Invocation::fail_as_given_up(std::string_view why) noexcept {
   const auto fail_now = [this](std::string_view class_name, const std::string& message) {
     phase_ == Phase::kArriving ? fail_here(class_name, message) : fail(class_name, message);
   };
-  if (cause == GivenUp::kAtDeadline) return fail_now("TimeoutError", "the caller gave up at its deadline");
+  if (is_late()) return fail_now("TimeoutError", "the caller gave up at its deadline");
   std::string text = "'" + std::string(function()) + "' has been cancelled";
   if (!why.empty()) text += ": " + std::string(why);
   fail_now("RuntimeError", text);

@@ -26,9 +26,6 @@ class Connection;
 class RuntimeCore;
 struct Function;
 
-// Why a caller no longer waits for its call.
-enum class GivenUp : uint8_t { kAtDeadline, kCancelled };
-
 class Invocation final : public ListNode<Invocation>,
                          private engine::Submission,
                          private Inbound::Listener,
@@ -63,9 +60,9 @@ class Invocation final : public ListNode<Invocation>,
   void fail(std::string_view class_name, std::string_view message) noexcept;
   // As fail(), but with an answer that the client has written; it begins with the name of the error's class.
   void reply_failure() noexcept;
-  // Fails a call that its caller gave up. At the deadline that is a TimeoutError: it may arrive before the caller's own
-  // timeout. What a cancelled function says goes into the text; it may be empty.
-  void fail_as_given_up(GivenUp cause, std::string_view why = {}) noexcept;
+  // Fails a call that its caller gave up, or whose function was cancelled. After the deadline that is a TimeoutError,
+  // since it may arrive before the caller's own timeout. What a cancelled function says goes into the text.
+  void fail_as_given_up(std::string_view why = {}) noexcept;
 
  private:
   friend class Connection;

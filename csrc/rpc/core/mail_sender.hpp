@@ -61,7 +61,7 @@ class MailSender {
   IntrusiveList<Call> waiting_;  // messages that may not leave yet, in order
   size_t num_waiting_ = 0;
   size_t num_granted_ = 0;     // grants that no message has used yet
-  size_t num_unanswered_ = 0;  // messages that have left, given up here or not
+  size_t num_unanswered_ = 0;  // numbered messages without an answer, given up here or not
   int64_t num_sent_ = 0;
   int64_t settled_ = 0;     // all messages below this number have ended
   std::set<int64_t> done_;  // messages above it that have ended

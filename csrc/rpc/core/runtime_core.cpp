@@ -260,7 +260,7 @@ void RuntimeCore::call(Invocation& invocation) noexcept {
   if (invocation.comes_late_ && invocation.wants_answer()) {
     return invocation.fail_here("ConnectionError", "the runtime '" + options_.name + "' is closing the connection");
   }
-  if (invocation.is_late()) return invocation.fail_as_given_up(GivenUp::kAtDeadline);
+  if (invocation.is_late()) return invocation.fail_as_given_up();
   const Function* const found = find(invocation.function());
   invocation.handler_ = found != nullptr ? found : &fallback_;
   if (!invocation.handler_->call) {

@@ -73,9 +73,7 @@ void PythonInvocation::fail(std::string_view class_name, const std::string& mess
 }
 
 void PythonInvocation::fail_as_given_up(std::string_view why) {
-  if (invocation_ == nullptr) return;
-  const rpc::GivenUp cause = invocation_->is_late() ? rpc::GivenUp::kAtDeadline : rpc::GivenUp::kCancelled;
-  std::exchange(invocation_, nullptr)->fail_as_given_up(cause, why);
+  if (invocation_ != nullptr) std::exchange(invocation_, nullptr)->fail_as_given_up(why);
 }
 
 // Format: [message, traceback, arguments, attributes] of the exception; without the latter two if these cannot be sent.

@@ -53,7 +53,7 @@ class PythonInvocation {
   void reply(const pybind11::object& value);
   void fail(const pybind11::object& exception);
   void fail(std::string_view class_name, const std::string& message);
-  // Fails it as late if the caller's deadline has passed, otherwise as cancelled.
+  // See rpc::Invocation.
   void fail_as_given_up(std::string_view why = {});
 
  private:
