@@ -61,7 +61,7 @@ static bool is_use_of_fragments(std::string_view value) noexcept {
 static constexpr Setting kSettings[] = {
     {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm or operation=kernel, several separated by semicolons",
      "Runs these operations with these algorithms (CPU tensors) or kernels (CUDA tensors), whatever the message size. "
-     "Must be the same on all ranks. `python -m torch_axon.config --algorithms` prints what it leads to.",
+     "Must be the same on all ranks. `python -m torch_axon.config --algorithms` prints the resulting choices.",
      nullptr},
     {"AXON_ARENA_MB", ReadBy::kEngine, "64", "0 to 16384",
      "MiB of each GPU's memory that a process reserves for its groups' kernels. If a group finds no room there, it "

@@ -116,8 +116,12 @@ py::dict path_to(axon::c10d_backend::AxonBackend& backend, int rank) {
 }
 
 py::list selected(axon::c10d_backend::AxonBackend& backend, size_t num_bytes) {
+  const auto choices = [&] {
+    const py::gil_scoped_release unlocked;  // a launch into a full queue may hold the group's lock
+    return backend.selected(num_bytes);
+  }();
   py::list rows;
-  for (const axon::c10d_backend::AxonBackend::Selected& each : backend.selected(num_bytes)) {
+  for (const axon::c10d_backend::AxonBackend::Selected& each : choices) {
     py::dict row;
     row["operation"] = transport::name_of(each.kind);
     row["algorithm"] = each.choice.algorithm;

@@ -150,14 +150,15 @@ static std::string_view trimmed(std::string_view text) noexcept {
 static Status unknown_choice(transport::OperationKind kind, std::string_view name) {
   const std::string algorithms = names_of_algorithms(kind);
   return {ErrorCode::kInvalidArgument, "unknown algorithm '" + std::string(name) + "' for " + name_of(kind) +
-                                           "; allowed are " + algorithms + (algorithms.empty() ? "" : "; ") +
-                                           "for CUDA tensors " + names_of_kernels(kind)};
+                                           "; allowed are " + (algorithms.empty() ? "" : algorithms + "; ") +
+                                           names_of_kernels(kind) + " (for CUDA tensors)"};
 }
 
 Status AlgorithmOverrides::add(std::string_view choice) {
   const size_t equals = choice.find('=');
   if (equals == std::string_view::npos) {
-    return {ErrorCode::kInvalidArgument, "'" + std::string(choice) + "' is not of the form operation=algorithm"};
+    return {ErrorCode::kInvalidArgument,
+            "'" + std::string(choice) + "' is not of the form operation=algorithm or operation=kernel"};
   }
   const std::string_view operation = trimmed(choice.substr(0, equals));
   const std::string_view name = trimmed(choice.substr(equals + 1));

@@ -195,8 +195,8 @@ Kernel DeviceGroup::select(const KernelQuery& query, PeerAccess access) const no
   return select_kernel(query, teams_[index_of(access)].layout, communicator_.overrides().kernel_of(query.kind));
 }
 
-// Warns once per operation that AXON_ALGO names a kernel that cannot serve this call. Every kernel may pass over calls
-// without data.
+// Warns once per operation that AXON_ALGO names a kernel that cannot serve this call. Calls without
+// data run LL128, whatever is named.
 void DeviceGroup::note_choice(const KernelQuery& query, Kernel kernel) const {
   const Kernel wanted = communicator_.overrides().kernel_of(query.kind);
   const uint32_t bit = 1u << static_cast<uint32_t>(query.kind);
@@ -362,7 +362,7 @@ void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
 
 // Marks the lost ranks whose processes have ended: all that they wrote into tensors here has arrived. Returns whether
 // all lost ranks are of this kind.
-bool DeviceGroup::tell_lost_ranks() noexcept {
+bool DeviceGroup::mark_ended_ranks() noexcept {
   uint32_t gone = 0;
   bool are_all = true;
   for (int rank = 0; rank < cuda::kMaxTeamRanks; ++rank) {
@@ -384,7 +384,7 @@ Status DeviceGroup::fault() noexcept {
   {
     const std::lock_guard lock(fate_mutex_);
     const Status& first = lost_ranks_.first();
-    const bool is_known = first.ok() || (tell_lost_ranks() && watched_.empty());
+    const bool is_known = first.ok() || (mark_ended_ranks() && watched_.empty());
     if (!is_known && sync::Clock::now() > lost_ranks_.first_lost_at() + kLossGracePeriod) lost = first.clone();
   }
   if (!lost.ok()) abort(std::move(lost));

@@ -156,7 +156,7 @@ class DeviceGroup final : public engine::DeviceHook {
   Result<uint64_t> total(uint32_t cuda::TeamState::* counter) const;
   void build_team(PeerAccess access, const cuda::TeamLayout& layout);
   void connect(int rank, PeerAccess access);
-  bool tell_lost_ranks() noexcept;
+  bool mark_ended_ranks() noexcept;
   Status check_addressee(const engine::Operation& message);
   PeerAccess access_for(const engine::Operation& operation) const noexcept;
   cuda::DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;

@@ -44,8 +44,8 @@ static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag) {
 
 Status fault_in(const cuda::TeamControl& control, int rank) {
   // Pairs with the kernel's release store, which follows the rest of the report.
-  const auto& word = reinterpret_cast<const std::atomic<cuda::FaultCode>&>(control.report.code);
-  const cuda::FaultCode code = word.load(std::memory_order_acquire);
+  const auto& code_flag = reinterpret_cast<const std::atomic<cuda::FaultCode>&>(control.report.code);
+  const cuda::FaultCode code = code_flag.load(std::memory_order_acquire);
   if (code == cuda::FaultCode::kNone) return Status();
   const cuda::FaultReport& report = control.report;
   const std::string peer = "rank " + std::to_string(report.peer);

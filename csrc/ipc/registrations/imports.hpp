@@ -6,10 +6,10 @@
 //
 // An owner removes a registration from its export table only after its memory is freed. No operation of the owner uses
 // that memory any more. However, a kernel here that does not know yet of the owner's failure may just have looked the
-// registration up. It may then read the memory for nothing (kernels/zero_copy/handshake.cuh). Mappings made from
-// descriptors are therefore unmapped kLinger later. That is about a thousand times what such a kernel takes from the
-// lookup to the read. Two kinds of mappings are retired instead: those that CUDA unmaps only when the device is idle,
-// and all those of a peer that has ended. Such a peer may have ended in the middle of an operation.
+// registration up. It may then read the memory, and discards what it reads (kernels/zero_copy/handshake.cuh). Mappings
+// made from descriptors are therefore unmapped kLinger later. That is about a thousand times what such a kernel takes
+// from the lookup to the read. Two kinds of mappings are retired instead: those that CUDA unmaps only when the device
+// is idle, and all those of a peer that has ended. Such a peer may have ended in the middle of an operation.
 //
 // Only the cache thread uses this class.
 #pragma once

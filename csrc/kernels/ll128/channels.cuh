@@ -13,9 +13,9 @@
 
 namespace axon::kernels::ll128 {
 
-// The number of chunks that a warp moves at a time, and of such batches in flight. They are enough to cover the memory
-// latency, and few enough for the registers of 16 warps. A ring has room for two batches, so neither end waits for a
-// batch that the other end has no room for.
+// Chunks per batch of a warp, and batches in flight: enough to cover the memory latency, and few enough for the
+// registers of 16 warps. A ring has room for two batches, so neither end waits for a batch that the other end has no
+// room for.
 inline constexpr uint32_t kBatchChunks = 2;
 inline constexpr uint32_t kBatches = 2;
 inline constexpr uint32_t kCreditChunks = 4;  // credit is sent once per this number of chunks, and at the end

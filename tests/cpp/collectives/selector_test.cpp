@@ -59,14 +59,14 @@ TEST(SelectorTest, overrides_win_for_their_operation_only) {
 
 TEST(SelectorTest, a_bad_override_names_the_word_and_what_is_allowed) {
   EXPECT_EQ(failure_of("all_reduce=rings"),
-            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring; for "
-            "CUDA tensors ll_one_shot, ll_two_shot, ll128, zero_copy");
+            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring; "
+            "ll_one_shot, ll_two_shot, ll128, zero_copy (for CUDA tensors)");
   EXPECT_EQ(failure_of("send/recv=ring"),
-            "unknown algorithm 'ring' for send/recv; allowed are for CUDA tensors ll128, zero_copy");
+            "unknown algorithm 'ring' for send/recv; allowed are ll128, zero_copy (for CUDA tensors)");
   EXPECT_EQ(failure_of("allreduce=ring"),
             "unknown operation 'allreduce'; allowed are broadcast, all_reduce, reduce, all_gather, gather, scatter, "
             "reduce_scatter, all_to_all, barrier, send/recv");
-  EXPECT_EQ(failure_of("ring"), "'ring' is not of the form operation=algorithm");
+  EXPECT_EQ(failure_of("ring"), "'ring' is not of the form operation=algorithm or operation=kernel");
 }
 
 TEST(SelectorTest, kernels_and_algorithms_are_overridden_independently) {
@@ -83,10 +83,9 @@ TEST(SelectorTest, a_kernel_leaves_cpu_tensors_to_the_table) {
 }
 
 TEST(SelectorTest, a_kernel_of_another_operation_is_an_error) {
-  EXPECT_EQ(
-      failure_of("broadcast=ll_one_shot"),
-      "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring; for CUDA tensors ll128, "
-      "ll128_scattered, zero_copy");
+  EXPECT_EQ(failure_of("broadcast=ll_one_shot"),
+            "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring; ll128, "
+            "ll128_scattered, zero_copy (for CUDA tensors)");
   EXPECT_NE(failure_of("all_reduce=none"), "");
 }
 
