@@ -65,7 +65,7 @@ CallPointer start(Connection& connection, std::string_view function, std::span<c
 }
 
 void wait_for(Connection& connection, Call& call) {
-  EXPECT_TRUE(connection.wait(call, Clock::now() + 60s));
+  EXPECT_TRUE(connection.wait(call, Clock::now() + 60s + call.timeout));
   const Clock::time_point deadline = Clock::now() + 10s;
   while (!call.released() && Clock::now() < deadline) std::this_thread::yield();
   EXPECT_TRUE(call.released());
