@@ -113,9 +113,9 @@ asan tsan: $(VENV)/.installed
 # sanitizers. libstdc++ is preloaded, too, so that the sanitizer finds the functions that it intercepts. Leaks of the
 # interpreter are ignored. So are the memory accesses of torch and UCX, which the thread sanitizer cannot see.
 SANITIZED_TESTS := collectives/test_reductions collectives/test_point_to_point collectives/test_back_pressure \
-  groups/test_groups groups/test_rendezvous failures/test_mismatches \
-  failures/test_deaths runtime/test_runtime runtime/test_runtime_cancelling runtime/test_runtime_tensors runtime/test_runtime_values runtime/test_runtime_closed_loops \
-  runtime/test_runtime_finalizers
+  groups/test_groups groups/test_rendezvous failures/test_mismatches failures/test_deaths \
+  $(addprefix runtime/test_runtime,_cancelling _tensors _values _closed_loops _finalizers _streams _interrupts _stalls) \
+  runtime/test_runtime
 asan-python: SANITIZER := libasan.so
 tsan-python: SANITIZER := libtsan.so
 asan-python tsan-python: $(VENV)/.editable
