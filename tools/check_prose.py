@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sentences import CPP, PYTHON, STRING, TEXT, blocks_of, has_hash_comments, sentences
+from sentences import CPP, PYTHON, STRING, TEXT, blocks_of, has_hash_comments, sentences, split_cpp
 
 MAX_WORDS = 30  # of a sentence
 EXEMPT = (
@@ -82,7 +82,7 @@ OLD_WORDS = rules(
     }
 )
 
-# Of names as their words in lower case, joined by underscores: `kLastWords` is "k_last_words".
+# Applied to the words of a name, in lower case and joined by underscores: "k_last_words" for `kLastWords`.
 IDENTIFIERS = rules(
     {
         rf"(?:^|_)(?:{words})(?=_|$)": advice
@@ -119,8 +119,8 @@ def words_of(name: str) -> str:
 def identifiers_of_cpp(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.lstrip().startswith("#include"):
-            code, *_ = STRING.sub('""', line).partition("//")
-            yield from ((number, name) for name in re.findall(r"[A-Za-z_]\w*", code))
+            code, _ = split_cpp(line)
+            yield from ((number, name) for name in re.findall(r"[A-Za-z_]\w*", STRING.sub('""', code)))
 
 
 def identifiers_of_python(text: str) -> Iterator[tuple[int, str]]:
@@ -140,13 +140,11 @@ def identifiers_of(path: Path) -> Iterator[tuple[int, str]]:
 
 def prose_of_cpp(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.splitlines(), start=1):
-        code = STRING.sub(lambda found: '"' + " " * len(found[1]) + '"', line)
-        comment = code.find("//")
-        if comment >= 0:
-            yield number, line[comment:].lstrip("/").strip()
+        code, comment = split_cpp(line)
+        if comment:
+            yield number, comment.lstrip("/").strip()
         if not line.lstrip().startswith("#include"):
-            texts = STRING.findall(line[:comment] if comment >= 0 else line)
-            yield from ((number, text) for text in texts if is_text(text))
+            yield from ((number, text) for text in STRING.findall(code) if is_text(text))
 
 
 def prose_of_python(text: str) -> Iterator[tuple[int, str]]:

@@ -55,13 +55,19 @@ def comments(found: Iterable[tuple[int, int, str, bool]]) -> Iterator[Block]:
         yield block
 
 
+def split_cpp(line: str) -> tuple[str, str]:
+    """Returns the code of a line and its comment, which begins with its slashes; empty where there is none."""
+    masked = STRING.sub(lambda literal: '"' + " " * len(literal[1]) + '"', line)
+    column = len(masked.partition("//")[0])
+    return line[:column], line[column:]
+
+
 def cpp_blocks(text: str) -> Iterator[Block]:
     def found() -> Iterator[tuple[int, int, str, bool]]:
         for number, line in enumerate(text.splitlines(), start=1):
-            code = STRING.sub(lambda literal: '"' + " " * len(literal[1]) + '"', line)
-            column = code.find("//")
-            if column >= 0:
-                yield number, column, line[column:].lstrip("/").removeprefix(" "), bool(line[:column].strip())
+            code, comment = split_cpp(line)
+            if comment:
+                yield number, len(code), comment.lstrip("/").removeprefix(" "), bool(code.strip())
 
     yield from comments(found())
 
