@@ -59,7 +59,7 @@ py::object bound_of(Number most, Number any) {
   return most == any ? py::object(py::none()) : py::object(py::int_(most));
 }
 
-// What groups of these ranks choose, with AXON_ALGO. Kernels serve ranks of one host.
+// Returns the choices for groups of these ranks, with AXON_ALGO applied. Kernels serve ranks of one host only.
 py::list algorithms(int fewest_ranks, std::optional<int> most_ranks, int num_hosts) {
   const bool on_one_host = num_hosts == 1;
   Result<collectives::AlgorithmOverrides> parsed = collectives::AlgorithmOverrides::parse(config::text("AXON_ALGO"));

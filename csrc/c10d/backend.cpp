@@ -173,14 +173,13 @@ AxonBackend::Path AxonBackend::path_to(int rank) {
 }
 
 std::vector<AxonBackend::Selected> AxonBackend::selected(size_t num_bytes) {
-  using transport::OperationKind;
   const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
   std::vector<Selected> all;
-  for (int number = static_cast<int>(OperationKind::kBroadcast);
-       number <= static_cast<int>(OperationKind::kPointToPoint); ++number) {
-    const auto kind = static_cast<OperationKind>(number);
+  for (const transport::OperationKind kind : collectives::kOperations) {
     collectives::Choice choice;
-    if (kind != OperationKind::kPointToPoint) choice.algorithm = communicator_->algorithm_for(kind, num_bytes).name;
+    if (kind != transport::OperationKind::kPointToPoint) {
+      choice.algorithm = communicator_->algorithm_for(kind, num_bytes).name;
+    }
     if (side != nullptr) choice.kernel = side->kernel_for(kind, num_bytes);
     all.push_back({kind, choice});
   }

@@ -155,12 +155,13 @@ class AxonBackend final : public c10d::Backend {
   };
   Path path_to(int rank);
 
-  // What this group runs for an operation on tensors of `num_bytes`, for diagnostics. Sizes count as in
-  // collectives/selector.hpp. The kernel is empty before the first collective on CUDA tensors.
+  // An operation, and the algorithm and kernel that this group runs for it. The kernel is empty before the first
+  // collective on CUDA tensors.
   struct Selected {
     transport::OperationKind kind;
     collectives::Choice choice;
   };
+  // Returns one entry per operation. Sizes count as in collectives/selector.hpp.
   std::vector<Selected> selected(size_t num_bytes);
 
  private:

@@ -76,10 +76,8 @@ static std::vector<ChoiceRange> tabulate_operation(transport::OperationKind kind
 
 std::vector<ChoiceRange> tabulate(int fewest_ranks, int most_ranks, const Chooser& choose) {
   std::vector<ChoiceRange> table;
-  for (int kind = static_cast<int>(transport::OperationKind::kBroadcast);
-       kind <= static_cast<int>(transport::OperationKind::kPointToPoint); ++kind) {
-    const std::vector<ChoiceRange> ranges =
-        tabulate_operation(static_cast<transport::OperationKind>(kind), fewest_ranks, most_ranks, choose);
+  for (const transport::OperationKind kind : kOperations) {
+    const std::vector<ChoiceRange> ranges = tabulate_operation(kind, fewest_ranks, most_ranks, choose);
     table.insert(table.end(), ranges.begin(), ranges.end());
   }
   return table;

@@ -1,10 +1,11 @@
-// What the selectors choose, as ranges of ranks and bytes, for diagnostics.
+// Lists the selectors' choices as ranges of ranks and bytes, for diagnostics.
 //
 //   for (const ChoiceRange& range : tabulate(4, 4, choose)) …   // groups of 4 ranks
 //
 // It asks the selectors, instead of printing their tables: what a table names may not serve every size.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -14,6 +15,14 @@
 #include "transport/message.hpp"
 
 namespace axon::collectives {
+
+// The operations of a group.
+inline constexpr std::array kOperations{
+    transport::OperationKind::kBroadcast,     transport::OperationKind::kAllReduce, transport::OperationKind::kReduce,
+    transport::OperationKind::kAllGather,     transport::OperationKind::kGather,    transport::OperationKind::kScatter,
+    transport::OperationKind::kReduceScatter, transport::OperationKind::kAllToAll,  transport::OperationKind::kBarrier,
+    transport::OperationKind::kPointToPoint,
+};
 
 struct Choice {
   std::string_view algorithm;  // for CPU tensors; empty: sends and receives have none

@@ -1,7 +1,6 @@
 #include "collectives/selector.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "collectives/algorithms.hpp"
 #include "collectives/choices.hpp"
@@ -134,10 +133,7 @@ static std::string names_of_kernels(transport::OperationKind kind) {
 
 static std::string names_of_operations() {
   std::string names;
-  transport::OperationKind latest{};
-  for (const KernelRow& row : kKernels) {
-    if (row.kind != std::exchange(latest, row.kind)) append_word(names, name_of(row.kind));
-  }
+  for (const transport::OperationKind kind : kOperations) append_word(names, name_of(kind));
   return names;
 }
 
@@ -162,13 +158,12 @@ Status AlgorithmOverrides::add(std::string_view choice) {
   }
   const std::string_view operation = trimmed(choice.substr(0, equals));
   const std::string_view name = trimmed(choice.substr(equals + 1));
-  const auto* const known =
-      std::ranges::find_if(kKernels, [&](const KernelRow& row) { return name_of(row.kind) == operation; });
-  if (known == std::end(kKernels)) {
+  const auto* const known = std::ranges::find_if(kOperations, [&](auto kind) { return name_of(kind) == operation; });
+  if (known == std::end(kOperations)) {
     return {ErrorCode::kInvalidArgument,
             "unknown operation '" + std::string(operation) + "'; allowed are " + names_of_operations()};
   }
-  const transport::OperationKind kind = known->kind;
+  const transport::OperationKind kind = *known;
   if (const AlgorithmRow* row = find_algorithm(kind, name)) {
     by_kind_[static_cast<size_t>(kind)] = row;
     return Status();

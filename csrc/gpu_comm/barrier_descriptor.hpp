@@ -1,6 +1,6 @@
-// What ranks agree on at a barrier around data that they move themselves: the amount and a digest. The digest covers
-// everything else that they must share, such as how the data is divided among them. A plain value, carried in the 45
-// bits of DeviceDescriptor::num_bytes, which the barrier compares.
+// Describes data that ranks move themselves, by its amount and a digest. Ranks compare it at a barrier. The digest
+// covers everything else that they must share, such as how the data is divided among them. A plain value, carried in
+// the 45 bits of DeviceDescriptor::num_bytes, which the barrier compares.
 #pragma once
 
 #include <cstdint>
