@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/interrupts.hpp"
+#include "base/tcp_socket.hpp"
 #include "rpc/core/handshake/handshake.hpp"
 
 namespace axon::rpc {

@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/nonce.hpp"
+#include "base/sha256.hpp"
 #include "base/status.hpp"
 #include "rpc/core/handshake/endpoint_info.hpp"
-#include "rpc/core/handshake/nonce.hpp"
 #include "rpc/core/handshake/secret.hpp"
-#include "rpc/core/handshake/sha256.hpp"
 
 namespace axon::rpc {
 

@@ -15,6 +15,7 @@
 
 #include "base/log.hpp"
 #include "base/resources.hpp"
+#include "base/tcp_socket.hpp"
 
 namespace axon::rpc {
 

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "rpc/core/handshake/nonce.hpp"
-#include "rpc/core/handshake/sha256.hpp"
+#include "base/nonce.hpp"
+#include "base/sha256.hpp"
 
 namespace axon::rpc {
 

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -17,6 +16,7 @@
 
 #include "base/interrupts.hpp"
 #include "base/resources.hpp"
+#include "base/tcp_socket.hpp"
 
 namespace axon::rpc {
 
@@ -90,10 +90,6 @@ Result<Addresses> resolve(const SocketAddress& socket_address, sync::Clock::time
   return std::move(lookup->found);
 }
 
-void enable(const FileDescriptor& socket, int level, int option, int value = 1) noexcept {
-  setsockopt(socket.get(), level, option, &value, sizeof value);
-}
-
 FileDescriptor open_socket(const addrinfo& address) {
   return withheld(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
@@ -112,23 +108,10 @@ int connect_one(const FileDescriptor& socket, const addrinfo& address, sync::Clo
   if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
   if (!wait_for(socket, POLLOUT, deadline)) return interrupts::are_pending() ? EINTR : ETIMEDOUT;
-  int error = 0;
-  socklen_t num_bytes = sizeof error;
-  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &num_bytes);
-  return error;
+  return error_of(socket);
 }
 
 }  // namespace
-
-FileDescriptor withheld(int socket) {
-  FileDescriptor owned(socket);
-  if (owned.valid()) owned.withhold_from_forks();
-  return owned;
-}
-
-std::string last_error() {
-  return std::generic_category().message(errno);
-}
 
 std::string SocketAddress::text() const {
   const bool is_ipv6 = host.find(':') != std::string::npos;
@@ -150,20 +133,11 @@ Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlo
   const addrinfo& address = *addresses.value();
   FileDescriptor socket = open_socket(address);
   if (!socket.valid()) return out_of("cannot listen at " + socket_address.text(), errno);
-  enable(socket, SOL_SOCKET, SO_REUSEADDR);  // for a port where connections of an earlier listener linger
+  set_option(socket, SOL_SOCKET, SO_REUSEADDR);  // for a port where connections of an earlier listener linger
   if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(socket.get(), backlog) != 0) {
     return Status(ErrorCode::kInvalidArgument, "cannot listen at " + socket_address.text() + ": " + last_error());
   }
   return socket;
-}
-
-uint16_t port_of(const FileDescriptor& socket) noexcept {
-  sockaddr_storage address{};
-  socklen_t num_bytes = sizeof address;
-  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &num_bytes);
-  const bool is_ipv6 = address.ss_family == AF_INET6;
-  return ntohs(is_ipv6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                       : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
 Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clock::time_point deadline) {
@@ -179,17 +153,6 @@ Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clo
   if (error == ETIMEDOUT)
     return Status(ErrorCode::kTimeout, socket_address.text() + " has not answered by the deadline");
   return out_of(socket_address.text() + " cannot be reached", error);
-}
-
-void send_at_once(const FileDescriptor& socket) noexcept {
-  enable(socket, IPPROTO_TCP, TCP_NODELAY);
-}
-
-void watch_for_silence(const FileDescriptor& socket) noexcept {
-  enable(socket, SOL_SOCKET, SO_KEEPALIVE);
-  enable(socket, IPPROTO_TCP, TCP_KEEPIDLE, 15);
-  enable(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-  enable(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
 bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept {

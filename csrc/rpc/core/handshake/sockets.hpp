@@ -18,29 +18,16 @@ struct SocketAddress {
   std::string text() const;  // "host:port"
 };
 
-// Owns a socket that the system has just opened, and keeps it from forked children. A copy would hold the connection,
-// or the port, after this process has ended. For −1 it returns an invalid descriptor and keeps errno.
-FileDescriptor withheld(int socket);
-
 // Resolves names with the system's resolver, until the deadline, or for 60 s if there is no deadline.
 Result<bool> is_loopback(const std::string& host);
 
 // Port 0 picks a free port. The socket is non-blocking.
 Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlog);
-uint16_t port_of(const FileDescriptor& socket) noexcept;
 
 // Tries all addresses of the host in order. The socket is non-blocking.
 Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clock::time_point deadline);
 
-// Disables Nagle's algorithm: handshake frames are small and must leave at once.
-void send_at_once(const FileDescriptor& socket) noexcept;
-
-// Enables keep-alive: a host that disappears silently shows as a hang-up after half a minute.
-void watch_for_silence(const FileDescriptor& socket) noexcept;
-
 // Returns false when the deadline has passed or interrupts are pending. `events` are those of poll().
 bool wait_for(const FileDescriptor& socket, short events, sync::Clock::time_point deadline) noexcept;
-
-std::string last_error();
 
 }  // namespace axon::rpc

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "base/tcp_socket.hpp"
 #include "rpc/core/handshake/sockets.hpp"
 
 namespace axon::rpc {

@@ -1,11 +1,11 @@
 // The test vectors of FIPS 180-4 and of RFC 4231.
-#include "rpc/core/handshake/sha256.hpp"
+#include "base/sha256.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace axon::rpc {
+namespace axon {
 namespace {
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -75,4 +75,4 @@ TEST(HmacSha256, every_bit_of_a_digest_is_compared) {
 }
 
 }  // namespace
-}  // namespace axon::rpc
+}  // namespace axon

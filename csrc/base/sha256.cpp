@@ -1,9 +1,9 @@
-#include "rpc/core/handshake/sha256.hpp"
+#include "base/sha256.hpp"
 
 #include <algorithm>
 #include <bit>
 
-namespace axon::rpc {
+namespace axon {
 
 // The first 32 bits of the fractions of the cube roots of the first 64 primes (FIPS 180-4, 4.2.2).
 static constexpr std::array<uint32_t, 64> kRound{
@@ -107,4 +107,4 @@ bool equal_in_secret(const Digest& left, std::span<const std::byte> right) noexc
   return difference == std::byte{0};
 }
 
-}  // namespace axon::rpc
+}  // namespace axon

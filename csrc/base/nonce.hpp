@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <system_error>
 
-namespace axon::rpc {
+namespace axon {
 
 using Nonce = std::array<std::byte, 32>;
 
@@ -21,4 +21,4 @@ inline Nonce random_nonce() {
   return nonce;
 }
 
-}  // namespace axon::rpc
+}  // namespace axon

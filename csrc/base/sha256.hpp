@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace axon::rpc {
+namespace axon {
 
 using Digest = std::array<std::byte, 32>;
 
@@ -43,4 +43,4 @@ class HmacSha256 {
 // Returns whether both are equal, in constant time: the time does not reveal where they differ.
 bool equal_in_secret(const Digest& left, std::span<const std::byte> right) noexcept;
 
-}  // namespace axon::rpc
+}  // namespace axon

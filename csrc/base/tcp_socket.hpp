@@ -1,0 +1,36 @@
+// What all TCP connections of ours have in common, beyond what FileDescriptor owns. Any thread.
+//
+//   FileDescriptor socket = withheld(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+//   send_at_once(socket);
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/file_descriptor.hpp"
+
+namespace axon {
+
+// Owns a socket that the system has just opened, and keeps it from forked children. A copy would hold the connection,
+// or the port, after this process has ended. For −1 it returns an invalid descriptor and keeps errno.
+FileDescriptor withheld(int socket);
+
+// Returns the port to which the socket is bound.
+uint16_t port_of(const FileDescriptor& socket) noexcept;
+
+// Sets an integer option, which the system may ignore.
+void set_option(const FileDescriptor& socket, int level, int option, int value = 1) noexcept;
+
+// Disables Nagle's algorithm, for small messages that must leave at once.
+void send_at_once(const FileDescriptor& socket) noexcept;
+
+// Enables keep-alive: a host that disappears silently shows as a hang-up after half a minute.
+void watch_for_silence(const FileDescriptor& socket) noexcept;
+
+// Returns zero once a connection that began without blocking is established; otherwise the error, as in errno.
+int error_of(const FileDescriptor& socket) noexcept;
+
+// Describes errno.
+std::string last_error();
+
+}  // namespace axon
