@@ -25,7 +25,15 @@ static FileDescriptor make_file() noexcept {
   return FileDescriptor(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING));  // before Linux 6.3
 }
 
-Result<SharedPages> SharedPages::map(FileDescriptor descriptor, size_t num_bytes) {
+// The kernel may have added F_SEAL_EXEC.
+static bool is_sealed(const FileDescriptor& file, size_t num_bytes) noexcept {
+  struct stat found{};
+  const int seals = fcntl(file.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & kSeals) == kSeals && fstat(file.get(), &found) == 0 &&
+         found.st_size == static_cast<off_t>(num_bytes);
+}
+
+Result<SharedPages> SharedPages::map_unchecked(FileDescriptor descriptor, size_t num_bytes) {
   void* data = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor.get(), 0);
   if (data == MAP_FAILED) return failed("mmap of " + std::to_string(num_bytes) + " shared bytes");
   return SharedPages(std::move(descriptor), static_cast<std::byte*>(data), num_bytes);
@@ -39,21 +47,26 @@ Result<SharedPages> SharedPages::make(size_t num_bytes) {
   while (!is_there && errno == EINTR) is_there = allocate();
   if (!is_there) return failed("fallocate of " + std::to_string(num_bytes) + " shared bytes");
   if (fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return failed("sealing shared memory");
-  return map(std::move(file), num_bytes);
+  return map_unchecked(std::move(file), num_bytes);
+}
+
+Result<SharedPages> SharedPages::map(FileDescriptor fetched, size_t num_bytes) {
+  if (!is_sealed(fetched, num_bytes)) {
+    return Status(ErrorCode::kInvalidArgument, "descriptor " + std::to_string(fetched.get()) +
+                                                   " is not shared memory of " + std::to_string(num_bytes) + " bytes");
+  }
+  Result<SharedPages> mapped = map_unchecked(std::move(fetched), num_bytes);
+  if (mapped.ok()) mapped.value().close();
+  return mapped;
 }
 
 Result<SharedPages> SharedPages::open(int32_t pid, int descriptor, size_t num_bytes) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(descriptor);
   FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return failed("open of " + path);
-  struct stat found{};
-  const int seals = fcntl(file.get(), F_GET_SEALS);  // the kernel may have added F_SEAL_EXEC
-  const bool is_ours = seals >= 0 && (seals & kSeals) == kSeals && fstat(file.get(), &found) == 0 &&
-                       found.st_size == static_cast<off_t>(num_bytes);
-  if (!is_ours) return Status(ErrorCode::kInvalidArgument, path + " is not shared memory of this length");
-  Result<SharedPages> opened = map(std::move(file), num_bytes);
-  if (opened.ok()) opened.value().close();
-  return opened;
+  Result<SharedPages> mapped = map(std::move(file), num_bytes);
+  if (!mapped.ok()) return Status(mapped.status().code(), path + ": " + mapped.status().message());
+  return mapped;
 }
 
 SharedPages::~SharedPages() {

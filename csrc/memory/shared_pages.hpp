@@ -1,7 +1,9 @@
-// Host memory that two processes of one user map. One makes it, and the other opens it through the maker's descriptor.
+// Host memory that processes of one user map. One makes it, and the others map it by the maker's descriptor, which they
+// open under its number or have fetched.
 //
 //   Result<SharedPages> mine = SharedPages::make(num_bytes);                     // zero-initialised
 //   Result<SharedPages> theirs = SharedPages::open(pid, descriptor, num_bytes);
+//   Result<SharedPages> theirs = SharedPages::map(std::move(fetched), num_bytes);
 //
 // It has no name, so a killed process leaves nothing. It lives until the last mapping is gone. Its length is sealed: no
 // process can make another one fault by shortening it.
@@ -22,6 +24,8 @@ class SharedPages {
   static Result<SharedPages> make(size_t num_bytes);
   // Fails unless make() made it, with this length, in a process that this one may inspect.
   static Result<SharedPages> open(int32_t pid, int descriptor, size_t num_bytes);
+  // Fails unless make() made the memory of this descriptor, with this length. Closes the descriptor.
+  static Result<SharedPages> map(FileDescriptor fetched, size_t num_bytes);
 
   SharedPages(SharedPages&& other) noexcept
       : descriptor_(std::move(other.descriptor_)),
@@ -38,7 +42,7 @@ class SharedPages {
  private:
   SharedPages(FileDescriptor descriptor, std::byte* data, size_t num_bytes) noexcept
       : descriptor_(std::move(descriptor)), data_(data), num_bytes_(num_bytes) {}
-  static Result<SharedPages> map(FileDescriptor descriptor, size_t num_bytes);
+  static Result<SharedPages> map_unchecked(FileDescriptor descriptor, size_t num_bytes);
 
   FileDescriptor descriptor_;
   std::byte* data_;

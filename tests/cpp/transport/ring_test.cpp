@@ -1,6 +1,5 @@
 // Tests a ring on its own: the guarantees that its writer and its reader get, and the input that they must reject.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -320,23 +319,6 @@ TEST_F(Ring, carries_what_one_thread_writes_to_another) {
     ASSERT_EQ(received->second, pattern(sequence % 300, sequence));
     ++sequence;
   }
-}
-
-TEST(SharedPages, opens_nothing_but_what_was_made_so) {
-  const SharedPages mine = SharedPages::make(8192).value();
-  EXPECT_TRUE(SharedPages::open(getpid(), mine.descriptor(), 8192).ok());
-  EXPECT_FALSE(SharedPages::open(getpid(), mine.descriptor(), 4096).ok());
-  EXPECT_FALSE(SharedPages::open(getpid(), 1 << 20, 8192).ok());
-  EXPECT_FALSE(SharedPages::open(INT32_MAX, mine.descriptor(), 8192).ok());
-  const FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
-  EXPECT_FALSE(SharedPages::open(getpid(), unsealed.get(), 8192).ok());
-  EXPECT_NE(ftruncate(mine.descriptor(), 4096), 0) << "the shared memory can be shortened";
-  std::array<int, 2> ends{};
-  ASSERT_EQ(pipe(ends.data()), 0);
-  const FileDescriptor read_end(ends[0]);
-  const FileDescriptor write_end(ends[1]);
-  EXPECT_FALSE(SharedPages::open(getpid(), read_end.get(), 8192).ok());
 }
 
 }  // namespace
