@@ -12,6 +12,10 @@
 
 namespace axon::gpu_comm {
 
+// A page, the smallest amount that a process can map.
+static constexpr size_t kFlagBytes = 4096;
+static_assert(cuda::kMaxTeamRanks * kMaxTiles * sizeof(uint32_t) <= kFlagBytes);
+
 // Flags of destroyed objects, to be given back when the device is idle. Never destroyed: that would call CUDA while the
 // process exits.
 struct Arrivals::Retired {
@@ -37,10 +41,9 @@ struct Arrivals::Retired {
 };
 
 Result<std::unique_ptr<Arrivals>> Arrivals::create(const Team& team) {
-  static_assert(cuda::kMaxTeamRanks * kMaxTiles * sizeof(uint32_t) <= SharedPage::kNumBytes);
   AXON_TRY(WaitEnder::prepare());
   std::unique_ptr<Arrivals> arrivals(new Arrivals(team));
-  AXON_TRY(arrivals->adopt(team.rank, SharedPage::create()));
+  AXON_TRY(arrivals->adopt(team.rank, SharedPages::make(kFlagBytes)));
   auto* const own = reinterpret_cast<uint32_t*>(arrivals->flags_[index_of(team.rank)]->page.data());
   arrivals->ender_.emplace(std::span(own, index_of(team.num_ranks, 0)));
   return arrivals;
@@ -56,15 +59,15 @@ Arrivals::~Arrivals() {
   (void)arena.value()->launches().run_if_idle([this] { (void)Retired::instance().take(team_.device); });
 }
 
-Status Arrivals::map(int peer, const FileDescriptor& flags) {
-  return adopt(peer, SharedPage::map(flags));
+Status Arrivals::map(int peer, FileDescriptor flags) {
+  return adopt(peer, SharedPages::map(std::move(flags), kFlagBytes));
 }
 
-Status Arrivals::adopt(int rank, Result<SharedPage> page) {
+Status Arrivals::adopt(int rank, Result<SharedPages> page) {
   if (!page.ok()) return std::move(page.status());
   const cuda::RelaxedCapture beside_captures;
   const cuda::DeviceGuard guard(team_.device);
-  Result<cuda::RegisteredMemory> on_device = cuda::RegisteredMemory::open(page.value().data(), SharedPage::kNumBytes);
+  Result<cuda::RegisteredMemory> on_device = cuda::RegisteredMemory::open(page.value().data(), kFlagBytes);
   if (!on_device.ok()) return std::move(on_device.status());
   flags_[index_of(rank)].emplace(Flags{std::move(page).value(), std::move(on_device).value()});
   return Status();

@@ -20,8 +20,8 @@
 #include "base/status.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
-#include "gpu_comm/workspace/shared_page.hpp"
 #include "gpu_comm/workspace/wait_ender.hpp"
+#include "memory/shared_pages.hpp"
 
 namespace axon::gpu_comm {
 
@@ -42,8 +42,8 @@ class Arrivals {
   ~Arrivals();
 
   // Descriptor of this rank's flags, for the peers.
-  int descriptor() const noexcept { return flags_[index_of(team_.rank)]->page.descriptor().get(); }
-  Status map(int peer, const FileDescriptor& flags);
+  int descriptor() const noexcept { return flags_[index_of(team_.rank)]->page.descriptor(); }
+  Status map(int peer, FileDescriptor flags);
 
   // Signals after all work that the stream holds; `tile` < kMaxTiles.
   Status tell(int peer, int tile, cuda::StreamView stream) const;
@@ -56,7 +56,7 @@ class Arrivals {
   // A rank's flags, by sender and tile. A flag is positive from when the tile was pushed to the rank until the rank's
   // stream has seen that.
   struct Flags {
-    SharedPage page;
+    SharedPages page;
     cuda::RegisteredMemory on_device;
   };
   struct Retired;
@@ -65,7 +65,7 @@ class Arrivals {
   static size_t index_of(int rank) noexcept { return static_cast<size_t>(rank); }
   static size_t index_of(int sender, int tile) noexcept { return index_of(sender * kMaxTiles + tile); }
   uint32_t* flag(int receiver, int sender, int tile) const noexcept;
-  Status adopt(int rank, Result<SharedPage> page);
+  Status adopt(int rank, Result<SharedPages> page);
 
   const Team team_;
   std::vector<std::optional<Flags>> flags_;  // by rank

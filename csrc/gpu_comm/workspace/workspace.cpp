@@ -116,7 +116,7 @@ Status Workspace::import(int rank, const Offer& offer, int device) {
   if (!memory.ok()) return std::move(memory.status());
   parts_.push_back(std::move(memory).value());
   Result<FileDescriptor> flags = process.value().fetch(offer.flags);
-  return flags.ok() ? arrivals_->map(rank, flags.value()) : std::move(flags.status());
+  return flags.ok() ? arrivals_->map(rank, std::move(flags).value()) : std::move(flags.status());
 }
 
 Status Workspace::map(std::span<const Offer> offers, int own_rank, int device) {
