@@ -1,4 +1,4 @@
-// Declares every algorithm, for the registry (selector). Each algorithm's file gives its steps, cost and source;
+// Declares every algorithm, for algorithm_names.hpp. Each algorithm's file gives its steps, cost and source;
 // docs/algorithms.md collects them.
 #pragma once
 

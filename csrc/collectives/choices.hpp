@@ -8,11 +8,10 @@
 #include <array>
 #include <cstddef>
 #include <functional>
-#include <limits>
 #include <string_view>
 #include <vector>
 
-#include "transport/message.hpp"
+#include "collectives/tuning.hpp"
 
 namespace axon::collectives {
 
@@ -39,12 +38,6 @@ struct ChoiceRange {
   size_t most_bytes = 0;  // kAnyBytes: any number
   Choice choice;
 };
-
-inline constexpr int kAnyRanks = std::numeric_limits<int>::max();
-inline constexpr size_t kAnyBytes = std::numeric_limits<size_t>::max();
-
-// The tables treat groups of this many ranks and larger ones alike.
-inline constexpr int kManyRanks = 33;
 
 using Chooser = std::function<Choice(transport::OperationKind kind, int num_ranks, size_t num_bytes)>;
 

@@ -37,7 +37,7 @@ struct CollectiveArguments {
 };
 
 // Runs on every rank of the exchange with matching arguments. Each algorithm has its own file in the operation's
-// folder, and a row in the registry (selector).
+// folder, and a row in algorithm_names.hpp.
 using Algorithm = Task<Status> (*)(messaging::Exchange& exchange, const CollectiveArguments& arguments);
 
 }  // namespace axon::collectives

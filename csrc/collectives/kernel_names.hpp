@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <string_view>
 
 #include "transport/message.hpp"
 
@@ -56,12 +56,12 @@ inline constexpr KernelRow kKernels[] = {
     {transport::OperationKind::kPointToPoint, Kernel::kZeroCopy},
 };
 
-// Returns whether the kernel can do this operation, in some groups and sizes.
-constexpr bool has_kernel(transport::OperationKind kind, Kernel kernel) noexcept {
+// Returns kNone if the operation has no kernel of this name.
+constexpr Kernel find_kernel(transport::OperationKind kind, std::string_view name) noexcept {
   for (const KernelRow& row : kKernels) {
-    if (row.kind == kind && row.kernel == kernel) return true;
+    if (row.kind == kind && name_of(row.kernel) == name) return row.kernel;
   }
-  return false;
+  return Kernel::kNone;
 }
 
 }  // namespace axon::collectives

@@ -1,4 +1,4 @@
-// Selects the algorithm of an operation: a pure function over a table, so that all ranks choose alike.
+// Selects the algorithm of an operation: a pure function over the tuning table, so that all ranks choose alike.
 //
 //   Result<AlgorithmOverrides> overrides = AlgorithmOverrides::parse("all_reduce=ring;all_reduce=ll128");
 //   const AlgorithmRow& row = select(OperationKind::kAllReduce, group, num_bytes, overrides.value());
@@ -8,26 +8,15 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
-#include <span>
 #include <string_view>
 
 #include "base/status.hpp"
-#include "collectives/collective.hpp"
-#include "collectives/kernel_names.hpp"
+#include "collectives/tuning.hpp"
 
 namespace axon::collectives {
 
-// An algorithm and its name. The id is part of the wire protocol: append, never renumber.
-struct AlgorithmRow {
-  transport::OperationKind kind;
-  std::string_view name;
-  uint8_t id;
-  Algorithm algorithm;
-};
-
-// The user's choices, which replace those of the tables: algorithms for CPU tensors, kernels for CUDA tensors. They
-// must be the same on all ranks.
+// The user's choices, which replace those of the tuning table: algorithms for CPU tensors, kernels for CUDA tensors.
+// They must be the same on all ranks.
 class AlgorithmOverrides {
  public:
   using Kernels = std::array<Kernel, static_cast<size_t>(transport::OperationKind::kPointToPoint) + 1>;
@@ -46,14 +35,6 @@ class AlgorithmOverrides {
 
   std::array<const AlgorithmRow*, static_cast<size_t>(transport::OperationKind::kPointToPoint)> by_kind_{};
   Kernels kernels_{};
-};
-
-std::span<const AlgorithmRow> registered_algorithms() noexcept;
-
-// The properties of a group that determine the choice.
-struct GroupShape {
-  int num_ranks;
-  bool on_one_host;
 };
 
 // `num_bytes` is a size that all ranks know: the tensor's (broadcast, all_reduce, reduce), or that of all shards

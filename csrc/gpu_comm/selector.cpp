@@ -1,8 +1,6 @@
 #include "gpu_comm/selector.hpp"
 
-#include <algorithm>
-
-#include "collectives/choices.hpp"
+#include "collectives/tuning.hpp"
 #include "ipc/slice_allocator.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/collectives.hpp"
@@ -12,61 +10,6 @@
 namespace axon::gpu_comm {
 
 namespace {
-
-using collectives::kAnyBytes;
-using collectives::kAnyRanks;
-constexpr size_t kKiB = 1024;
-constexpr size_t kMiB = 1024 * kKiB;
-
-// The first matching row whose kernel supports the operation is used.
-struct TuningRow {
-  transport::OperationKind kind;
-  int most_ranks;
-  size_t most_bytes;
-  Kernel kernel;
-};
-
-// Measured with 2 and 4 GPUs. LL: benchmarks/results/kernels_ll_4xh200.jsonl. LL128 and zero-copy:
-// kernels_ll128_2xh200.jsonl, kernels_zero_copy_2xh200.jsonl, kernels_zero_copy_4xh200.jsonl and
-// kernels_zero_copy_4xh100.jsonl.
-constexpr TuningRow kTuning[] = {
-    {transport::OperationKind::kAllReduce, 2, 512 * kKiB, Kernel::kLlOneShot},
-    {transport::OperationKind::kAllReduce, 4, 128 * kKiB, Kernel::kLlOneShot},
-    {transport::OperationKind::kAllReduce, 4, 256 * kKiB, Kernel::kLlTwoShot},
-    {transport::OperationKind::kAllReduce, 8, 32 * kKiB, Kernel::kLlOneShot},
-    {transport::OperationKind::kAllReduce, kAnyRanks, 8 * kKiB, Kernel::kLlOneShot},
-    {transport::OperationKind::kAllReduce, kAnyRanks, 256 * kKiB, Kernel::kLlTwoShot},
-    {transport::OperationKind::kAllReduce, 2, 4 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kAllReduce, kAnyRanks, kMiB, Kernel::kLl128},
-    {transport::OperationKind::kAllReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kAllGather, kAnyRanks, 512 * kKiB, Kernel::kLl},
-    {transport::OperationKind::kAllGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kAllGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kBroadcast, 2, 8 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kBroadcast, 2, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kBroadcast, kAnyRanks, 512 * kKiB, Kernel::kLl128},
-    {transport::OperationKind::kBroadcast, kAnyRanks, 128 * kMiB, Kernel::kLl128Scattered},
-    {transport::OperationKind::kBroadcast, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kReduce, kAnyRanks, 16 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kReduce, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kReduceScatter, 2, 4 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kReduceScatter, kAnyRanks, kMiB, Kernel::kLl128},
-    {transport::OperationKind::kReduceScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kGather, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kGather, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kScatter, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kScatter, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kAllToAll, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kAllToAll, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-    {transport::OperationKind::kBarrier, kAnyRanks, kAnyBytes, Kernel::kLl128},
-    {transport::OperationKind::kPointToPoint, kAnyRanks, 8 * kMiB, Kernel::kLl128},
-    {transport::OperationKind::kPointToPoint, kAnyRanks, kAnyBytes, Kernel::kZeroCopy},
-};
-
-static_assert(std::ranges::all_of(kTuning, [](const TuningRow& row) {
-  return collectives::has_kernel(row.kind, row.kernel) &&
-         (row.most_ranks < collectives::kManyRanks || row.most_ranks == kAnyRanks);
-}));
 
 constexpr bool reduces(transport::OperationKind kind) noexcept {
   return kind == transport::OperationKind::kAllReduce || kind == transport::OperationKind::kReduce ||
@@ -101,11 +44,12 @@ bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& la
 
 Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout, Kernel wanted) noexcept {
   if (wanted != Kernel::kNone && is_able(wanted, query, layout)) return wanted;
-  const TuningRow* fitting = std::find_if(std::begin(kTuning), std::end(kTuning), [&](const TuningRow& row) {
-    return row.kind == query.kind && query.num_ranks <= row.most_ranks && query.num_bytes <= row.most_bytes &&
-           is_able(row.kernel, query, layout);
-  });
-  return fitting == std::end(kTuning) ? Kernel::kNone : fitting->kernel;
+  const collectives::GroupShape group{.num_ranks = query.num_ranks, .on_one_host = true};
+  const collectives::TuningRow* row =
+      collectives::find_row(query.kind, group, query.num_bytes, [&](const collectives::TuningRow& each) {
+        return each.kernel != Kernel::kNone && is_able(each.kernel, query, layout);
+      });
+  return row == nullptr ? Kernel::kNone : row->kernel;
 }
 
 KernelQuery typical_query(transport::OperationKind kind, int num_ranks, size_t num_bytes) noexcept {

@@ -1,5 +1,5 @@
-// Selects the kernel for an operation on CUDA tensors. It is a pure function over a table, so that all ranks choose
-// alike.
+// Selects the kernel for an operation on CUDA tensors. It is a pure function over the tuning table, so that all ranks
+// choose alike.
 //
 //   const Kernel kernel = select_kernel({.kind = OperationKind::kAllReduce, .dtype = …, .num_bytes = …}, layout);
 //   if (kernel == Kernel::kNone) …   // through host memory

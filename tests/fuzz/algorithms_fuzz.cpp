@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
     return 0;
   }
   std::string rewritten;
-  for (const AlgorithmRow& row : registered_algorithms()) {
+  for (const AlgorithmRow& row : kAlgorithms) {
     if (parsed.value().of(row.kind) != &row) continue;
     CHECK(text.find(row.name) != std::string::npos && text.find(name_of(row.kind)) != std::string::npos);
     rewritten += std::string(name_of(row.kind)) + "=" + std::string(row.name) + ";";
@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   axon::Result<AlgorithmOverrides> again = AlgorithmOverrides::parse(rewritten);
   CHECK(again.ok());
   CHECK(again.value().kernels() == parsed.value().kernels());
-  for (const AlgorithmRow& row : registered_algorithms()) {
+  for (const AlgorithmRow& row : kAlgorithms) {
     CHECK(again.value().of(row.kind) == parsed.value().of(row.kind));
     CHECK(select(row.kind, {4, true}, num_bytes, parsed.value()).kind == row.kind);
   }

@@ -119,14 +119,13 @@ TEST_P(AlgorithmTest, second_run_allocates_nothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Registered, AlgorithmTest,
-                         testing::ValuesIn(registered_algorithms().begin(), registered_algorithms().end()),
+INSTANTIATE_TEST_SUITE_P(Registered, AlgorithmTest, testing::ValuesIn(kAlgorithms),
                          [](const testing::TestParamInfo<AlgorithmRow>& info) {
                            return std::string(name_of(info.param.kind)) + "_" + std::string(info.param.name);
                          });
 
 TEST(AllReduceTest, random_floats_give_the_same_bits_on_all_ranks) {
-  for (const AlgorithmRow& row : registered_algorithms()) {
+  for (const AlgorithmRow& row : kAlgorithms) {
     if (row.kind != transport::OperationKind::kAllReduce) continue;
     for (int num_ranks = 2; num_ranks <= 17; num_ranks += 3) {
       SCOPED_TRACE(testing::Message() << row.name << ", " << num_ranks << " ranks");

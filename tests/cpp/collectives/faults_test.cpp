@@ -113,7 +113,7 @@ TEST_P(FaultsTest, is_right_under_any_seed) {
 
 std::vector<FaultCase> fault_cases() {
   std::vector<FaultCase> cases;
-  for (const AlgorithmRow& row : registered_algorithms()) {
+  for (const AlgorithmRow& row : kAlgorithms) {
     for (const int num_ranks : {2, 3, 4, 5}) cases.push_back({row, num_ranks});
   }
   return cases;

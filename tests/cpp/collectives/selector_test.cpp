@@ -18,7 +18,7 @@ std::string failure_of(std::string_view text) {
 
 TEST(SelectorTest, ids_are_unique_in_an_operation) {
   std::set<std::pair<transport::OperationKind, uint8_t>> seen;
-  for (const AlgorithmRow& row : registered_algorithms()) {
+  for (const AlgorithmRow& row : kAlgorithms) {
     EXPECT_NE(row.id, 0);
     EXPECT_TRUE(seen.insert({row.kind, row.id}).second) << row.name;
   }

@@ -1,0 +1,47 @@
+// The algorithms for CPU tensors, by name. collectives/selector.hpp selects one of them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "collectives/algorithms.hpp"
+
+namespace axon::collectives {
+
+// An algorithm and its name. The id is part of the wire protocol: append, never renumber.
+struct AlgorithmRow {
+  transport::OperationKind kind;
+  std::string_view name;
+  uint8_t id;
+  Algorithm algorithm;
+};
+
+inline constexpr AlgorithmRow kAlgorithms[] = {
+    {transport::OperationKind::kBroadcast, "binomial", 1, broadcast::binomial},
+    {transport::OperationKind::kBroadcast, "scatter_ring", 2, broadcast::scatter_ring},
+    {transport::OperationKind::kAllReduce, "one_shot", 1, all_reduce::one_shot},
+    {transport::OperationKind::kAllReduce, "recursive_doubling", 2, all_reduce::recursive_doubling},
+    {transport::OperationKind::kAllReduce, "two_shot", 3, all_reduce::two_shot},
+    {transport::OperationKind::kAllReduce, "ring", 4, all_reduce::ring},
+    {transport::OperationKind::kReduce, "binomial", 1, reduce::binomial},
+    {transport::OperationKind::kReduce, "two_shot", 2, reduce::two_shot},
+    {transport::OperationKind::kAllGather, "direct", 1, all_gather::direct},
+    {transport::OperationKind::kAllGather, "bruck", 2, all_gather::bruck},
+    {transport::OperationKind::kAllGather, "ring", 3, all_gather::ring},
+    {transport::OperationKind::kGather, "direct", 1, gather::direct},
+    {transport::OperationKind::kScatter, "direct", 1, scatter::direct},
+    {transport::OperationKind::kReduceScatter, "direct", 1, reduce_scatter::direct},
+    {transport::OperationKind::kReduceScatter, "ring", 2, reduce_scatter::ring},
+    {transport::OperationKind::kAllToAll, "pairwise", 1, all_to_all::pairwise},
+    {transport::OperationKind::kBarrier, "dissemination", 1, barrier::dissemination},
+};
+
+// Returns null if the operation has no algorithm of this name.
+constexpr const AlgorithmRow* find_algorithm(transport::OperationKind kind, std::string_view name) noexcept {
+  for (const AlgorithmRow& row : kAlgorithms) {
+    if (row.kind == kind && row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+}  // namespace axon::collectives
