@@ -40,7 +40,7 @@ struct CompletionHook::State {
 };
 
 static constexpr std::chrono::seconds kLongestHook{2};
-static constexpr std::chrono::milliseconds kLookInterval{1};
+static constexpr std::chrono::milliseconds kHookLookInterval{1};
 
 // A thread increments this before it checks whether Python is still running; Python's exit flag is set before this is
 // read. A forked child has no such thread.
@@ -67,7 +67,7 @@ static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& c
 void CompletionHook::await_those_under_way() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto deadline = Times::Clock::now() + kLongestHook;
-  while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kLookInterval);
+  while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kHookLookInterval);
 }
 
 // Throws if the system refuses to start a thread.

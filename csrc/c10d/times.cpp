@@ -8,9 +8,6 @@
 
 namespace axon::c10d_backend {
 
-// How often a thread that waits for a device polls it.
-static constexpr std::chrono::microseconds kLookInterval{100};
-
 void Times::end() noexcept {
   ended_ = Clock::now();
   are_over_.store(true, std::memory_order_release);

@@ -15,6 +15,9 @@
 
 namespace axon::c10d_backend {
 
+// How often a thread that waits for a device polls it.
+inline constexpr std::chrono::microseconds kLookInterval{100};
+
 class Times {
  public:
   using Clock = std::chrono::steady_clock;

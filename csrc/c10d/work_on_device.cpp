@@ -13,9 +13,6 @@
 
 namespace axon::c10d_backend {
 
-// How often a host thread that waits with a timeout polls the device.
-static constexpr std::chrono::microseconds kLookInterval{100};
-
 void LateFailure::note(const std::exception_ptr& failure) noexcept {
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = failure;

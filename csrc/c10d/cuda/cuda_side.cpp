@@ -28,9 +28,6 @@ namespace axon::c10d_backend {
 
 namespace {
 
-// How often a host thread that drains a stream polls it.
-constexpr std::chrono::microseconds kLookInterval{100};
-
 void check(const Status& status) {
   if (!status.ok()) throw_failure(status);
 }
