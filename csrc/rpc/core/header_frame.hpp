@@ -35,6 +35,8 @@ using MemoryHandle = std::array<std::byte, 32>;
 // Payload size of the payload frame that represents an exposed tensor. It is never fetched; the receiver answers it
 // with a NACK after reading the tensor.
 inline constexpr size_t kExposedFrameNumBytes = 1;
+// A larger buffer of a header frame is not kept for the next one.
+inline constexpr size_t kMostHeaderKept = size_t{1} << 16;
 
 struct TensorDescriptor {
   uint8_t dtype = 0;                    // a DataType, or from 128 on a type that both ends agree on

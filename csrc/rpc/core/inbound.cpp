@@ -9,9 +9,6 @@
 
 namespace axon::rpc {
 
-// A larger buffer is not kept for the next message.
-static constexpr size_t kMostKept = size_t{1} << 16;
-
 Inbound::Inbound() noexcept : transport::Completion{&Inbound::on_done} {}
 
 Inbound::~Inbound() {
@@ -30,7 +27,7 @@ void Inbound::open(engine::Engine& engine, Listener& listener, const Limits& lim
 }
 
 void Inbound::give_back() noexcept {
-  if (bytes_.capacity() > kMostKept) bytes_ = {};
+  if (bytes_.capacity() > kMostHeaderKept) bytes_ = {};
   name_ = {};
   values_ = {};
   tensors_.clear();

@@ -15,8 +15,6 @@ static constexpr size_t kLargestInline = 4096;
 // The payload frame that represents an exposed tensor.
 static constexpr std::byte kNothing{};
 static constexpr ConstBuffer kExposedFrame{.data = &kNothing, .num_bytes = kExposedFrameNumBytes};
-// A larger buffer is not kept for the next message.
-static constexpr size_t kMostKept = size_t{1} << 16;
 
 // Returns where the next item goes.
 static std::byte* put_padded(std::byte* to, const void* data, size_t num_bytes) noexcept {
@@ -195,7 +193,7 @@ void Outbound::on_done(transport::Completion& self, Status) noexcept {
 
 void Outbound::clear() noexcept {
   if (bytes_.empty() && start_flags_.empty()) return;  // nothing was written since then
-  if (bytes_.capacity() > kMostKept) bytes_ = {};
+  if (bytes_.capacity() > kMostHeaderKept) bytes_ = {};
   bytes_.clear();
   fits_ = Status();
   tensors_.clear();

@@ -18,8 +18,6 @@ namespace axon::rpc_python {
 
 namespace py = pybind11;
 
-static constexpr int kDeepest = 64;
-
 namespace {
 
 // Error messages show at most this many characters of a key.

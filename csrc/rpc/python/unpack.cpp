@@ -16,8 +16,6 @@ namespace axon::rpc_python {
 
 namespace py = pybind11;
 
-static constexpr int kDeepest = 64;
-
 namespace {
 
 class Unpacker {

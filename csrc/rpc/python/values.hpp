@@ -11,6 +11,8 @@
 
 namespace axon::rpc_python {
 
+inline constexpr int kDeepest = 64;  // levels of nested values
+
 // Appends to an open message: None, bool, int, float, str, bytes, tensors and buffers or DLPack objects, and tuples,
 // lists and dicts of these. docs/runtime.md has the whole list. Throws TypeError, ValueError, or OverflowError for
 // integers beyond 64 bits. The errors tell what the value was and where it is: in the answer of a function, or in the
