@@ -13,7 +13,7 @@
 
 namespace axon::library {
 
-static const Status& moved_from() noexcept {
+static const Status& moved_away() noexcept {
   static const Status status(ErrorCode::kInvalidArgument, "the call was moved from");
   return status;
 }
@@ -165,7 +165,7 @@ void Call::cancel() noexcept {
 }
 
 const Status& Call::status() const noexcept {
-  return state_ == nullptr ? moved_from() : state_->status();
+  return state_ == nullptr ? moved_away() : state_->status();
 }
 
 Received Call::reply() noexcept {

@@ -19,14 +19,14 @@ Status Peer::failure() const noexcept {
 }
 
 // The connection ends at its deadline, as soon as a thread drives; waiting threads do.
-static constexpr std::chrono::seconds kLongestEnd{1};
+static constexpr std::chrono::seconds kLongestDrain{1};
 
 bool Peer::drain(std::chrono::milliseconds at_most) noexcept {
   if (!connection_) return true;
   const sync::Clock::time_point deadline = deadline_in(at_most);
   connection_->close(deadline);
   if (engine::Engine::is_completing()) return false;
-  return connection_->await_end(deadline + kLongestEnd) && connection_->has_drained();
+  return connection_->await_end(deadline + kLongestDrain) && connection_->has_drained();
 }
 
 void Peer::close() noexcept {

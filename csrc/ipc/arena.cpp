@@ -25,7 +25,7 @@ namespace {
 
 // The table of notices, at the beginning of the arena. Its first row belongs to no slice: it holds the value that is
 // copied into peers' tables.
-constexpr size_t kTableBytes = SliceAllocator::kUnit;
+constexpr size_t kNoticeTableBytes = SliceAllocator::kUnit;
 using Row = std::array<uint32_t, cuda::kMaxTeamRanks>;
 constexpr uint32_t kDetached = 1;
 
@@ -95,7 +95,7 @@ Arena::Arena(int device, size_t num_units, cuda::PinnedMemory controls)
       num_bytes_(num_units * SliceAllocator::kUnit),
       controls_(std::move(controls)),
       incarnation_(random_number()),
-      slices_(kTableBytes, num_bytes_) {}
+      slices_(kNoticeTableBytes, num_bytes_) {}
 
 Result<std::unique_ptr<Arena>> Arena::create(int device) {
   const size_t num_units = std::stoul(config::text("AXON_ARENA_MB"));
@@ -136,7 +136,7 @@ Status Arena::make_memory() {
   memory_ = std::move(memory).value();
   shared_ = std::move(shared).value();
   ++edition_;
-  AXON_TRY(clear(0, kTableBytes));
+  AXON_TRY(clear(0, kNoticeTableBytes));
   AXON_TRY(copy_async(memory_->data(), &kDetached, sizeof kDetached, *upkeep_));
   return upkeep_->view().synchronize();
 }

@@ -8,7 +8,7 @@
 
 namespace axon::collectives {
 
-static void receive_results(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
+static void receive_at_root(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
                             Buffer output) noexcept {
   const Partition parts(output.num_bytes, exchange.size());
   for (int owner = 0; owner < exchange.size(); ++owner) {
@@ -35,7 +35,7 @@ Task<Status> reduce::two_shot(messaging::Exchange& exchange, const CollectiveArg
     if (reduction.posts(step)) {
       AXON_CO_TRY(co_await reduction.departures(step));
       reduction.post(step);
-      if (is_root) receive_results(exchange, reduction, step, arguments.outputs[0]);
+      if (is_root) receive_at_root(exchange, reduction, step, arguments.outputs[0]);
     }
     if (!reduction.reduces(step)) continue;
     const size_t chunk = step - reduction.ahead();

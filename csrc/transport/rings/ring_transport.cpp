@@ -16,7 +16,7 @@
 namespace axon::transport {
 
 // The most messages that one pass reads from one ring, so that other rings and the waiters have their turn.
-static constexpr unsigned kMostAtOnce = 16;
+static constexpr unsigned kMostReadAtOnce = 16;
 static constexpr unsigned kMostCalls = 64;
 
 std::unique_ptr<Transport> with_rings(std::unique_ptr<Transport> network, RingUse use) {
@@ -168,7 +168,7 @@ unsigned RingTransport::read_rings() noexcept {
   unsigned num_moved = 0;
   for (size_t i = 0; i < live_.size(); ++i) {
     RingLink& link = *live_[i];
-    num_moved += link.advance() + link.read(kMostAtOnce);
+    num_moved += link.advance() + link.read(kMostReadAtOnce);
     is_to_tidy_ |= link.fault() != nullptr || link.state() == RingLink::State::kNetwork;
   }
   return num_moved;
@@ -206,7 +206,8 @@ bool RingTransport::has_unread(PeerId id) const noexcept {
 // Messages that it wrote before its death are still delivered. A ring holds no more than this loop reads.
 void RingTransport::on_peer_lost(PeerId peer, Status reason) noexcept {
   RingLink* const link = peers_[peer].link;
-  for (uint32_t i = 0; link != nullptr && i <= RingMemory::kNumEntries / kMostAtOnce; ++i) link->read(kMostAtOnce);
+  for (uint32_t i = 0; link != nullptr && i <= RingMemory::kNumEntries / kMostReadAtOnce; ++i)
+    link->read(kMostReadAtOnce);
   shared_.receiver->on_peer_lost(peer, std::move(reason));
 }
 

@@ -16,7 +16,7 @@ namespace axon::transport {
 // other messages wait only briefly.
 static constexpr size_t kMostInFlight = 8;
 // The most fragments of one peer sent in one pass, even if the network takes more; then other peers have their turn.
-static constexpr unsigned kMostAtOnce = 16;
+static constexpr unsigned kMostSentAtOnce = 16;
 
 // The network reports to it the completion of its RTS and of its fragments.
 struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
@@ -258,7 +258,7 @@ unsigned FragmentTransport::progress() noexcept {
 
 unsigned FragmentTransport::push_fragments(Peer& peer) noexcept {
   unsigned num_pushed = 0;
-  for (; num_pushed < kMostAtOnce && peer.num_in_flight < kMostInFlight; ++num_pushed) {
+  for (; num_pushed < kMostSentAtOnce && peer.num_in_flight < kMostInFlight; ++num_pushed) {
     Outgoing* const message = peer.cleared.pop_front();
     if (message == nullptr) break;
     push_fragment(*message);
