@@ -109,6 +109,7 @@ class Communicator final : public messaging::InboxListener {
   friend class Operation;
 
   // InboxListener
+  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
   Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override;
   void on_overflow(Status reason) noexcept override;
   bool has_ended(uint32_t sequence) noexcept override;
@@ -155,7 +156,6 @@ class Communicator final : public messaging::InboxListener {
   void trace_launch(const CallRecord& call, const collectives::CollectiveArguments& arguments,
                     std::string_view kernel) const;
 
-  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void send_control(transport::OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
 
   Engine& engine_;

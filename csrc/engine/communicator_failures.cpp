@@ -85,7 +85,10 @@ static std::string text_of(const transport::Payload& payload) {
   return {reinterpret_cast<const char*>(payload.bytes), std::min(payload.num_bytes, kLongestNotice)};
 }
 
+// An operation may have got its last message just before this one: it must complete before the notice can fail it.
 void Communicator::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+  engine_.messenger_.run_ready();
+  engine_.finish_completed();
   const int source = static_cast<int>(header.source);
   switch (header.fingerprint.operation) {
     case transport::OperationKind::kFailureNotice:

@@ -366,16 +366,6 @@ void Engine::send_control(transport::PeerId peer, const transport::MessageHeader
   }
 }
 
-// An operation may have got its last message just before this one: it must complete before the notice can fail it.
-void Engine::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  messenger_.run_ready();
-  finish_completed();
-  const auto found = std::ranges::find_if(
-      communicators_, [&](const Communicator* communicator) { return communicator->team_.own_key() == header.key; });
-  if (found != communicators_.end()) (*found)->on_control(header, payload);
-  if (payload.rendezvous != nullptr) transport_->refuse(payload.rendezvous, Status());
-}
-
 void Engine::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
   lose(peer, reason.message());
 }

@@ -41,7 +41,7 @@ class EngineHold;
 
 // More than 30 methods: 14 implement interfaces for the progress loop and the messenger. The others serve groups and
 // clients, whose submissions, peers and completions one progress owner handles together.
-class Engine final : private messaging::ControlHandler, private Driver {
+class Engine final : private messaging::LossListener, private Driver {
  public:
   // Tests pass their own transport and host identity; all other code uses instance().
   Engine(std::unique_ptr<transport::Transport> transport, uint64_t host, collectives::AlgorithmOverrides overrides);
@@ -174,8 +174,7 @@ class Engine final : private messaging::ControlHandler, private Driver {
   bool has_completions() const noexcept override { return completions_ != nullptr; }
   void complete(QueueNode* chain) noexcept override;
 
-  // ControlHandler
-  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
+  // LossListener
   void on_peer_lost(transport::PeerId peer, Status reason) noexcept override;
 
   size_t begin_submitted() noexcept;

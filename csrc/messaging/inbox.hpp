@@ -36,9 +36,11 @@ struct Unexpected : ListNode<Unexpected> {
 Unexpected& hold_copy(SizeClassPool& pool, const transport::MessageHeader& header, const transport::Payload& payload);
 void release_copy(SizeClassPool& pool, Unexpected& message) noexcept;
 
-// Notified of errors that matching finds.
+// Notified of errors that matching finds, and of the group's control messages.
 class InboxListener {
  public:
+  // A message between members that belongs to no operation: OperationKind kFailureNotice to kDeparture.
+  virtual void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept = 0;
   // Another rank's operation differs from ours at the same sequence number. Returns the mismatch, for its sender.
   virtual Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept = 0;
   // More unexpected messages have arrived than may be kept: messages are lost.
@@ -82,6 +84,10 @@ class Inbox {
 
   // Called for a message from a rank of the team to this one.
   void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+
+  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+    listener_.on_control(header, payload);
+  }
 
   // The source has left the group after sending `num_sent` point-to-point messages to this rank. Receives of more than
   // those fail with this reason, now and later. Idempotent.

@@ -33,8 +33,8 @@ void release_copy(SizeClassPool& pool, Unexpected& message) noexcept {
   pool.release(&message, num_bytes);
 }
 
-Messenger::Messenger(transport::Transport& transport, ControlHandler& control)
-    : transport_(transport), control_(control) {
+Messenger::Messenger(transport::Transport& transport, LossListener& loss_listener)
+    : transport_(transport), loss_listener_(loss_listener) {
   transport_.set_receiver(*this);
 }
 
@@ -160,11 +160,13 @@ void Messenger::deliver(Inbox& inbox, const transport::MessageHeader& header,
   if (is_credit) return inbox.on_credit(header);
   const bool is_known =
       header.fingerprint.operation <= transport::OperationKind::kDeparture;  // higher kinds: unknown, or a transport's
-  is_known ? control_.on_control(header, payload) : refuse(header, payload);
+  if (!is_known) return refuse(header, payload);
+  inbox.on_control(header, payload);
+  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, Status());  // members send them eagerly
 }
 
 void Messenger::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
-  control_.on_peer_lost(peer, std::move(reason));
+  loss_listener_.on_peer_lost(peer, std::move(reason));
 }
 
 void Messenger::mark_lost(transport::PeerId peer) {

@@ -42,19 +42,18 @@ class Addressee {
   ~Addressee() = default;
 };
 
-// Takes the messages that belong to no operation (OperationKind ≥ kFailureNotice), of groups whose inbox is attached.
-class ControlHandler {
+// Notified of peers that the transport can no longer reach.
+class LossListener {
  public:
-  virtual void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept = 0;
   virtual void on_peer_lost(transport::PeerId peer, Status reason) noexcept = 0;
 
  protected:
-  ~ControlHandler() = default;
+  ~LossListener() = default;
 };
 
 class Messenger final : public transport::Receiver {
  public:
-  Messenger(transport::Transport& transport, ControlHandler& control);
+  Messenger(transport::Transport& transport, LossListener& loss_listener);
   ~Messenger();
 
   transport::Transport& transport() noexcept { return transport_; }
@@ -69,7 +68,7 @@ class Messenger final : public transport::Receiver {
   // attached.
   void retire(uint64_t key) noexcept;
 
-  // From here on the inbox gets its group's messages, and the handler its control messages, starting with those that
+  // From here on the inbox gets its group's messages, and its listener the control messages, starting with those that
   // arrived before. If some of them could not be kept, the inbox is notified. Its key is no longer expected.
   void attach(Inbox& inbox);
   // Detaches the inbox. Later messages for the group are dropped, and their senders are notified that this rank has
@@ -149,7 +148,7 @@ class Messenger final : public transport::Receiver {
   void drop(const transport::Payload& payload) noexcept;
 
   transport::Transport& transport_;
-  ControlHandler& control_;
+  LossListener& loss_listener_;
   SizeClassPool size_class_pool_;
   ScratchPool scratch_pool_;
   IntrusiveList<Wakeable> ready_;

@@ -91,7 +91,7 @@ struct Receive {
   Task<Status> task;
 };
 
-class Rank final : messaging::ControlHandler, messaging::InboxListener {
+class Rank final : messaging::LossListener, messaging::InboxListener {
  public:
   explicit Rank(Input& input) : input_(input) { messenger_.expect(kKey); }
 
@@ -193,10 +193,9 @@ class Rank final : messaging::ControlHandler, messaging::InboxListener {
     get(header, payload);
   }
 
-  void on_control(const MessageHeader& header, const Payload& payload) noexcept override {
+  void on_control(const MessageHeader& header, const Payload&) noexcept override {
     CHECK(header.fingerprint.operation >= OperationKind::kFailureNotice);
     CHECK(header.fingerprint.operation <= OperationKind::kDeparture && header.source < kNumRanks);
-    if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, Status());
     if (header.fingerprint.operation != OperationKind::kDeparture) return;
     inbox_.depart(header.source, static_cast<uint32_t>(header.fingerprint.num_elements), {ErrorCode::kAborted, "left"});
   }

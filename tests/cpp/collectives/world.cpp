@@ -37,7 +37,7 @@ static messaging::Allowance allowance_of_seed(uint64_t seed, int num_ranks) {
   }
 }
 
-struct World::Rank final : messaging::ControlHandler, messaging::InboxListener {
+struct World::Rank final : messaging::LossListener, messaging::InboxListener {
   Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
     team.rank = rank;
     team.on_one_host = world.seed_ % 2 == 0;

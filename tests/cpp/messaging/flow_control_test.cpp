@@ -58,7 +58,7 @@ class Moving {
   Task<Status> task_;
 };
 
-class Side final : ControlHandler, InboxListener {
+class Side final : LossListener, InboxListener {
  public:
   Side(std::unique_ptr<transport::Transport> transport, int rank) : transport_(std::move(transport)) {
     team_.rank = rank;

@@ -53,17 +53,16 @@ class SilentTransport final : public transport::Transport {
   bool fails = false;
 };
 
-class NoControl final : public ControlHandler {
+class NoLosses final : public LossListener {
  public:
-  void on_control(const transport::MessageHeader& header, const transport::Payload&) noexcept override {
-    kinds.push_back(header.fingerprint.operation);
-  }
   void on_peer_lost(transport::PeerId, Status) noexcept override {}
-  std::vector<transport::OperationKind> kinds;
 };
 
 class RecordingListener final : public InboxListener {
  public:
+  void on_control(const transport::MessageHeader& header, const transport::Payload&) noexcept override {
+    control_kinds.push_back(header.fingerprint.operation);
+  }
   Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override {
     mismatches.push_back({theirs.sequence, ours});
     return {ErrorCode::kMismatch, "mismatch of " + std::to_string(theirs.sequence)};
@@ -73,6 +72,7 @@ class RecordingListener final : public InboxListener {
   std::vector<std::pair<uint32_t, transport::Fingerprint>> mismatches;
   std::vector<std::string> overflows;
   std::vector<uint32_t> ended;
+  std::vector<transport::OperationKind> control_kinds;
 };
 
 constexpr transport::Fingerprint kReduce{.operation = transport::OperationKind::kAllReduce,
@@ -131,9 +131,9 @@ class MessengerTest : public testing::Test {
   }
 
   SilentTransport transport_;
-  NoControl control_;
+  NoLosses losses_;
   RecordingListener listener_;
-  Messenger messenger_{transport_, control_};
+  Messenger messenger_{transport_, losses_};
   Team team_{.rank = 0, .peers = {0, 1, 2}, .keys = {kKey, 78, 79}};
   Inbox inbox_{transport_, messenger_.size_class_pool(), team_, listener_};
 };
@@ -329,13 +329,13 @@ TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_n
   EXPECT_EQ(transport_.num_refused, 1);
   EXPECT_EQ(std::ranges::count(logged, '\n'), 1) << logged;
   EXPECT_FALSE(receiving.done());
-  EXPECT_TRUE(control_.kinds.empty());
+  EXPECT_TRUE(listener_.control_kinds.empty());
   EXPECT_EQ(inbox_.latest_from(1), nullptr);
 }
 
 TEST_F(AttachedTest, control_of_a_member_is_handed_over) {
   arrive(header({.operation = transport::OperationKind::kProgressQuery}, 1, 0, 0), 1);
-  EXPECT_EQ(control_.kinds, std::vector<transport::OperationKind>{transport::OperationKind::kProgressQuery});
+  EXPECT_EQ(listener_.control_kinds, std::vector<transport::OperationKind>{transport::OperationKind::kProgressQuery});
 }
 
 TEST_F(AttachedTest, repeated_messages_between_two_ranks_are_refused) {
@@ -404,13 +404,13 @@ TEST_F(MessengerTest, failure_notice_for_a_group_not_formed_yet_waits_for_it_but
   arrive(header({.operation = transport::OperationKind::kFailureNotice}, 2, 0, 0), 0);
   arrive(header({.operation = transport::OperationKind::kProgressQuery}, 2, 0, 0), 0);
   arrive(header({.operation = transport::OperationKind::kProgressReply}, 2, 0, 0), 0);
-  EXPECT_TRUE(control_.kinds.empty());
+  EXPECT_TRUE(listener_.control_kinds.empty());
   messenger_.attach(inbox_);
-  EXPECT_EQ(control_.kinds, std::vector<transport::OperationKind>{transport::OperationKind::kFailureNotice});
+  EXPECT_EQ(listener_.control_kinds, std::vector<transport::OperationKind>{transport::OperationKind::kFailureNotice});
   EXPECT_EQ(receive(kMessage, 0, {.peer = 1}).value, 11);
   messenger_.detach(inbox_);
   arrive(header({.operation = transport::OperationKind::kFailureNotice}, 1, 0, 0), 0);
-  EXPECT_EQ(control_.kinds.size(), 1u);
+  EXPECT_EQ(listener_.control_kinds.size(), 1u);
 }
 
 TEST_F(MessengerTest, message_with_a_key_never_given_out_is_not_kept) {

@@ -45,15 +45,14 @@ class Recorder final : public transport::Transport {
   std::vector<transport::Bytes> sent;
 };
 
-struct NoControl final : messaging::ControlHandler {
-  void on_control(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
+struct NoLosses final : messaging::LossListener {
   void on_peer_lost(transport::PeerId, Status) noexcept override {}
 };
 
 transport::Bytes first_of(Outbound& outbound) {
   Recorder recorder;
-  NoControl control;
-  messaging::Messenger messenger(recorder, control);
+  NoLosses losses;
+  messaging::Messenger messenger(recorder, losses);
   EXPECT_TRUE(outbound.send(messenger, 0, {}, transport::OperationKind::kInvokePayload).ok());
   return recorder.sent.front();
 }
