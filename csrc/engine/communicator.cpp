@@ -82,7 +82,7 @@ Result<PeerPath> Communicator::path_to(int rank) {
     const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
     Result<std::vector<transport::Lane>> lanes = engine_.transport_->lanes(peer);
     if (!lanes.ok()) return std::move(lanes.status());
-    return PeerPath{.same_host = engine_.shares_host(peer), .lanes = std::move(lanes).value()};
+    return PeerPath{.same_host = engine_.peers_.shares_host(peer), .lanes = std::move(lanes).value()};
   });
 }
 

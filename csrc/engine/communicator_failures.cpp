@@ -181,8 +181,8 @@ std::string Communicator::last_messages() const {
 }
 
 Status Communicator::loss_of(int rank) const {
-  return {ErrorCode::kPeerLost,
-          "rank " + std::to_string(rank) + " is gone: " + engine_.peers_[team_.peers[static_cast<size_t>(rank)]].loss};
+  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) +
+                                    " is gone: " + engine_.peers_.loss_of(team_.peers[static_cast<size_t>(rank)])};
 }
 
 void Communicator::on_peer_lost(transport::PeerId peer) noexcept {

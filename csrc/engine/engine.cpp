@@ -1,8 +1,5 @@
 #include "engine/engine.hpp"
 
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -40,26 +37,13 @@ struct ControlSend : transport::Completion {
 
 }  // namespace
 
-// Returns the number of cores on which this process may run.
-static int num_cores() noexcept {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
-}
-
 Engine::Engine(std::unique_ptr<transport::Transport> transport, uint64_t host,
                collectives::AlgorithmOverrides overrides)
     : transport_(std::move(transport)),
-      address_{.key = 0,
-               .process = {random_number(), random_number()},
-               .host = host,
-               .pid = getpid(),
-               .transport_address = {}},
+      peers_(*transport_, host),
       overrides_(std::move(overrides)),
       messenger_(*transport_, *this),
       doorbell_(transport_->event_fd()) {
-  const std::span<const std::byte> address = transport_->address();
-  address_.transport_address.assign(address.begin(), address.end());
-  light_beacon();
   try {
     progress_.emplace(static_cast<Driver&>(*this), doorbell_);
   } catch (const std::system_error& failure) {
@@ -71,17 +55,8 @@ Engine::~Engine() {
   shut_down();
 }
 
-void Engine::light_beacon() {
-  Result<HostBeacon> beacon = HostBeacon::light(address_.process);
-  if (beacon.ok()) {
-    beacon_.emplace(std::move(beacon).value());
-  } else {
-    log::warn("messages between processes of this host take the network: " + beacon.status().message());
-  }
-}
-
 OwnAddress Engine::make_address() {
-  PeerAddress peer_address = address_;
+  PeerAddress peer_address = peers_.own_address();
   peer_address.key = random_number();
   progress_->exclusively([&] { messenger_.expect(peer_address.key); });
   return {*this, std::move(peer_address)};
@@ -99,13 +74,13 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
 
 Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specification) {
   return progress_->exclusively([&]() -> Result<std::unique_ptr<Communicator>> {
-    if (shut_down_) return Status(ErrorCode::kAborted, "torch_axon has been shut down in this process");
+    AXON_TRY(check_open());
     if (!messenger_.expects(specification.addresses[static_cast<size_t>(specification.rank)].key)) {
       return Status(ErrorCode::kInvalidArgument, "the address given for rank " + std::to_string(specification.rank) +
                                                      ", this process, does not come from make_address()");
     }
     messaging::Team team{.rank = specification.rank, .peers = {}, .keys = {}};
-    if (Status room = check_room_for(specification.addresses); !room.ok()) {
+    if (Status room = peers_.check_room_for(specification.addresses); !room.ok()) {
       return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
                                      "'] other ranks cannot be reached: " + room.message());
     }
@@ -114,7 +89,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(peer_address.key);
-      team.shares_host.push_back(shares_host(peer.value()));
+      team.shares_host.push_back(peers_.shares_host(peer.value()));
       team.on_one_host &= peer_address.host == specification.addresses.front().host;
     }
     auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
@@ -128,31 +103,39 @@ uint64_t Engine::num_refused() {
   return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
+// The program may ask for room before it knows that the engine has ended.
+Status Engine::check_room_for_group(size_t num_ranks) {
+  return progress_->exclusively([&] {
+    AXON_TRY(check_open());
+    const size_t num_known = peers_.num_known();  // most likely they are in this group, too; form() checks again
+    return peers_.check_room(num_ranks > num_known ? num_ranks - num_known : 0);
+  });
+}
+
 Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
-  AXON_TRY(check_room_for({&peer_address, 1}));
+  AXON_TRY(peers_.check_room_for({&peer_address, 1}));
   return meet_unchecked(peer_address);
 }
 
 Result<transport::PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
-  if (const auto known = peer_of_.find(peer_address.process); known != peer_of_.end()) return known->second;
-  const bool same_host = is_here(peer_address);
-  Result<transport::PeerId> added = transport_->add_peer(peer_address.transport_address, same_host);
-  if (!added.ok()) return added;
-  const transport::PeerId peer = added.value();
-  peer_of_.emplace(peer_address.process, peer);
-  peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
-  peers_[peer].address = peer_address;
-  peers_[peer].shares_host = same_host;
-  if (is_neighbour(peer)) {
-    if (++num_neighbours_ >= num_cores()) progress_->set_oversubscribed();
-    if (Status watched = doorbell_.watch(peer_address.pid, peer); !watched.ok()) lose(peer, watched.message());
-  }
-  return peer;
+  if (const auto known = peers_.find(peer_address.process)) return *known;
+  Result<transport::PeerId> added = peers_.add(peer_address);
+  if (added.ok() && peers_.is_neighbour(added.value())) watch(added.value());
+  return added;
+}
+
+void Engine::watch(transport::PeerId peer) {
+  if (peers_.outnumber_cores()) progress_->set_oversubscribed();
+  if (Status watched = doorbell_.watch(peers_.pid_of(peer), peer); !watched.ok()) lose(peer, watched.message());
+}
+
+Status Engine::check_open() const {
+  return shut_down_ ? Status(ErrorCode::kAborted, "torch_axon has been shut down in this process") : Status();
 }
 
 Status Engine::enter(Client& client) {
   return progress_->exclusively([&]() -> Status {
-    if (shut_down_) return {ErrorCode::kAborted, "torch_axon has been shut down in this process"};
+    AXON_TRY(check_open());
     clients_.push_back(&client);
     return Status();
   });
@@ -375,7 +358,7 @@ void Engine::on_process_ended(transport::PeerId peer) noexcept {
   const sync::Clock::time_point began = sync::Clock::now();
   while (drive() != 0 && sync::Clock::now() < began + (transport_->has_unread(peer) ? kUnreadDrainTime : kDrainTime)) {
   }
-  lose(peer, "its process (pid " + std::to_string(peers_[peer].address.pid) + ") has ended");
+  lose(peer, "its process (pid " + std::to_string(peers_.pid_of(peer)) + ") has ended");
   messenger_.run_ready();
   finish_completed();
 }
@@ -383,10 +366,10 @@ void Engine::on_process_ended(transport::PeerId peer) noexcept {
 void Engine::lose(transport::PeerId peer, std::string reason) noexcept {
   if (messenger_.is_lost(peer)) return;
   messenger_.mark_lost(peer);
-  peers_[peer].loss = std::move(reason);
-  if (is_neighbour(peer) && --num_neighbours_ < num_cores()) progress_->clear_oversubscribed();
+  peers_.note_loss(peer, std::move(reason));
+  if (peers_.is_neighbour(peer) && !peers_.outnumber_cores()) progress_->clear_oversubscribed();
   for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
-  for (Client* client : clients_) client->on_peer_lost(peer, peers_[peer].loss);
+  for (Client* client : clients_) client->on_peer_lost(peer, peers_.loss_of(peer));
 }
 
 Status Engine::forked() {
@@ -416,7 +399,7 @@ void Engine::shut_down() noexcept {
       log::info("refused messages (repeated, or not from a member of a group): " + std::to_string(refused));
     }
     transport_.reset();
-    beacon_.reset();
+    peers_.hide();
     while (FlagWaiter* item = flag_waiters_.pop_front()) item->on_flag_set();
     while (Operation* operation = restless_.pop_front()) {  // no transfer touches their memory any more
       operation->exchange_.reset();

@@ -7,12 +7,9 @@
 // Threads: docs/threading.md. All private members belong to the progress owner.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,10 +19,10 @@
 #include "engine/client.hpp"
 #include "engine/communicator.hpp"
 #include "engine/doorbell.hpp"
-#include "engine/host_beacon.hpp"
 #include "engine/operation.hpp"
 #include "engine/own_address.hpp"
 #include "engine/peer_address.hpp"
+#include "engine/peers.hpp"
 #include "engine/progress.hpp"
 #include "messaging/messenger.hpp"
 
@@ -99,28 +96,15 @@ class Engine final : private messaging::LossListener, private Driver {
   auto exclusively(Action action) {
     return progress_->exclusively(std::move(action));
   }
-  // Progress owner only, as are the following methods down to num_neighbours().
+  // Progress owner only, as are the following methods down to wait_for_flag().
   // Returns the peer of this process, added now or by an earlier group.
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
-  // Checks whether enough file descriptors are left for this many new peers and for all known ones. A process that runs
-  // out of them within UCX cannot recover. The listener closes for good at the first connection that it cannot accept
-  // (UCX 1.22).
-  Status check_room(size_t num_new_peers) const;
-  const PeerAddress& address() const noexcept { return address_; }
+  const Peers& peers() const noexcept { return peers_; }
   messaging::Messenger& messenger() noexcept { return messenger_; }
   void post(Submission& item) noexcept;
   // Calls the waiter after the flag, which a device writes, has become nonzero.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
   void wake() noexcept { progress_->wake(); }
-  // Returns whether the peer has proven that it is on this host. Such a peer shares the kernel and the namespaces of
-  // processes, network and shared memory, and its pid is valid here.
-  bool shares_host(transport::PeerId peer) const noexcept { return peers_[peer].shares_host; }
-  // Returns whether the peer is another process of this host.
-  bool is_neighbour(transport::PeerId peer) const noexcept {
-    return shares_host(peer) && peers_[peer].address.pid != address_.pid;
-  }
-  // Returns the number of known processes of this host, this one excluded, that are not lost.
-  int num_neighbours() const noexcept { return num_neighbours_; }
 
   // Returns the number of refused messages (from outside all groups, or repeated) and rings; see Messenger.
   uint64_t num_refused();
@@ -143,22 +127,14 @@ class Engine final : private messaging::LossListener, private Driver {
 
   bool is_used() noexcept;
 
-  struct Peer {
-    PeerAddress address;
-    bool shares_host = false;
-    std::string loss;  // why it is gone; empty while it is not
-  };
-  using ProcessId = std::array<uint64_t, 2>;
-
   // For communicators.
   void send_control(transport::PeerId peer, const transport::MessageHeader& header, const std::string& text) noexcept;
   void settle() noexcept;
   void lose(transport::PeerId peer, std::string reason) noexcept;
-  void light_beacon();
-  bool is_here(const PeerAddress& peer_address) const;
-  // Like check_room(), for those of the addresses that are not known yet.
-  Status check_room_for(std::span<const PeerAddress> addresses) const;
   Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
+  void watch(transport::PeerId peer);
+  // Fails after the engine is shut down.
+  Status check_open() const;
 
   // Driver
   unsigned drive() noexcept override;
@@ -167,7 +143,7 @@ class Engine final : private messaging::LossListener, private Driver {
   bool has_running() const noexcept override;
   bool holds_back() const noexcept override { return transport_ && transport_->holds_back(); }
   bool has_flag_waiters() const noexcept override { return !awaiting_start_.empty() || !flag_waiters_.empty(); }
-  bool has_neighbours() const noexcept override { return num_neighbours_ != 0; }
+  bool has_neighbours() const noexcept override { return peers_.num_neighbours() != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(transport::PeerId peer) noexcept override;
   QueueNode* take_completions() noexcept override;
@@ -184,15 +160,12 @@ class Engine final : private messaging::LossListener, private Driver {
   void release_rested() noexcept;
 
   std::unique_ptr<transport::Transport> transport_;  // null after shut_down()
-  PeerAddress address_;                              // this process's, except for the key
+  Peers peers_;
   const collectives::AlgorithmOverrides overrides_;
-  std::optional<HostBeacon> beacon_;  // empty: other processes cannot tell that this one is on their host
   const uint32_t born_after_ = num_forks();
   messaging::Messenger messenger_;
   Doorbell doorbell_;
 
-  std::vector<Peer> peers_;  // by PeerId
-  std::map<ProcessId, transport::PeerId> peer_of_;
   std::vector<Communicator*> communicators_;
   std::vector<Client*> clients_;
 
@@ -204,7 +177,6 @@ class Engine final : private messaging::LossListener, private Driver {
   QueueNode* completions_ = nullptr;        // in order; completions_end_ is the last one
   QueueNode* completions_end_ = nullptr;
   size_t num_running_ = 0;
-  int num_neighbours_ = 0;  // excluding lost ones
   sync::Clock::time_point next_tick_{};
   bool shut_down_ = false;
   std::atomic<bool> has_ended_{false};

@@ -90,7 +90,7 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
                                                        std::to_string(connections_.size()) +
                                                        " connections, the limit (max_connections)");
     }
-    AXON_TRY(engine_.check_room(0));
+    AXON_TRY(engine_.peers().check_room(0));
     Result<transport::PeerId> peer = engine_.meet(identity.address);
     if (!peer.ok()) return std::move(peer.status());
     if (engine_.messenger().is_lost(peer.value())) {

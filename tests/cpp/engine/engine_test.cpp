@@ -306,6 +306,7 @@ TEST_P(TwoRanks, shut_down_engine_refuses_politely) {
   EXPECT_EQ(run(*group_[0], *late).code(), ErrorCode::kAborted);
   const OwnAddress own = engines_[0].make_address();
   EXPECT_FALSE(engines_[0].form({.name = "late", .rank = 0, .addresses = {own.address()}}).ok());
+  EXPECT_EQ(engines_[0].check_room_for_group(2).code(), ErrorCode::kAborted);
   const sync::atomic<bool> never{false};
   EXPECT_FALSE(engines_[0].wait(never, sync::Clock::now() + 20ms));
 }

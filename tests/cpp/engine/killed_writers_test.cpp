@@ -70,7 +70,7 @@ TEST(Writer, DISABLED_writes_until_it_is_killed) {
 class Writer {
  public:
   explicit Writer(Engine& engine) {
-    const std::string victim = to_text(engine.address().encode());
+    const std::string victim = to_text(engine.peers().own_address().encode());
     pid_ = fork();
     if (pid_ == 0) {
       setenv(kVictim, victim.c_str(), 1);
@@ -78,7 +78,7 @@ class Writer {
             nullptr);
       _exit(1);
     }
-    PeerAddress peer_address = engine.address();
+    PeerAddress peer_address = engine.peers().own_address();
     peer_address.process = {static_cast<uint64_t>(pid_), 1};
     peer_address.pid = pid_;
     // Lights the beacon under the writer's identity: its own engine has another one.
@@ -109,7 +109,7 @@ void drive(Engine& engine, std::chrono::microseconds how_long) {
 
 // Starts a process that writes to the engine, and kills it meanwhile. Returns whether the engine received its messages.
 bool receives_from_one_that_is_killed(Engine& engine) {
-  const auto num_there = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
+  const auto num_there = [&] { return engine.exclusively([&] { return engine.peers().num_neighbours(); }); };
   const uint64_t num_before = engine.num_refused();
   const auto has_received = [&] { return engine.num_refused() >= num_before + 1000; };
   Writer writer(engine);

@@ -181,7 +181,7 @@ TEST_F(EndingsTest, neighbours_that_are_gone_are_not_counted) {
   }
   engine::PeerAddress peer_address = engines[1].make_address().address();
   peer_address.pid = child;
-  const auto count = [&] { return engine.exclusively([&] { return engine.num_neighbours(); }); };
+  const auto count = [&] { return engine.exclusively([&] { return engine.peers().num_neighbours(); }); };
   ASSERT_TRUE(engine.exclusively([&] { return engine.meet(peer_address); }).ok());
   EXPECT_EQ(count(), 1);
   kill(child, SIGKILL);

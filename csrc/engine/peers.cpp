@@ -1,0 +1,102 @@
+#include "engine/peers.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/random.hpp"
+#include "base/resources.hpp"
+
+namespace axon::engine {
+
+// Per peer: its pidfd, and either its doorbell and a ring that is not read yet, or two sockets.
+static constexpr size_t kDescriptorsOfAPeer = 3;
+// For descriptors that are open for a moment only: rings being mapped, connections being accepted, files of the
+// program.
+static constexpr size_t kSpareDescriptors = 8;
+
+// Returns the number of cores on which this process may run.
+static int num_cores() noexcept {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
+}
+
+Peers::Peers(transport::Transport& transport, uint64_t host)
+    : transport_(transport),
+      own_address_{.key = 0,
+                   .process = {random_number(), random_number()},
+                   .host = host,
+                   .pid = getpid(),
+                   .transport_address = {}} {
+  const std::span<const std::byte> address = transport_.address();
+  own_address_.transport_address.assign(address.begin(), address.end());
+  light_beacon();
+}
+
+void Peers::light_beacon() {
+  Result<HostBeacon> beacon = HostBeacon::light(own_address_.process);
+  if (beacon.ok()) {
+    beacon_.emplace(std::move(beacon).value());
+  } else {
+    log::warn("messages between processes of this host take the network: " + beacon.status().message());
+  }
+}
+
+std::optional<transport::PeerId> Peers::find(const ProcessId& process) const noexcept {
+  const auto known = peer_of_.find(process);
+  return known == peer_of_.end() ? std::nullopt : std::optional(known->second);
+}
+
+Result<transport::PeerId> Peers::add(const PeerAddress& peer_address) {
+  const bool same_host = is_here(peer_address);
+  Result<transport::PeerId> added = transport_.add_peer(peer_address.transport_address, same_host);
+  if (!added.ok()) return added;
+  const transport::PeerId peer = added.value();
+  peer_of_.emplace(peer_address.process, peer);
+  peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
+  peers_[peer].address = peer_address;
+  peers_[peer].shares_host = same_host;
+  if (is_neighbour(peer)) ++num_neighbours_;
+  return peer;
+}
+
+bool Peers::outnumber_cores() const noexcept {
+  return num_neighbours_ >= num_cores();
+}
+
+void Peers::note_loss(transport::PeerId peer, std::string reason) {
+  peers_[peer].loss = std::move(reason);
+  if (is_neighbour(peer)) --num_neighbours_;
+}
+
+Status Peers::check_room(size_t num_new_peers) const {
+  size_t num_wanted = kSpareDescriptors + num_new_peers * kDescriptorsOfAPeer;
+  for (transport::PeerId peer = 0; peer < peers_.size(); ++peer) num_wanted += transport_.num_descriptors_to_come(peer);
+  return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
+}
+
+// One check for all of them, since the descriptors still to be opened are summed over all peers.
+Status Peers::check_room_for(std::span<const PeerAddress> addresses) const {
+  const auto is_new = [this](const PeerAddress& peer_address) { return !peer_of_.contains(peer_address.process); };
+  const auto num_new = static_cast<size_t>(std::ranges::count_if(addresses, is_new));
+  return num_new == 0 ? Status() : check_room(num_new);
+}
+
+// The host in the address is only a claim: hosts cloned from one snapshot have the same identity. A peer without proof
+// counts as being on another host and is reached by the network, which reports its end itself.
+bool Peers::is_here(const PeerAddress& peer_address) const {
+  if (peer_address.process == own_address_.process) return true;
+  if (peer_address.host != own_address_.host || !beacon_) return false;
+  const Result<bool> seen = HostBeacon::look_for(peer_address.process);
+  if (!seen.ok()) {
+    log::warn("messages to process " + std::to_string(peer_address.pid) +
+              " take the network: " + seen.status().message());
+  } else if (!seen.value()) {
+    log::info("process " + std::to_string(peer_address.pid) + " claims to be on this host, but has no beacon here");
+  }
+  return seen.ok() && seen.value();
+}
+
+}  // namespace axon::engine
