@@ -1,7 +1,8 @@
-// Interface for users of the engine other than process groups. A client has a tick() and is notified of lost peers.
+// Interface for users of the engine: process groups and runtimes. A client has a tick() and is notified of lost peers.
 //
 //   engine.enter(client);               // from here on the engine calls the client
 //   engine.submit(item);                // any thread: the progress owner calls item.begin() soon
+//   engine.finish_later(item);          // progress owner: item.finish() runs after the coroutines that can continue
 //   engine.post(item);                  // progress owner: item.complete() runs after the token is released
 //   engine.wait_for_flag(item, flag);   // progress owner: item.on_flag_set() runs after the flag is set
 //   engine.exclusively([&] { … });      // any thread: runs the function as progress owner
@@ -9,42 +10,27 @@
 // The client owns itself. It leaves by returning false from tick().
 #pragma once
 
-#include <atomic>
-#include <cstdint>
 #include <string>
 
-#include "base/intrusive_list.hpp"
+#include "engine/flag_waiters.hpp"
 #include "engine/progress.hpp"
 #include "engine/submissions.hpp"
 #include "transport/transport.hpp"
 
 namespace axon::engine {
 
-// An item on its way from a client to the progress owner, or back. It is in one of the two queues at a time.
+// An item on its way from a client to the progress owner, or back. It is in one queue at a time.
 class Submission : public QueueNode {
  public:
   // Called by the progress owner.
   virtual void begin() noexcept = 0;
+  // Called by the progress owner, outside any coroutine: may destroy the item's own one, and fail others.
+  virtual void finish() noexcept {}
   // Called by the thread that drives, without any lock: may submit and await other items.
   virtual void complete() noexcept = 0;
 
  protected:
   ~Submission() = default;
-};
-
-// Waits for a flag in memory that a device writes, until the flag is set or the waiter is unlinked. Progress owner
-// only.
-class FlagWaiter : public ListNode<FlagWaiter> {
- public:
-  // Called after the flag has become nonzero, or after the transport is closed.
-  virtual void on_flag_set() noexcept = 0;
-
- protected:
-  ~FlagWaiter() = default;
-
- private:
-  friend class Engine;
-  const std::atomic<uint32_t>* flag_ = nullptr;
 };
 
 // All methods are called by the progress owner.

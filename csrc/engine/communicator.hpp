@@ -1,5 +1,6 @@
-// A process group's view of the engine: a team, its inbox and its count of operations. Owned by the caller of form().
-// It is cheap: it opens no connection and starts no thread.
+// A process group as its users see it: any thread starts operations and waits for them. What the progress owner does
+// for the group is in group.hpp. Owned by the caller of form(). It is cheap: it opens no connection and starts no
+// thread.
 //
 //   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = …, .rank = …, .addresses = …});
 //   communicator->start(operation);            // any thread; returns at once
@@ -11,22 +12,16 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/published.hpp"
-#include "engine/answers.hpp"
 #include "engine/device_hook.hpp"
+#include "engine/group.hpp"
 #include "engine/operation.hpp"
-#include "messaging/inbox.hpp"
-#include "messaging/team.hpp"
 
 namespace axon::collectives {
-struct AlgorithmRow;
 class AlgorithmOverrides;
 }  // namespace axon::collectives
 
@@ -40,19 +35,19 @@ struct PeerPath {
   std::vector<transport::Lane> lanes;
 };
 
-// More than 30 methods: operations, failures and deadlines act on one list of running operations and end together. Each
-// has a source file of its own.
-class Communicator final : public messaging::InboxListener {
+class Communicator final {
  public:
-  Communicator(Engine& engine, std::string name, messaging::Team team);
+  explicit Communicator(std::shared_ptr<Group> group);
   // Aborts what is still in flight.
   ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
 
-  int rank() const noexcept { return team_.rank; }
-  int size() const noexcept { return team_.size(); }
-  const std::string& name() const noexcept { return name_; }
+  int rank() const noexcept { return group_->team().rank; }
+  int size() const noexcept { return group_->team().size(); }
+  const std::string& name() const noexcept { return group_->name(); }
   // Returns the text with a prefix for error messages: "[rank 1 of group 'tensor'] text".
-  std::string signed_text(const std::string& text) const;
+  std::string signed_text(const std::string& text) const { return group_->signed_text(text); }
 
   // Starts an operation whose fields are filled in. The operation must live at least until this returns. Never blocks
   // and never fails: a failure becomes the operation's status.
@@ -77,10 +72,12 @@ class Communicator final : public messaging::InboxListener {
   void set_device_hook(DeviceHook* device_hook) noexcept;
 
   // Returns whether the rank's process has proven to be on this host. Any thread.
-  bool shares_host(int rank) const noexcept { return team_.shares_host[static_cast<size_t>(rank)]; }
+  bool shares_host(int rank) const noexcept { return group_->team().shares_host[static_cast<size_t>(rank)]; }
 
   // Returns the algorithm of a collective on CPU tensors; `num_bytes` as in collectives/selector.hpp.
-  const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
+  const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept {
+    return group_->algorithm_for(kind, num_bytes);
+  }
   // Returns the user's choices, which are the engine's.
   const collectives::AlgorithmOverrides& overrides() const noexcept;
 
@@ -88,13 +85,13 @@ class Communicator final : public messaging::InboxListener {
   Result<PeerPath> path_to(int rank);
 
   // Records that the device hook has launched `kernel` for this operation, for errors and traces. One call at a time.
-  void note_launch(const Operation& operation, std::string_view kernel);
+  void note_launch(const Operation& operation, std::string_view kernel) { group_->note_launch(operation, kernel); }
 
   // Returns the number of collectives that this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
 
   // Returns whether the group has failed, with one relaxed load.
-  bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
+  bool is_broken() const noexcept { return group_->is_broken(); }
 
   // Returns why the group has failed, or ok if it has not. Returns a copy, since any thread may ask. After a device
   // hook has timed out, queries the other ranks' progress for at most 300 ms.
@@ -105,76 +102,12 @@ class Communicator final : public messaging::InboxListener {
   std::vector<int> missing_from(const Operation& operation);
 
  private:
-  friend class Engine;
-  friend class Operation;
+  // Fails what a forked child starts, or waits for.
+  Status forked(const Operation& operation) const;
 
-  // InboxListener
-  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
-  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override;
-  void on_overflow(Status reason) noexcept override;
-  bool has_ended(uint32_t sequence) noexcept override;
-
-  // All methods below: progress owner only.
-  void begin(Operation& operation) noexcept;
-  void on_run_finished(Operation& operation) noexcept;
-  void finish(Operation& operation) noexcept;
-  const Status& obstacle(const Operation& operation) const noexcept;
-
-  // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
-  void fail(Status reason) noexcept;
-  void fail_quietly(Status reason) noexcept;
-  void abort_quietly(const std::string& reason) noexcept;
-  void end(Status reason) noexcept;
-  void notify_others(transport::OperationKind kind, const Status& reason) noexcept;
-  void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
-  void on_peer_lost(transport::PeerId peer) noexcept;
-  Status loss_of(int rank) const;
-  enum class DeviceCheck : uint8_t { kNothing, kFailed, kAsking };
-  // Reports whether the device hook has failed the group just now (kFailed), or will after the ranks have answered.
-  DeviceCheck check_device_hook() noexcept;
-  bool is_asking() const noexcept { return asked_for_fault_at_ && failure_.ok(); }
-  // Returns whether the group is closed or aborted, with nothing in flight.
-  bool is_finished() const noexcept { return !aborted_.ok() && running_.empty(); }
-  void fail_in_fork(Operation& operation) noexcept;
-  // Takes the communicator out of the engine, which is shutting down or losing this group.
-  void leave() noexcept;
-
-  // Deadlines: when a collective is first found overdue, all ranks are queried. The error names ranks by their answers.
-  void tick(sync::Clock::time_point now) noexcept;
-  sync::Clock::time_point inquire() noexcept;
-  std::string latest_calls();
-  std::string last_messages() const;
-  static bool is_running(const Operation& operation) noexcept { return operation.task_.has_value(); }
-  bool heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept;
-  void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
-  Status give_up_waiting(Operation& operation, sync::Clock::time_point asked_at);
-  std::string findings(Operation& operation, sync::Clock::time_point asked_at);
-  std::string held_back(messaging::Exchange& exchange);
-
-  void trace_begin(const Operation& operation, std::string_view algorithm) const;
-  void trace_end(const Operation& operation, const Status& status) const;
-  void trace_launch(const CallRecord& call, const collectives::CollectiveArguments& arguments,
-                    std::string_view kernel) const;
-
-  void send_control(transport::OperationKind kind, int destination, uint32_t slot, const std::string& text) noexcept;
-
+  const std::shared_ptr<Group> group_;  // shared with the engine, until the group has left it
   Engine& engine_;
-  const std::string name_;
-  const messaging::Team team_;
-  std::optional<messaging::Inbox> inbox_;  // empty after the engine has shut down
   std::atomic<uint32_t> num_started_{0};
-  const uint32_t track_;            // in traces
-  CallRecord latest_;               // the collective that began last; answers to progress queries carry it
-  Published<CallRecord> launched_;  // the device hook's latest collective
-  IntrusiveList<Operation> running_;
-  Status failure_;                   // of the collectives
-  Status aborted_;                   // of everything
-  std::atomic<bool> broken_{false};  // one of the two is not ok
-  DeviceHook* device_hook_ = nullptr;
-
-  std::optional<sync::Clock::time_point> asked_at_;            // set while a collective is overdue
-  std::optional<sync::Clock::time_point> asked_for_fault_at_;  // set after the device hook has timed out
-  Answers answers_;
 };
 
 }  // namespace axon::engine

@@ -20,23 +20,6 @@ static constexpr int kFlushTimeoutMs = 1000;
 static constexpr std::chrono::milliseconds kDrainTime{20};
 static constexpr std::chrono::milliseconds kUnreadDrainTime{1000};
 
-namespace {
-
-// A control message's text and completion, in the engine's pool until the transport has completed it.
-struct ControlSend : transport::Completion {
-  SizeClassPool* pool;
-  size_t num_bytes;
-
-  std::byte* text() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
-
-  static void release(transport::Completion& completion, Status) noexcept {
-    auto& send = static_cast<ControlSend&>(completion);
-    send.pool->release(&send, sizeof send + send.num_bytes);
-  }
-};
-
-}  // namespace
-
 Engine::Engine(std::unique_ptr<transport::Transport> transport, uint64_t host,
                collectives::AlgorithmOverrides overrides)
     : transport_(std::move(transport)),
@@ -64,7 +47,7 @@ OwnAddress Engine::make_address() {
 
 OwnAddress::~OwnAddress() {
   if (engine_.is_forked()) return;
-  engine_.progress_->exclusively([this] { engine_.messenger_.retire(address_.key); });
+  engine_.exclusively([this] { engine_.messenger().retire(address_.key); });
 }
 
 static Status unreachable(const GroupSpecification& group, size_t rank, const Status& why) {
@@ -92,10 +75,10 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       team.shares_host.push_back(peers_.shares_host(peer.value()));
       team.on_one_host &= peer_address.host == specification.addresses.front().host;
     }
-    auto communicator = std::make_unique<Communicator>(*this, std::move(specification.name), std::move(team));
-    communicators_.push_back(communicator.get());
-    messenger_.attach(*communicator->inbox_);
-    return communicator;
+    auto group = std::make_shared<Group>(*this, std::move(specification.name), std::move(team));
+    clients_.push_back(group.get());
+    group->open();
+    return std::make_unique<Communicator>(std::move(group));
   });
 }
 
@@ -146,8 +129,7 @@ void Engine::submit(Submission& item) noexcept {
   const auto begin = [&] {
     begin_submitted();
     item.begin();
-    messenger_.run_ready();
-    finish_completed();
+    run_ready();
   };
   if (progress_->pump(begin)) return;
   submitted_.push(item);
@@ -215,102 +197,37 @@ size_t Engine::begin_submitted() noexcept {
   return num_begun;
 }
 
-// Starts operations whose inputs are ready, and those that have failed, which then end.
-size_t Engine::start_flagged() noexcept {
-  size_t num_opened = 0;
-  for (size_t i = 0; i < awaiting_start_.size();) {
-    Operation& operation = *awaiting_start_[i];
-    if (operation.start_flag->load(std::memory_order_acquire) == 0 && operation.exchange_->failure().ok()) {
-      ++i;
-      continue;
-    }
-    awaiting_start_.erase(awaiting_start_.begin() + static_cast<std::ptrdiff_t>(i));
-    operation.task_->resume();
-    ++num_opened;
-  }
-  return num_opened;
-}
-
 void Engine::wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept {
   if (!transport_) return item.on_flag_set();
-  item.flag_ = &flag;
-  flag_waiters_.push_back(item);
+  flag_waiters_.add(item, flag);
   progress_->wake_to_look();
 }
 
-// A waiter's callback may unlink other waiters.
-size_t Engine::run_flag_waiters() noexcept {
-  IntrusiveList<FlagWaiter> opened;
-  for (FlagWaiter* item = flag_waiters_.front(); item != nullptr;) {
-    FlagWaiter* const next = flag_waiters_.next(*item);
-    if (item->flag_->load(std::memory_order_acquire) != 0) {
-      item->unlink();
-      opened.push_back(*item);
-    }
-    item = next;
-  }
-  size_t num_opened = 0;
-  for (; FlagWaiter* item = opened.pop_front(); ++num_opened) item->on_flag_set();
-  return num_opened;
-}
-
 unsigned Engine::drive() noexcept {
-  const size_t num_begun = begin_submitted() + start_flagged() + run_flag_waiters();
-  if (num_begun != 0) {  // before messages arrive for operations that failed at once: peers must get the reason first
-    messenger_.run_ready();
-    finish_completed();
-  }
-  if (shut_down_) return 0;  // all communicators are aborted, so all operations have ended
+  const size_t num_begun = begin_submitted() + flag_waiters_.run_set();
+  if (num_begun != 0) run_ready();  // before messages arrive for what failed at once: peers must get the reason first
+  if (shut_down_) return 0;         // all clients are closed, so nothing runs
   const unsigned num_moved = messenger_.progress();
-  finish_completed();
-  if (num_moved != 0) release_rested();
+  finish_ended();
   return num_moved + static_cast<unsigned>(num_begun);
 }
 
-// Completes everything that can complete without the network; called after failures.
 void Engine::settle() noexcept {
   begin_submitted();
-  start_flagged();
-  messenger_.run_ready();
-  finish_completed();
+  flag_waiters_.run_set();
+  run_ready();
 }
 
-void Engine::finish_completed() noexcept {
-  while (Operation* operation = finished_.pop_front()) {
-    operation->communicator_->finish(*operation);
-    --num_running_;
-    operation->released_ = !operation->exchange_ || operation->exchange_->at_rest();
-    if (operation->released_) {
-      operation->exchange_.reset();
-    } else {
-      restless_.push_back(*operation);
-    }
-    post(*operation);
+void Engine::run_ready() noexcept {
+  messenger_.run_ready();
+  finish_ended();
+}
+
+void Engine::finish_ended() noexcept {
+  while (QueueNode* item = ended_.pop()) {
+    static_cast<Submission&>(*item).finish();
     messenger_.run_ready();  // a failure may have ended others
   }
-}
-
-void Engine::release_rested() noexcept {
-  for (Operation* operation = restless_.front(); operation != nullptr;) {
-    Operation* next = restless_.next(*operation);
-    if (operation->finished() && operation->exchange_->at_rest()) {
-      operation->unlink();
-      operation->exchange_.reset();
-      operation->released_ = true;
-      post(*operation);
-    }
-    operation = next;
-  }
-}
-
-void Engine::post(Submission& item) noexcept {
-  item.next = nullptr;
-  (completions_ == nullptr ? completions_ : completions_end_->next) = &item;
-  completions_end_ = &item;
-}
-
-QueueNode* Engine::take_completions() noexcept {
-  return std::exchange(completions_, nullptr);
 }
 
 void Engine::complete(QueueNode* chain) noexcept {
@@ -320,33 +237,14 @@ void Engine::complete(QueueNode* chain) noexcept {
 }
 
 bool Engine::has_running() const noexcept {
-  const auto is_asking = [](const Communicator* communicator) { return communicator->is_asking(); };
-  return num_running_ != 0 || std::ranges::any_of(clients_, &Client::has_running) ||
-         std::ranges::any_of(communicators_, is_asking);
+  return std::ranges::any_of(clients_, &Client::has_running);
 }
 
 void Engine::tick(sync::Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;
-  for (Communicator* communicator : communicators_) communicator->tick(now);
   std::erase_if(clients_, [now](Client* client) { return !client->tick(now); });
-  messenger_.run_ready();
-  finish_completed();
-  release_rested();
-}
-
-void Engine::send_control(transport::PeerId peer, const transport::MessageHeader& header,
-                          const std::string& text) noexcept {
-  if (messenger_.is_lost(peer)) return;
-  SizeClassPool& pool = messenger_.size_class_pool();
-  auto* send = new (pool.allocate(sizeof(ControlSend) + text.size())) ControlSend;
-  send->done = &ControlSend::release;
-  send->pool = &pool;
-  send->num_bytes = text.size();
-  std::memcpy(send->text(), text.data(), text.size());
-  if (auto sent = transport_->send(peer, header, {send->text(), text.size()}, *send)) {
-    ControlSend::release(*send, std::move(*sent));
-  }
+  run_ready();
 }
 
 void Engine::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
@@ -359,8 +257,7 @@ void Engine::on_process_ended(transport::PeerId peer) noexcept {
   while (drive() != 0 && sync::Clock::now() < began + (transport_->has_unread(peer) ? kUnreadDrainTime : kDrainTime)) {
   }
   lose(peer, "its process (pid " + std::to_string(peers_.pid_of(peer)) + ") has ended");
-  messenger_.run_ready();
-  finish_completed();
+  run_ready();
 }
 
 void Engine::lose(transport::PeerId peer, std::string reason) noexcept {
@@ -368,7 +265,6 @@ void Engine::lose(transport::PeerId peer, std::string reason) noexcept {
   messenger_.mark_lost(peer);
   peers_.note_loss(peer, std::move(reason));
   if (peers_.is_neighbour(peer) && !peers_.outnumber_cores()) progress_->clear_oversubscribed();
-  for (Communicator* communicator : communicators_) communicator->on_peer_lost(peer);
   for (Client* client : clients_) client->on_peer_lost(peer, peers_.loss_of(peer));
 }
 
@@ -383,7 +279,6 @@ void Engine::shut_down() noexcept {
   if (is_forked()) return;
   const bool first = progress_->exclusively([&] {
     if (shut_down_) return false;
-    for (Communicator* communicator : communicators_) communicator->abort_quietly("the process shuts torch_axon down");
     for (Client* client : clients_) client->on_shut_down();
     settle();
     shut_down_ = true;
@@ -392,7 +287,6 @@ void Engine::shut_down() noexcept {
   if (!first) return;
   progress_->stop();
   progress_->exclusively([&] {
-    while (!communicators_.empty()) communicators_.back()->leave();
     transport_->flush(kFlushTimeoutMs);
     messenger_.discard_strangers();
     if (const uint64_t refused = messenger_.num_refused(); refused != 0) {
@@ -400,12 +294,7 @@ void Engine::shut_down() noexcept {
     }
     transport_.reset();
     peers_.hide();
-    while (FlagWaiter* item = flag_waiters_.pop_front()) item->on_flag_set();
-    while (Operation* operation = restless_.pop_front()) {  // no transfer touches their memory any more
-      operation->exchange_.reset();
-      operation->released_ = true;
-      post(*operation);
-    }
+    flag_waiters_.run_all();
     for (Client* client : std::exchange(clients_, {})) client->on_transport_gone();
   });
   doorbell_.close();
@@ -416,8 +305,7 @@ bool Engine::is_used() noexcept {
   if (num_holds_.load(std::memory_order_acquire) != 0) return true;
   return progress_->exclusively([this] {
     settle();
-    const auto is_finished = [](const Communicator* communicator) { return communicator->is_finished(); };
-    return !std::ranges::all_of(communicators_, is_finished) || !std::ranges::all_of(clients_, &Client::is_closed);
+    return !std::ranges::all_of(clients_, &Client::is_closed);
   });
 }
 

@@ -1,4 +1,5 @@
-// The engine of a process: transport, peers and progress, shared by all groups and all clients. One per process.
+// The engine of a process: transport, peers and progress, shared by all clients, which are groups and runtimes. One per
+// process. It knows a group only as a client; form() is the exception, which makes one.
 //
 //   Engine& engine = Engine::instance();            // starts it; throws std::runtime_error if it cannot start
 //   const OwnAddress own = engine.make_address();   // exchange own.address() through a store
@@ -36,8 +37,8 @@ struct GroupSpecification {
 
 class EngineHold;
 
-// More than 30 methods: 14 implement interfaces for the progress loop and the messenger. The others serve groups and
-// clients, whose submissions, peers and completions one progress owner handles together.
+// More than 30 methods: 13 implement interfaces for the progress loop and the messenger. The others serve clients,
+// whose submissions, completions and peers one progress owner handles together.
 class Engine final : private messaging::LossListener, private Driver {
  public:
   // Tests pass their own transport and host identity; all other code uses instance().
@@ -101,10 +102,20 @@ class Engine final : private messaging::LossListener, private Driver {
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
   const Peers& peers() const noexcept { return peers_; }
   messaging::Messenger& messenger() noexcept { return messenger_; }
-  void post(Submission& item) noexcept;
+  // The item's complete() runs after the token is released.
+  void post(Submission& item) noexcept { completions_.push(item); }
+  // The item's finish() runs after the coroutines that can continue, and before the token is released.
+  void finish_later(Submission& item) noexcept { ended_.push(item); }
+  // Runs the coroutines that can continue, and finishes what has ended.
+  void run_ready() noexcept;
+  // Begins what is submitted, and completes everything that can complete without the network; called after failures.
+  void settle() noexcept;
   // Calls the waiter after the flag, which a device writes, has become nonzero.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
+  // Makes sure that a thread drives what has been started. Any thread.
   void wake() noexcept { progress_->wake(); }
+  // Returns the user's choices of algorithms. Any thread.
+  const collectives::AlgorithmOverrides& overrides() const noexcept { return overrides_; }
 
   // Returns the number of refused messages (from outside all groups, or repeated) and rings; see Messenger.
   uint64_t num_refused();
@@ -121,15 +132,10 @@ class Engine final : private messaging::LossListener, private Driver {
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
 
  private:
-  friend class Communicator;
   friend class EngineHold;
-  friend class OwnAddress;
 
   bool is_used() noexcept;
 
-  // For communicators.
-  void send_control(transport::PeerId peer, const transport::MessageHeader& header, const std::string& text) noexcept;
-  void settle() noexcept;
   void lose(transport::PeerId peer, std::string reason) noexcept;
   Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
   void watch(transport::PeerId peer);
@@ -142,22 +148,19 @@ class Engine final : private messaging::LossListener, private Driver {
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
   bool holds_back() const noexcept override { return transport_ && transport_->holds_back(); }
-  bool has_flag_waiters() const noexcept override { return !awaiting_start_.empty() || !flag_waiters_.empty(); }
+  bool has_flag_waiters() const noexcept override { return !flag_waiters_.empty(); }
   bool has_neighbours() const noexcept override { return peers_.num_neighbours() != 0; }
   bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
   void on_process_ended(transport::PeerId peer) noexcept override;
-  QueueNode* take_completions() noexcept override;
-  bool has_completions() const noexcept override { return completions_ != nullptr; }
+  QueueNode* take_completions() noexcept override { return completions_.take_all(); }
+  bool has_completions() const noexcept override { return !completions_.empty(); }
   void complete(QueueNode* chain) noexcept override;
 
   // LossListener
   void on_peer_lost(transport::PeerId peer, Status reason) noexcept override;
 
   size_t begin_submitted() noexcept;
-  size_t start_flagged() noexcept;
-  size_t run_flag_waiters() noexcept;
-  void finish_completed() noexcept;
-  void release_rested() noexcept;
+  void finish_ended() noexcept;
 
   std::unique_ptr<transport::Transport> transport_;  // null after shut_down()
   Peers peers_;
@@ -166,17 +169,12 @@ class Engine final : private messaging::LossListener, private Driver {
   messaging::Messenger messenger_;
   Doorbell doorbell_;
 
-  std::vector<Communicator*> communicators_;
   std::vector<Client*> clients_;
 
-  Submissions submitted_;                   // pushed by any thread, taken by the progress owner
-  std::vector<Operation*> awaiting_start_;  // begun, in order, waiting for their inputs
-  IntrusiveList<FlagWaiter> flag_waiters_;  // waiting for their flags
-  IntrusiveList<Operation> finished_;       // run to the end, not yet finished
-  IntrusiveList<Operation> restless_;       // finished, but the transport still uses their memory
-  QueueNode* completions_ = nullptr;        // in order; completions_end_ is the last one
-  QueueNode* completions_end_ = nullptr;
-  size_t num_running_ = 0;
+  Submissions submitted_;  // pushed by any thread, taken by the progress owner
+  FlagWaiters flag_waiters_;
+  OrderedQueue ended_;        // to finish before the token is released
+  OrderedQueue completions_;  // to complete after that
   sync::Clock::time_point next_tick_{};
   bool shut_down_ = false;
   std::atomic<bool> has_ended_{false};

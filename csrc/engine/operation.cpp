@@ -1,8 +1,14 @@
 #include "engine/operation.hpp"
 
-#include "engine/communicator.hpp"
+#include <algorithm>
+
+#include "engine/engine.hpp"
+#include "engine/group.hpp"
 
 namespace axon::engine {
+
+// Longer timeouts would overflow the clock.
+static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
 CallRecord Operation::record() const {
   return {.kind = arguments.kind,
@@ -27,21 +33,43 @@ transport::Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept 
           .num_elements = num_elements};
 }
 
+void Operation::join(Group& group) noexcept {
+  group_ = &group;
+  called_at_ = sync::Clock::now();
+  deadline_ = called_at_ + std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
+}
+
+void Operation::fail_in_fork(Status failure) noexcept {
+  status_ = std::move(failure);
+  complete();
+}
+
+void Operation::fail_unstarted(Status failure) noexcept {
+  released_ = true;
+  fail_in_fork(std::move(failure));
+}
+
 void Operation::begin() noexcept {
-  communicator_->begin(*this);
+  group_->begin(*this);
 }
 
-void Operation::complete() noexcept {
-  const bool released = released_;  // read before finished_ is set: another thread may change it from then on
-  if (!finished()) {
-    on_finished();
-    if (done_flag != nullptr) done_flag->store(1, std::memory_order_release);
-    finished_.store(true);
-  }
-  if (released) on_released();
+void Operation::number(uint32_t sequence, collectives::Algorithm algorithm) noexcept {
+  sequence_ = sequence;
+  algorithm_ = algorithm;
 }
 
-Task<Status> Operation::run() {
+void Operation::open(messaging::Messenger& messenger, messaging::Inbox& inbox,
+                     const transport::Fingerprint& fingerprint) {
+  exchange_.emplace(messenger, inbox, sequence_, fingerprint);
+}
+
+void Operation::run(Engine& engine) noexcept {
+  task_.emplace(exchange_messages());
+  if (start_flag == nullptr || !exchange_->failure().ok()) return task_->resume();
+  engine.wait_for_flag(start_flag_waiter_, *start_flag);
+}
+
+Task<Status> Operation::exchange_messages() {
   Status status;
   if (direction == Direction::kCollective) {
     status = co_await algorithm_(*exchange_, arguments);
@@ -54,8 +82,56 @@ Task<Status> Operation::run() {
     }
     status = co_await batch;
   }
-  communicator_->on_run_finished(*this);
+  group_->on_run_ended(*this);
   co_return status;
+}
+
+// Without a flag that is set, the coroutine runs only to find that its exchange has failed.
+void Operation::fail(Status reason) noexcept {
+  exchange_->fail(std::move(reason));
+  if (!start_flag_waiter_.linked()) return;
+  start_flag_waiter_.unlink();
+  task_->resume();
+}
+
+void Operation::finish() noexcept {
+  group_->finish(*this);
+}
+
+Status Operation::take_outcome() noexcept {
+  Status outcome = task_->take();
+  task_.reset();
+  source_ = exchange_->matched_source();
+  return outcome;
+}
+
+bool Operation::end(Status status) noexcept {
+  status_ = std::move(status);
+  if (exchange_ && !exchange_->at_rest()) return false;
+  release();
+  return true;
+}
+
+// Until it is finished, it is in the queue of completions, and on_finished() must precede on_released().
+bool Operation::release_if_at_rest() noexcept {
+  if (!finished() || !exchange_->at_rest()) return false;
+  release();
+  return true;
+}
+
+void Operation::release() noexcept {
+  exchange_.reset();
+  released_ = true;
+}
+
+void Operation::complete() noexcept {
+  const bool released = released_;  // read before finished_ is set: another thread may change it from then on
+  if (!finished()) {
+    on_finished();
+    if (done_flag != nullptr) done_flag->store(1, std::memory_order_release);
+    finished_.store(true);
+  }
+  if (released) on_released();
 }
 
 }  // namespace axon::engine

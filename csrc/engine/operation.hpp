@@ -1,7 +1,7 @@
 // One call of a user: a collective, a send or a receive, from its start until no transfer of it is in progress.
 //
 // A user of the engine derives from it, fills in the public fields, and passes it to Communicator::start. From then on
-// the engine reads the fields and refers to the object until on_released(), which is its last access. The memory that
+// the group reads the fields and refers to the object until on_released(), which is its last access. The memory that
 // the arguments point to must live as long.
 //
 //   started ──► on_finished() ──► finished (wait() returns) ──► on_released() (no transfer touches its memory)
@@ -27,9 +27,10 @@
 
 namespace axon::engine {
 
-class Communicator;
+class Engine;
+class Group;
 
-class Operation : public ListNode<Operation>, private Submission {
+class Operation : public ListNode<Operation>, public Submission {
  public:
   // Filled in by the user. The spans in `arguments` and the strings must stay valid until on_released().
   collectives::CollectiveArguments
@@ -67,6 +68,40 @@ class Operation : public ListNode<Operation>, private Submission {
   // Returns the fingerprint that each of its messages carries: the user's call and the algorithm.
   transport::Fingerprint fingerprint(uint8_t algorithm) const noexcept;
 
+  // For its communicator, any thread: called before the operation is submitted to the engine.
+  void join(Group& group) noexcept;
+  // True once finished() is. For Engine::wait().
+  const sync::atomic<bool>& finished_flag() const noexcept { return finished_; }
+  // For its communicator, in a forked child: ends the operation without the engine. What its parent had in flight is
+  // never released here, but an operation that the child itself starts is.
+  void fail_in_fork(Status failure) noexcept;
+  void fail_unstarted(Status failure) noexcept;
+
+  // For its group, as are all functions below. Progress owner only.
+  void number(uint32_t sequence, collectives::Algorithm algorithm) noexcept;
+  // Makes the exchange of the operation's messages, then runs it, once the start flag is set.
+  void open(messaging::Messenger& messenger, messaging::Inbox& inbox, const transport::Fingerprint& fingerprint);
+  void run(Engine& engine) noexcept;
+  // Returns whether the operation has been run and has not ended.
+  bool is_running() const noexcept { return task_.has_value(); }
+  // Returns whether its inputs are not ready on the device.
+  bool awaits_device() const noexcept {
+    return start_flag != nullptr && start_flag->load(std::memory_order_acquire) == 0;
+  }
+  bool is_overdue(sync::Clock::time_point now) const noexcept { return now >= deadline_; }
+  // The operation must be running.
+  messaging::Exchange& exchange() noexcept { return *exchange_; }
+  // Ends a running operation with this reason.
+  void fail(Status reason) noexcept;
+  // Returns the outcome of an operation that has run to its end, and destroys its coroutine.
+  Status take_outcome() noexcept;
+  // Its status is final. Returns whether it is also released: no transfer is in progress.
+  bool end(Status status) noexcept;
+  // Called after end(): release_if_at_rest() releases the operation if its transfers are at rest, release() in any
+  // case, since the transport is gone.
+  bool release_if_at_rest() noexcept;
+  void release() noexcept;
+
  protected:
   virtual ~Operation() = default;
 
@@ -76,22 +111,29 @@ class Operation : public ListNode<Operation>, private Submission {
   virtual void on_released() noexcept = 0;
 
  private:
-  friend class Communicator;
-  friend class Engine;
   friend struct Task<Status>::promise_type;
 
+  // Resumes the operation when a device has set its start flag.
+  struct StartFlagWaiter final : FlagWaiter {
+    explicit StartFlagWaiter(Operation& owner) noexcept : operation(owner) {}
+    Operation& operation;
+    void on_flag_set() noexcept override { operation.task_->resume(); }
+  };
+
   void begin() noexcept override;
+  void finish() noexcept override;
   void complete() noexcept override;
 
   // Runs the operation's whole exchange of messages.
-  Task<Status> run();
+  Task<Status> exchange_messages();
   SizeClassPool& size_class_pool() noexcept { return exchange_->size_class_pool(); }
 
-  Communicator* communicator_ = nullptr;
+  Group* group_ = nullptr;
   collectives::Algorithm algorithm_ = nullptr;
   uint32_t sequence_ = 0;
   sync::Clock::time_point called_at_{};
   sync::Clock::time_point deadline_{};
+  StartFlagWaiter start_flag_waiter_{*this};
   std::optional<messaging::Exchange> exchange_;
   std::optional<Task<Status>> task_;
   Status status_;

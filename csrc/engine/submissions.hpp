@@ -40,4 +40,26 @@ class Submissions {
   sync::atomic<QueueNode*> top_{nullptr};
 };
 
+// A queue in the order of pushes. Progress owner only.
+class OrderedQueue {
+ public:
+  bool empty() const noexcept { return first_ == nullptr; }
+
+  void push(QueueNode& item) noexcept {
+    item.next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = &item;
+    last_ = &item;
+  }
+
+  // Returns null if the queue is empty.
+  QueueNode* pop() noexcept { return first_ == nullptr ? nullptr : std::exchange(first_, first_->next); }
+
+  // Returns a chain of all items.
+  QueueNode* take_all() noexcept { return std::exchange(first_, nullptr); }
+
+ private:
+  QueueNode* first_ = nullptr;
+  QueueNode* last_ = nullptr;  // undefined while the queue is empty
+};
+
 }  // namespace axon::engine

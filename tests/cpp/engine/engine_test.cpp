@@ -296,6 +296,31 @@ TEST_P(TwoRanks, destroying_a_group_ends_what_runs_in_it) {
   EXPECT_EQ(operation->status().code(), ErrorCode::kAborted);
 }
 
+// The receiver never asks for the data of a long message, so it stays in flight until the receiver refuses it.
+TEST_P(TwoRanks, a_transfer_that_outlives_its_group_releases_its_operation) {
+  auto operation = TestOperation::send(std::vector<int32_t>(100'000, 1), 1, 0);
+  group_[0]->start(*operation);
+  group_[0].reset();
+  EXPECT_TRUE(operation->finished());
+  EXPECT_EQ(operation->status().code(), ErrorCode::kAborted);
+  group_[1].reset();
+  await_release(*operation);
+}
+
+TEST_P(TwoRanks, a_transfer_in_flight_releases_its_operation_when_the_engine_ends) {
+  auto operation = TestOperation::send(std::vector<int32_t>(100'000, 1), 1, 0);
+  group_[0]->start(*operation);
+  group_[0].reset();
+  engines_[0].shut_down();
+  await_release(*operation);
+}
+
+TEST_P(TwoRanks, a_collective_after_the_engines_end_fails_without_a_transport) {
+  engines_[0].shut_down();
+  auto late = TestOperation::all_reduce({1}, 30s);
+  EXPECT_EQ(run(*group_[0], *late).code(), ErrorCode::kAborted);
+}
+
 TEST_P(TwoRanks, shut_down_engine_refuses_politely) {
   auto operation = TestOperation::all_reduce({1}, 30s);
   group_[0]->start(*operation);

@@ -97,6 +97,19 @@ TEST_F(StartFlagTest, a_start_flag_that_is_never_set_ends_with_its_group) {
   EXPECT_NE(flagged->status().message().find("enough"), std::string::npos);
 }
 
+// The other rank's message is here before the operation begins, so the mismatch is found before the flag is awaited.
+TEST_F(StartFlagTest, a_mismatch_ends_an_operation_whose_start_flag_is_never_set) {
+  const auto other = start(1, 2);
+  EXPECT_FALSE(wait(1, *other, 50ms));
+  const std::atomic<uint32_t> start_flag{0};
+  auto flagged = TestOperation::all_reduce({1, 2}, 5s);
+  flagged->start_flag = &start_flag;
+  group_[0]->start(*flagged);
+  EXPECT_TRUE(wait(0, *flagged, 2s));
+  EXPECT_EQ(flagged->status().code(), ErrorCode::kMismatch) << flagged->status().message();
+  EXPECT_TRUE(wait(1, *other));
+}
+
 TEST_F(StartFlagTest, a_start_flag_that_is_never_set_times_out) {
   const std::atomic<uint32_t> start_flag{0};
   auto flagged = TestOperation::all_reduce({1}, 50ms);

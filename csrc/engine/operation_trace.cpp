@@ -1,11 +1,10 @@
-// The events of a group's operations in a trace: from the call to the end for operations of the engine, and the launch
-// of kernels.
+#include "engine/operation_trace.hpp"
+
 #include <algorithm>
 #include <functional>
 #include <numeric>
 
 #include "base/trace.hpp"
-#include "engine/communicator.hpp"
 
 namespace axon::engine {
 
@@ -35,35 +34,35 @@ static uint64_t id_of(const Operation& operation) noexcept {
   return reinterpret_cast<uintptr_t>(&operation);
 }
 
-void Communicator::trace_begin(const Operation& operation, std::string_view algorithm) const {
+void trace_begin(uint32_t track, const Operation& operation, std::string_view algorithm) {
   const CallRecord call = operation.record();
   trace::Details details = details_of(call, operation.arguments);
   if (!algorithm.empty()) details.add("algorithm", algorithm);
   trace::write({.phase = trace::Phase::kBegin,
                 .name = name_of(call),
                 .id = id_of(operation),
-                .track = track_,
+                .track = track,
                 .at = call.called_at,
                 .details = std::move(details)});
 }
 
-void Communicator::trace_end(const Operation& operation, const Status& status) const {
+void trace_end(uint32_t track, const Operation& operation, const Status& status) {
   trace::Details details;
   if (!status.ok()) details.add("error", status.message());
   trace::write({.phase = trace::Phase::kEnd,
                 .name = name_of(operation.record()),
                 .id = id_of(operation),
-                .track = track_,
+                .track = track,
                 .at = sync::Clock::now(),
                 .details = std::move(details)});
 }
 
-void Communicator::trace_launch(const CallRecord& call, const collectives::CollectiveArguments& arguments,
-                                std::string_view kernel) const {
+void trace_launch(uint32_t track, const CallRecord& call, const collectives::CollectiveArguments& arguments,
+                  std::string_view kernel) {
   trace::write({.phase = trace::Phase::kInstant,
                 .name = name_of(call),
-                .id = track_,
-                .track = track_,
+                .id = track,
+                .track = track,
                 .at = call.called_at,
                 .details = details_of(call, arguments).add("kernel", kernel)});
 }

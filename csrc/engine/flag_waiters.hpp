@@ -1,0 +1,70 @@
+// Items that wait for flags in memory that a device writes. Only polling shows that a flag is set.
+//
+//   flag_waiters.add(item, flag);   // later, run_set() calls item.on_flag_set(), unless item.unlink() was called
+//   before
+//
+// Owned by the engine; progress owner only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/intrusive_list.hpp"
+
+namespace axon::engine {
+
+// Waits until its flag is set or it is unlinked. An item waits for one flag at a time.
+class FlagWaiter : public ListNode<FlagWaiter> {
+ public:
+  // Called after the flag has become nonzero, or after the transport is closed.
+  virtual void on_flag_set() noexcept = 0;
+
+  void set_flag(const std::atomic<uint32_t>& flag) noexcept { flag_ = &flag; }
+  // Acquire: pairs with the device's release, so that what it wrote before is visible.
+  bool is_flag_set() const noexcept { return flag_->load(std::memory_order_acquire) != 0; }
+
+ protected:
+  ~FlagWaiter() = default;
+
+ private:
+  const std::atomic<uint32_t>* flag_ = nullptr;
+};
+
+class FlagWaiters {
+ public:
+  bool empty() const noexcept { return waiting_.empty(); }
+
+  void add(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept {
+    item.set_flag(flag);
+    waiting_.push_back(item);
+  }
+
+  // Calls the items whose flags are set, and returns their number. An item's callback may unlink other items.
+  size_t run_set() noexcept {
+    if (waiting_.empty()) [[likely]]
+      return 0;
+    IntrusiveList<FlagWaiter> ready;
+    for (FlagWaiter* item = waiting_.front(); item != nullptr;) {
+      FlagWaiter* const next = waiting_.next(*item);
+      if (item->is_flag_set()) {
+        item->unlink();
+        ready.push_back(*item);
+      }
+      item = next;
+    }
+    size_t num_run = 0;
+    for (; FlagWaiter* item = ready.pop_front(); ++num_run) item->on_flag_set();
+    return num_run;
+  }
+
+  // Calls all items: the transport is closed.
+  void run_all() noexcept {
+    while (FlagWaiter* item = waiting_.pop_front()) item->on_flag_set();
+  }
+
+ private:
+  IntrusiveList<FlagWaiter> waiting_;
+};
+
+}  // namespace axon::engine

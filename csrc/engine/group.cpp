@@ -1,0 +1,133 @@
+#include "engine/group.hpp"
+
+#include "base/trace.hpp"
+#include "collectives/selector.hpp"
+#include "engine/engine.hpp"
+#include "engine/operation_trace.hpp"
+
+namespace axon::engine {
+
+Group::Group(Engine& engine, std::string name, messaging::Team team)
+    : engine_(engine),
+      name_(std::move(name)),
+      team_(std::move(team)),
+      track_(trace::is_on() ? trace::add_track(name_) : 0),
+      queries_(engine.messenger(), team_) {
+  inbox_.emplace(engine.messenger().transport(), engine.messenger().size_class_pool(), team_, *this);
+}
+
+void Group::open() {
+  self_ = shared_from_this();
+  engine_.messenger().attach(*inbox_);
+}
+
+void Group::leave() noexcept {
+  if (!inbox_) return;
+  inbox_->flow().dismiss();
+  engine_.messenger().detach(*inbox_);
+  inbox_.reset();
+}
+
+std::string Group::signed_text(const std::string& text) const {
+  return "[rank " + std::to_string(team_.rank) + " of group '" + name_ + "'] " + text;
+}
+
+const collectives::AlgorithmRow& Group::algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept {
+  return collectives::select(kind, {team_.size(), team_.on_one_host}, num_bytes, engine_.overrides());
+}
+
+void Group::note_launch(const Operation& operation, std::string_view kernel) {
+  CallRecord record = operation.record();
+  record.called_at = sync::Clock::now();
+  if (operation.direction == Direction::kCollective) queries_.note_launch(record);
+  if (trace::is_on()) [[unlikely]]
+    trace_launch(track_, record, operation.arguments, kernel);
+}
+
+// Returns why this operation cannot begin, or ok if it can.
+const Status& Group::obstacle(const Operation& operation) const noexcept {
+  return aborted_.ok() && operation.direction == Direction::kCollective ? failure_ : aborted_;
+}
+
+void Group::begin(Operation& operation) noexcept {
+  if (!obstacle(operation).ok()) return engine_.finish_later(operation);
+  transport::Fingerprint fingerprint = operation.fingerprint(0);
+  std::string_view algorithm;
+  if (operation.direction == Direction::kCollective) {
+    const collectives::CollectiveArguments& arguments = operation.arguments;
+    const collectives::AlgorithmRow& row =
+        algorithm_for(arguments.kind, operation.num_elements * size_of(arguments.dtype));
+    operation.number(queries_.latest_sequence() + 1, row.algorithm);
+    fingerprint.algorithm = row.id;
+    queries_.note_begin(operation.record());
+    algorithm = row.name;
+  }
+  if (trace::is_on()) [[unlikely]]
+    trace_begin(track_, operation, algorithm);
+  operation.open(engine_.messenger(), *inbox_, fingerprint);
+  running_.push_back(operation);
+  if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence(), fingerprint);
+  operation.run(engine_);
+}
+
+void Group::on_run_ended(Operation& operation) noexcept {
+  operation.unlink();
+  const bool leaves = operation.direction == Direction::kCollective && operation.exchange().failure().ok();
+  if (leaves) inbox_->leave(operation.sequence());
+  engine_.finish_later(operation);
+}
+
+void Group::finish(Operation& operation) noexcept {
+  const bool has_run = operation.is_running();
+  Status status = has_run ? operation.take_outcome() : obstacle(operation).clone();
+  if (trace::is_on() && has_run) [[unlikely]]
+    trace_end(track_, operation, status);
+  if (!status.ok()) {
+    const std::string described = operation.describe() + ": " + status.message();
+    if (operation.direction == Direction::kCollective && failure_.ok()) fail(Status(status.code(), described));
+    status = Status(status.code(), signed_text(described));
+  }
+  if (!operation.end(std::move(status))) restless_.push_back(operation);
+  engine_.post(operation);
+}
+
+void Group::release_rested() noexcept {
+  for (Operation* operation = restless_.front(); operation != nullptr;) {
+    Operation* next = restless_.next(*operation);
+    if (operation->release_if_at_rest()) {
+      operation->unlink();
+      engine_.post(*operation);
+    }
+    operation = next;
+  }
+}
+
+bool Group::tick(sync::Clock::time_point now) noexcept {
+  check_device_hook();
+  check_deadlines(now);
+  release_rested();
+  if (!has_left() || !restless_.empty()) return true;
+  const std::shared_ptr<Group> may_go = std::move(self_);
+  return false;
+}
+
+bool Group::has_running() const noexcept {
+  const bool asks_for_fault = asked_for_fault_at_ && failure_.ok();
+  return !running_.empty() || !restless_.empty() || asks_for_fault;
+}
+
+void Group::on_shut_down() noexcept {
+  end(Status(ErrorCode::kAborted, "the process shuts torch_axon down"));
+  engine_.settle();
+  leave();
+}
+
+void Group::on_transport_gone() noexcept {
+  while (Operation* operation = restless_.pop_front()) {
+    operation->release();
+    engine_.post(*operation);
+  }
+  const std::shared_ptr<Group> may_go = std::move(self_);
+}
+
+}  // namespace axon::engine

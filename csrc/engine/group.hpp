@@ -1,0 +1,135 @@
+// A process group in the hands of the progress owner: its inbox, its running operations, and their failures and
+// deadlines. It is a client of the engine. Users see the group's Communicator.
+//
+//   operation.join(*group);      // any thread
+//   engine.submit(operation);    // → group.begin(operation) … group.finish(operation)
+//
+// Shared by its communicator and, until it has left, the engine. It leaves when it is closed and no transfer touches
+// the memory of its operations, or when the transport is gone. Progress owner only, except for what is marked.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/client.hpp"
+#include "engine/device_hook.hpp"
+#include "engine/operation.hpp"
+#include "engine/progress_queries.hpp"
+#include "messaging/inbox.hpp"
+#include "messaging/team.hpp"
+
+namespace axon::collectives {
+struct AlgorithmRow;
+}  // namespace axon::collectives
+
+namespace axon::engine {
+
+class Engine;
+
+// More than 30 methods: 10 implement interfaces of the engine and the inbox. Operations, failures and deadlines act on
+// one list of running operations and end together; each has a source file of its own.
+class Group final : public Client, public messaging::InboxListener, public std::enable_shared_from_this<Group> {
+ public:
+  Group(Engine& engine, std::string name, messaging::Team team);
+
+  // Any thread.
+  Engine& engine() const noexcept { return engine_; }
+  const std::string& name() const noexcept { return name_; }
+  const messaging::Team& team() const noexcept { return team_; }
+  bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
+  std::string signed_text(const std::string& text) const;
+  const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
+  void note_launch(const Operation& operation, std::string_view kernel);  // one call at a time
+
+  // From here on the group gets its messages. The engine keeps it as a client until it has left.
+  void open();
+  // Sends and receives nothing from here on. All operations must have ended.
+  void leave() noexcept;
+  bool has_left() const noexcept { return !inbox_; }
+
+  // For its operations.
+  void begin(Operation& operation) noexcept;
+  void on_run_ended(Operation& operation) noexcept;
+  void finish(Operation& operation) noexcept;
+
+  // Ends all operations, current and future; abort() notifies the other ranks.
+  void abort(const std::string& reason) noexcept;
+  void end(Status reason) noexcept;
+  // Returns why the group has failed, or ok if it has not.
+  const Status& failure() const noexcept { return aborted_.ok() ? failure_ : aborted_; }
+
+  void set_device_hook(DeviceHook* device_hook) noexcept;
+  enum class DeviceCheck : uint8_t { kNothing, kFailed, kAsking };
+  // Reports whether the device hook has failed the group just now (kFailed), or will after the ranks have answered.
+  DeviceCheck check_device_hook() noexcept;
+
+  // Queries the ranks' progress. The group must not have left.
+  sync::Clock::time_point ask() noexcept { return queries_.ask(); }
+  const Answers& answers() const noexcept { return queries_.answers(); }
+  // Returns whether the answers suffice to name the missing ranks, or no further answers are expected.
+  bool has_heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept;
+  // Says which ranks the operation waits for, as far as the answers tell.
+  std::string findings(Operation& operation, sync::Clock::time_point asked_at);
+
+ private:
+  // Client
+  bool tick(sync::Clock::time_point now) noexcept override;
+  bool has_running() const noexcept override;
+  bool is_closed() const noexcept override { return !aborted_.ok() && running_.empty(); }
+  void on_peer_lost(transport::PeerId peer, const std::string& reason) noexcept override;
+  void on_shut_down() noexcept override;
+  void on_transport_gone() noexcept override;
+
+  // InboxListener
+  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
+  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override;
+  void on_overflow(Status reason) noexcept override;
+  bool has_ended(uint32_t sequence) noexcept override;
+
+  const Status& obstacle(const Operation& operation) const noexcept;
+
+  // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
+  void fail(Status reason) noexcept;
+  void fail_quietly(Status reason) noexcept;
+  void notify_others(transport::OperationKind kind, const Status& reason) noexcept;
+  void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
+
+  void check_deadlines(sync::Clock::time_point now) noexcept;
+  void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
+  void release_rested() noexcept;
+  template <typename Action>
+  void for_each_running(Action action) noexcept;
+
+  Engine& engine_;
+  const std::string name_;
+  const messaging::Team team_;
+  std::shared_ptr<Group> self_;            // the engine's share: set while the group is its client
+  std::optional<messaging::Inbox> inbox_;  // empty after the group has left
+  const uint32_t track_;                   // in traces
+  ProgressQueries queries_;
+  IntrusiveList<Operation> running_;
+  IntrusiveList<Operation> restless_;  // finished, but the transport still uses their memory
+  Status failure_;                     // of the collectives
+  Status aborted_;                     // of everything
+  std::atomic<bool> broken_{false};    // one of the two is not ok
+  DeviceHook* device_hook_ = nullptr;
+
+  std::optional<sync::Clock::time_point> asked_at_;            // set while a collective is overdue
+  std::optional<sync::Clock::time_point> asked_for_fault_at_;  // set after the device hook has timed out
+};
+
+// An action may end its operation.
+template <typename Action>
+void Group::for_each_running(Action action) noexcept {
+  for (Operation* operation = running_.front(); operation != nullptr;) {
+    Operation* next = running_.next(*operation);
+    action(*operation);
+    operation = next;
+  }
+}
+
+}  // namespace axon::engine

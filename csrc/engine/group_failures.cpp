@@ -1,0 +1,181 @@
+// How a group fails, and which ranks are notified: failures here, at other ranks, and ranks that are gone.
+#include <algorithm>
+
+#include "engine/engine.hpp"
+#include "engine/group.hpp"
+#include "engine/group_message.hpp"
+
+namespace axon::engine {
+
+void Group::fail(Status reason) noexcept {
+  if (!failure_.ok()) return;
+  notify_others(transport::OperationKind::kFailureNotice, reason);
+  fail_quietly(std::move(reason));
+}
+
+void Group::fail_quietly(Status reason) noexcept {
+  if (!failure_.ok()) return;
+  failure_ = std::move(reason);
+  broken_.store(true, std::memory_order_relaxed);
+  if (device_hook_ != nullptr) device_hook_->on_failed(failure_);
+  for_each_running([&](Operation& operation) {
+    if (operation.direction == Direction::kCollective) operation.fail(failure_.clone());
+  });
+}
+
+// Other ranks may receive this notice before another rank's notice tells them the reason of a failure.
+void Group::abort(const std::string& reason) noexcept {
+  if (!aborted_.ok()) return;
+  const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
+  notify_others(transport::OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
+  end(Status(ErrorCode::kAborted, reason));
+}
+
+void Group::end(Status reason) noexcept {
+  if (!aborted_.ok()) return;
+  aborted_ = std::move(reason);
+  broken_.store(true, std::memory_order_relaxed);
+  if (device_hook_ != nullptr) device_hook_->on_failed(aborted_);
+  for_each_running([&](Operation& operation) { operation.fail(aborted_.clone()); });
+}
+
+// An operation that begins after the group has left may be the first to fail.
+void Group::notify_others(transport::OperationKind kind, const Status& reason) noexcept {
+  if (has_left()) return;
+  for (int other = 0; other < team_.size(); ++other) {
+    const bool is_departure = kind == transport::OperationKind::kDeparture;
+    send(engine_.messenger(), team_, other,
+         {.kind = kind,
+          .sequence = queries_.latest_sequence(),
+          .code = reason.code(),
+          .num_sent = is_departure ? inbox_->num_sent(other) : 0,
+          .text = reason.message()});
+  }
+}
+
+// An operation may have got its last message just before this one: it must complete before a notice can fail it.
+void Group::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+  engine_.run_ready();
+  const int source = static_cast<int>(header.source);
+  switch (header.fingerprint.operation) {
+    case transport::OperationKind::kFailureNotice:
+    case transport::OperationKind::kDeparture: {
+      Status reason(code_of(header), "rank " + std::to_string(source) + " reports: " + text_of(payload));
+      fail_quietly(reason.clone());
+      if (header.fingerprint.operation == transport::OperationKind::kFailureNotice) break;
+      on_departure(source, static_cast<uint32_t>(header.fingerprint.num_elements), std::move(reason));
+      break;
+    }
+    case transport::OperationKind::kProgressQuery:
+      queries_.on_query(source);
+      break;
+    case transport::OperationKind::kProgressReply:
+      queries_.on_reply(source, header.sequence, text_of(payload));
+      break;
+    default:
+      break;
+  }
+}
+
+// What the rank had sent still arrives, but it receives nothing any more.
+void Group::on_departure(int source, uint32_t num_sent, Status reason) noexcept {
+  for_each_running([&](Operation& operation) {
+    const bool sends_there = operation.direction == Direction::kSend && operation.peer == source;
+    if (sends_there) operation.fail(reason.clone());
+  });
+  inbox_->depart(static_cast<uint32_t>(source), num_sent, std::move(reason));
+}
+
+static std::string describe(const transport::Fingerprint& fingerprint) {
+  std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype);
+  if (fingerprint.operation != transport::OperationKind::kAllToAll) {  // whose sizes differ by pair of ranks
+    text += ", " + std::to_string(fingerprint.num_elements) + " elements";
+  }
+  if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
+  if (fingerprint.root >= 0) text += ", root " + std::to_string(fingerprint.root);
+  return text + ", algorithm " + std::to_string(fingerprint.algorithm) + ")";
+}
+
+Status Group::on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept {
+  const auto is_it = [&](const Operation& operation) { return operation.sequence() == theirs.sequence; };
+  const Operation* mine = running_.find(is_it);
+  const std::string own = mine != nullptr ? mine->describe() + ", that is " + describe(ours) : describe(ours);
+  Status mismatch(ErrorCode::kMismatch, "mismatched collectives at #" + std::to_string(theirs.sequence) + ": rank " +
+                                            std::to_string(theirs.source) + " called " + describe(theirs.fingerprint) +
+                                            ", rank " + std::to_string(team_.rank) + " called " + own);
+  fail(mismatch.clone());
+  return mismatch;
+}
+
+// A message has been dropped, so no result of this group is reliable any more.
+void Group::on_overflow(Status reason) noexcept {
+  if (!aborted_.ok()) return;
+  notify_others(transport::OperationKind::kDeparture, reason);
+  end(std::move(reason));
+}
+
+// Returns false after the collectives have failed: other ranks may still send for those that this rank ended when it
+// was notified. They must get the reason of the failure, rather than that a message was refused.
+bool Group::has_ended(uint32_t sequence) noexcept {
+  const auto is_it = [&](const Operation& operation) {
+    return operation.direction == Direction::kCollective && operation.sequence() == sequence;
+  };
+  return failure().ok() && running_.find(is_it) == nullptr;
+}
+
+// Describes the latest message from each of the other ranks, which shows how far they are.
+static std::string last_messages(const messaging::Inbox& inbox) {
+  static constexpr int kMostNamed = 16;
+  std::string text;
+  for (int other = 0, num_named = 0; other < inbox.team().size() && num_named < kMostNamed; ++other) {
+    if (other == inbox.team().rank) continue;
+    ++num_named;
+    const transport::MessageHeader* latest = inbox.latest_from(other);
+    text += (text.empty() ? "Last messages: rank " : ", rank ") + std::to_string(other) + " (";
+    if (latest == nullptr) {
+      text += "none";
+    } else if (latest->fingerprint.operation == transport::OperationKind::kPointToPoint) {
+      text += "of a send, tag " + std::to_string(latest->slot);
+    } else {
+      text += "of #" + std::to_string(latest->sequence) + ", " + describe(latest->fingerprint);
+    }
+    text += ")";
+  }
+  return text + ".";
+}
+
+static Status loss_of(int rank, const std::string& reason) {
+  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: " + reason};
+}
+
+void Group::on_peer_lost(transport::PeerId peer, const std::string& why) noexcept {
+  const auto found = std::find(team_.peers.begin(), team_.peers.end(), peer);
+  if (found == team_.peers.end()) return;
+  const int rank_lost = static_cast<int>(found - team_.peers.begin());
+  const Status reason = loss_of(rank_lost, why);
+  if (device_hook_ != nullptr) device_hook_->on_rank_lost(rank_lost, reason);
+  bool breaks_collectives = false;
+  for_each_running([&](Operation& operation) {
+    if (!operation.exchange().awaits(peer)) return;
+    if (operation.direction == Direction::kCollective) {
+      breaks_collectives = true;
+    } else {
+      operation.fail(reason.clone());
+    }
+  });
+  if (breaks_collectives) fail(reason.followed_by(last_messages(*inbox_)));
+}
+
+void Group::set_device_hook(DeviceHook* device_hook) noexcept {
+  device_hook_ = device_hook;
+  if (device_hook == nullptr) return;
+  if (!failure().ok()) device_hook->on_failed(failure());
+  for (int rank = 0; rank < team_.size(); ++rank) {
+    const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
+    if (engine_.messenger().is_lost(peer)) {
+      device_hook->on_rank_lost(rank, loss_of(rank, engine_.peers().loss_of(peer)));
+    }
+  }
+}
+
+}  // namespace axon::engine

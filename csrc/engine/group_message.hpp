@@ -1,0 +1,35 @@
+// The control messages of a group: what its ranks tell each other besides the messages of operations.
+//
+//   send(messenger, team, rank, {.kind = transport::OperationKind::kProgressQuery, .sequence = latest});
+//
+// Progress owner only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "messaging/messenger.hpp"
+#include "messaging/team.hpp"
+#include "transport/transport.hpp"
+
+namespace axon::engine {
+
+struct GroupMessage {
+  transport::OperationKind kind{};  // kFailureNotice to kDeparture
+  uint32_t sequence = 0;            // of the collective that this rank has begun last
+  ErrorCode code{};                 // of notices
+  uint64_t num_sent = 0;            // of departures: the point-to-point messages to that rank
+  std::string_view text;            // longer texts are cut
+};
+
+// Sends a message to a rank, unless that is this rank, or its process is gone.
+void send(messaging::Messenger& messenger, const messaging::Team& team, int destination,
+          const GroupMessage& message) noexcept;
+
+// Returns the text of a message that has arrived.
+std::string text_of(const transport::Payload& payload);
+// Returns the code of a notice that has arrived, which may come from a newer version.
+ErrorCode code_of(const transport::MessageHeader& notice) noexcept;
+
+}  // namespace axon::engine

@@ -1,0 +1,79 @@
+// Operations that take too long: which ranks are queried, and which ones the error names.
+#include "engine/engine.hpp"
+#include "engine/group.hpp"
+
+namespace axon::engine {
+
+Group::DeviceCheck Group::check_device_hook() noexcept {
+  if (device_hook_ == nullptr || !failure_.ok() || has_left()) return DeviceCheck::kNothing;
+  Status fault = device_hook_->fault();
+  if (fault.ok()) return DeviceCheck::kNothing;
+  if (fault.code() != ErrorCode::kTimeout) {
+    fail(std::move(fault));
+    return DeviceCheck::kFailed;
+  }
+  if (!asked_for_fault_at_) asked_for_fault_at_ = ask();
+  const sync::Clock::time_point asked_at = *asked_for_fault_at_;
+  if (!answers().all_since(asked_at) && !ProgressQueries::have_expired(asked_at)) return DeviceCheck::kAsking;
+  fail(Status(fault.code(), fault.message() + " " + answers().all(asked_at)));
+  return DeviceCheck::kFailed;
+}
+
+// When a collective is first found overdue, all ranks are queried. The error names ranks by their answers.
+void Group::check_deadlines(sync::Clock::time_point now) noexcept {
+  bool overdue = false;
+  for_each_running([&](Operation& operation) {
+    if (!operation.is_overdue(now)) return;
+    if (operation.direction != Direction::kCollective) return time_out(operation, now);
+    overdue = true;
+    if (!asked_at_) {
+      asked_at_ = ask();
+    } else if (has_heard_enough(operation, *asked_at_)) {
+      time_out(operation, *asked_at_);
+    }
+  });
+  if (!overdue) asked_at_.reset();  // it finished after all; the next overdue collective sends new queries
+}
+
+bool Group::has_heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept {
+  if (ProgressQueries::have_expired(asked_at)) return true;
+  if (!operation.is_running()) return false;  // the thread that ended it is about to complete it
+  return operation.direction != Direction::kCollective || answers().all_since(asked_at);
+}
+
+// A collective's finish() notifies the group, with the operation's name.
+void Group::time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept {
+  operation.fail(Status(ErrorCode::kTimeout, "Timed out after " + std::to_string(operation.timeout.count()) + " ms. " +
+                                                 findings(operation, asked_at)));
+}
+
+// Returns " Flow control holds messages back here: …", or an empty text if no message waits for credit.
+static std::string held_back(messaging::Exchange& exchange, const messaging::Allowance& allowance) {
+  std::string ranks;
+  for (const int other : exchange.ranks_short_of_credit())
+    ranks += (ranks.empty() ? "rank " : ", rank ") + std::to_string(other);
+  if (ranks.empty()) return ranks;
+  return " Flow control holds messages back here: earlier ones of this group have not been received by " + ranks +
+         " (limit: " + std::to_string(allowance.num_bytes >> 10) + " KiB or " + std::to_string(allowance.num_messages) +
+         " messages for each rank).";
+}
+
+std::string Group::findings(Operation& operation, sync::Clock::time_point asked_at) {
+  if (!operation.is_running()) return "It has ended, but a callback of another one holds up its report.";
+  std::string text;
+  if (operation.direction == Direction::kCollective) text = answers().findings(operation.sequence(), asked_at) + " ";
+  if (operation.awaits_device()) {
+    return text + "This rank's GPU has not reached this operation yet, so its inputs are not ready.";
+  }
+  std::string awaited;
+  for (const int other : operation.exchange().ranks_awaited()) {
+    awaited += (awaited.empty() ? "Still awaited here: rank " : ", rank ") + std::to_string(other);
+  }
+  text += awaited.empty() ? "No message has arrived." : awaited + ".";
+  text += held_back(operation.exchange(), inbox_->flow().allowance());
+  const bool goes_to_device_hook = device_hook_ != nullptr && operation.tag == 0 && operation.done_flag == nullptr;
+  if (operation.direction != Direction::kCollective && goes_to_device_hook) text += kMeetingUnderTags;
+  return text;
+}
+
+}  // namespace axon::engine

@@ -1,0 +1,52 @@
+// How far the ranks of a group are: this rank's queries and their answers, and its own answers to the queries of
+// others.
+//
+//   const Clock::time_point asked_at = queries.ask();
+//   if (queries.have_expired(asked_at)) text = queries.answers().findings(sequence, asked_at);
+//
+// Owned by a group. Progress owner only, except for note_launch().
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/published.hpp"
+#include "engine/answers.hpp"
+#include "engine/call_record.hpp"
+#include "messaging/messenger.hpp"
+#include "messaging/team.hpp"
+
+namespace axon::engine {
+
+class ProgressQueries {
+ public:
+  ProgressQueries(messaging::Messenger& messenger, const messaging::Team& team)
+      : messenger_(messenger), team_(team), answers_(team.size()) {}
+
+  // Records the collective that this rank has begun. Answers carry the latest one.
+  void note_begin(const CallRecord& collective) noexcept { latest_ = collective; }
+  uint32_t latest_sequence() const noexcept { return latest_.sequence; }
+  // Numbers a collective that the device hook launches, and records it. One thread at a time.
+  void note_launch(CallRecord& collective) noexcept;
+
+  // Queries all ranks and returns the time: answers from then on are to this query.
+  sync::Clock::time_point ask() noexcept;
+  // Returns whether no further answers to the query are expected.
+  static bool have_expired(sync::Clock::time_point asked_at) noexcept;
+  const Answers& answers() const noexcept { return answers_; }
+
+  // Another rank asks, or answers.
+  void on_query(int source) noexcept;
+  void on_reply(int source, uint32_t sequence, std::string calls) noexcept;
+
+ private:
+  std::string latest_calls();
+
+  messaging::Messenger& messenger_;
+  const messaging::Team& team_;
+  CallRecord latest_;               // the collective that began last
+  Published<CallRecord> launched_;  // the device hook's latest collective
+  Answers answers_;
+};
+
+}  // namespace axon::engine
