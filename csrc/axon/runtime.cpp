@@ -14,6 +14,7 @@
 #include "axon/guarded.hpp"
 #include "axon/mailboxes.hpp"
 #include "base/log.hpp"
+#include "engine/instance.hpp"
 #include "rpc/core/runtime.hpp"
 
 namespace axon::library {
@@ -56,10 +57,10 @@ static Result<Peer> peer_of(Result<std::shared_ptr<rpc::Connection>> connected) 
 // The process's engine. Its thread ends before the program's objects at namespace scope are destroyed. A child that is
 // forked while no runtime is open starts its own.
 static engine::EngineHold engine() {
-  engine::Engine::instance();  // objects at namespace scope are destroyed later
-  [[maybe_unused]] static const int at_exit = std::atexit(&engine::Engine::shut_down_instance);
-  [[maybe_unused]] static const int at_fork = pthread_atfork(&engine::Engine::end_unused_instance, nullptr, nullptr);
-  return engine::Engine::hold_instance();
+  engine::instance();  // objects at namespace scope are destroyed later
+  [[maybe_unused]] static const int at_exit = std::atexit(&engine::shut_down_instance);
+  [[maybe_unused]] static const int at_fork = pthread_atfork(&engine::end_unused_instance, nullptr, nullptr);
+  return engine::hold_instance();
 }
 
 // The gate is kept beyond the destruction of the function, which may happen while the function runs.

@@ -10,7 +10,7 @@
 #include "c10d/backend.hpp"
 #include "collectives/choices.hpp"
 #include "collectives/selector.hpp"
-#include "engine/engine.hpp"
+#include "engine/instance.hpp"
 #include "fused/at_once.hpp"
 #include "python/gil.hpp"
 #include "python/signals.hpp"
@@ -135,7 +135,7 @@ py::list selected(axon::c10d_backend::AxonBackend& backend, size_t num_bytes) {
 void shut_down() noexcept {
   python::note_end_of_python();
   axon::c10d_backend::CompletionHook::await_those_under_way();
-  engine::Engine::shut_down_instance();
+  engine::shut_down_instance();
 }
 
 py::object mem_allocator(axon::c10d_backend::AxonBackend&) {
@@ -179,8 +179,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),
              py::call_guard<axon::python::GilReleased>());
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());
-  module.def("end_unused_engine", &axon::engine::Engine::end_unused_instance,
-             py::call_guard<axon::python::GilReleased>());
+  module.def("end_unused_engine", &axon::engine::end_unused_instance, py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);
   module.def("algorithms", &axon::algorithms, py::arg("fewest_ranks"), py::arg("most_ranks"), py::arg("num_hosts"));
   module.def("all_gather_matmul", &axon::fused::all_gather_matmul_at_once, py::call_guard<axon::python::GilReleased>());

@@ -3,14 +3,14 @@
 #include "base/log.hpp"
 #include "base/trace.hpp"
 #include "c10d/errors.hpp"
-#include "engine/engine.hpp"
+#include "engine/instance.hpp"
 
 namespace axon::c10d_backend {
 
 std::shared_ptr<engine::Communicator> join(c10d::Store& store, const Membership& membership) {
   log::set_rank(membership.global_rank);
   if (Status opened = trace::open(membership.global_rank); !opened.ok()) throw_failure(opened);
-  const engine::EngineHold hold = engine::Engine::hold_instance();
+  const engine::EngineHold hold = engine::hold_instance();
   engine::Engine& engine = hold.engine();
   const Status room = engine.check_room_for_group(static_cast<size_t>(membership.size));
   if (!room.ok()) {

@@ -302,7 +302,6 @@ void Engine::shut_down() noexcept {
 }
 
 bool Engine::is_used() noexcept {
-  if (num_holds_.load(std::memory_order_acquire) != 0) return true;
   return progress_->exclusively([this] {
     settle();
     return !std::ranges::all_of(clients_, &Client::is_closed);

@@ -1,7 +1,7 @@
 // The engine of a process: transport, peers and progress, shared by all clients, which are groups and runtimes. One per
 // process. It knows a group only as a client; form() is the exception, which makes one.
 //
-//   Engine& engine = Engine::instance();            // starts it; throws std::runtime_error if it cannot start
+//   Engine& engine = instance();                    // the process's own, see instance.hpp
 //   const OwnAddress own = engine.make_address();   // exchange own.address() through a store
 //   Result<std::unique_ptr<Communicator>> formed = engine.form({.name = name, .rank = rank, .addresses = addresses});
 //
@@ -35,27 +35,15 @@ struct GroupSpecification {
   std::vector<PeerAddress> addresses;  // by rank, this rank's own included
 };
 
-class EngineHold;
-
 // More than 30 methods: 13 implement interfaces for the progress loop and the messenger. The others serve clients,
 // whose submissions, completions and peers one progress owner handles together.
 class Engine final : private messaging::LossListener, private Driver {
  public:
-  // Tests pass their own transport and host identity; all other code uses instance().
+  // Tests pass their own transport and host identity; all other code uses instance() (instance.hpp).
   Engine(std::unique_ptr<transport::Transport> transport, uint64_t host, collectives::AlgorithmOverrides overrides);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-
-  static Engine& instance();
-  // Like instance(), for a caller that is about to form a group or to open a client.
-  static EngineHold hold_instance();
-  // Ends the process's engine, if there is one. For exit.
-  static void shut_down_instance() noexcept;
-  // Ends the engine if no group and no client uses it. Called before a fork: the child can then start an engine, which
-  // UCX does not allow while the parent's engine lives. Does nothing in a callback of the engine. Call it without
-  // Python's lock.
-  static void end_unused_instance() noexcept;
 
   // Returns a fresh address for a group to join. Messages for that group are kept until it is formed or the address is
   // destroyed.
@@ -128,14 +116,12 @@ class Engine final : private messaging::LossListener, private Driver {
   // Aborts what is in flight, delivers what was sent, stops the thread and closes the transport. Operations that are
   // started later fail. Idempotent.
   void shut_down() noexcept;
+  // Returns whether a client is still open. Begins what is submitted first.
+  bool is_used() noexcept;
   // Returns whether the transport is closed and the thread has ended.
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_acquire); }
 
  private:
-  friend class EngineHold;
-
-  bool is_used() noexcept;
-
   void lose(transport::PeerId peer, std::string reason) noexcept;
   Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
   void watch(transport::PeerId peer);
@@ -178,28 +164,9 @@ class Engine final : private messaging::LossListener, private Driver {
   sync::Clock::time_point next_tick_{};
   bool shut_down_ = false;
   std::atomic<bool> has_ended_{false};
-  std::atomic<int> num_holds_{0};
   std::atomic<std::chrono::milliseconds> caught_up_at_{};
 
   std::optional<Progress> progress_;  // last: its thread uses all of the above
-};
-
-// Keeps the process's engine in use: end_unused_instance() does not end it while a hold exists.
-class EngineHold {
- public:
-  // Relaxed: the hold is made under the lock under which the count is read. A holder has joined the engine before it
-  // drops the hold.
-  explicit EngineHold(Engine& engine) noexcept : engine_(engine) {
-    engine_.num_holds_.fetch_add(1, std::memory_order_relaxed);
-  }
-  ~EngineHold() { engine_.num_holds_.fetch_sub(1, std::memory_order_release); }
-  EngineHold(const EngineHold&) = delete;
-  EngineHold& operator=(const EngineHold&) = delete;
-
-  Engine& engine() const noexcept { return engine_; }
-
- private:
-  Engine& engine_;
 };
 
 }  // namespace axon::engine

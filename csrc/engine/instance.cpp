@@ -1,7 +1,9 @@
-// The process's own engine, configured by the environment.
+#include "engine/instance.hpp"
+
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -13,7 +15,6 @@
 #include "base/host_id.hpp"
 #include "base/inheritance.hpp"
 #include "base/trace.hpp"
-#include "engine/engine.hpp"
 #include "engine/network.hpp"
 
 namespace axon::engine {
@@ -24,8 +25,9 @@ namespace {
 struct Instance {
   std::mutex mutex;
   Engine* engine = nullptr;
-  std::vector<Engine*> former;    // ended before a fork: groups that have ended still refer to them
-  uint64_t num_holds = 0;         // holds taken so far
+  std::vector<Engine*> former;  // ended before a fork: groups that have ended still refer to them
+  uint64_t num_holds = 0;       // holds taken so far
+  std::atomic<int> num_live_holds{0};
   bool was_used_at_fork = false;  // by the parent: UCX's state in this process refers to a thread of the parent
 
   bool has_live_engine() const noexcept {
@@ -79,13 +81,23 @@ static Engine& engine_of(Instance& instance) {
   return *instance.engine;
 }
 
-Engine& Engine::instance() {
+// Relaxed: the hold is made under the lock under which end_unused_instance() reads num_holds. A holder has joined the
+// engine before it drops the hold.
+EngineHold::EngineHold(Engine& engine) noexcept : engine_(engine) {
+  process_instance().num_live_holds.fetch_add(1, std::memory_order_relaxed);
+}
+
+EngineHold::~EngineHold() {
+  process_instance().num_live_holds.fetch_sub(1, std::memory_order_release);
+}
+
+Engine& instance() {
   Instance& instance = process_instance();
   const std::lock_guard lock(instance.mutex);
   return engine_of(instance);
 }
 
-EngineHold Engine::hold_instance() {
+EngineHold hold_instance() {
   Instance& instance = process_instance();
   const std::lock_guard lock(instance.mutex);
   Engine& engine = engine_of(instance);
@@ -93,7 +105,7 @@ EngineHold Engine::hold_instance() {
   return EngineHold(engine);
 }
 
-void Engine::shut_down_instance() noexcept {
+void shut_down_instance() noexcept {
   Instance& instance = process_instance();
   std::vector<Engine*> engines;
   {
@@ -106,8 +118,8 @@ void Engine::shut_down_instance() noexcept {
 }
 
 // Engines are checked and ended without the lock, since their completions may wait for Python.
-void Engine::end_unused_instance() noexcept {
-  if (is_completing() || Progress::is_background()) return;
+void end_unused_instance() noexcept {
+  if (Engine::is_completing() || Progress::is_background()) return;
   Instance& instance = process_instance();
   std::vector<Engine*> engines;
   uint64_t num_holds = 0;
@@ -119,7 +131,8 @@ void Engine::end_unused_instance() noexcept {
     if (instance.engine != nullptr) engines.push_back(instance.engine);
   }
   for (Engine* engine : engines) {
-    if (engine->has_ended() || engine->is_used()) continue;
+    if (engine->has_ended()) continue;
+    if (instance.num_live_holds.load(std::memory_order_acquire) != 0 || engine->is_used()) continue;
     {
       const std::lock_guard lock(instance.mutex);
       if (instance.num_holds != num_holds) return;  // a caller has taken a hold meanwhile

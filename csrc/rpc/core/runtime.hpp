@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/random.hpp"
+#include "engine/instance.hpp"
 #include "rpc/core/handshake/listener.hpp"
 #include "rpc/core/handshake/listener_address.hpp"
 #include "rpc/core/runtime_core.hpp"
@@ -27,8 +28,7 @@ namespace axon::rpc {
 
 class Runtime {
  public:
-  static Result<std::unique_ptr<Runtime>> open(RuntimeOptions options,
-                                               engine::Engine& engine = engine::Engine::instance());
+  static Result<std::unique_ptr<Runtime>> open(RuntimeOptions options, engine::Engine& engine = engine::instance());
   ~Runtime() { close(); }
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;

@@ -5,6 +5,7 @@
 
 #include "base/config.hpp"
 #include "base/interrupts.hpp"
+#include "engine/instance.hpp"
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 #include "python/tensor_memory.hpp"
@@ -107,7 +108,7 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
                               .max_running_calls = bound("max_running_calls"),
                               .max_connections = bound("max_connections"),
                               .accepts_exposed = true};
-  const engine::EngineHold hold = engine::Engine::hold_instance();
+  const engine::EngineHold hold = engine::hold_instance();
   Result<std::unique_ptr<rpc::Runtime>> opened = rpc::Runtime::open(std::move(options), hold.engine());
   if (!opened.ok()) {
     if (opened.status().code() == ErrorCode::kInvalidArgument) raise(opened.status());
@@ -341,7 +342,7 @@ void bind_connection(py::module_& module) {
         return py::make_tuple(name_of(failure.code()), text_of(failure.message()));
       });
   py::class_<CompletionQueue, std::shared_ptr<CompletionQueue>>(module, "CompletionQueue")
-      .def(py::init([] { return std::make_shared<CompletionQueue>(engine::Engine::instance()); }))
+      .def(py::init([] { return std::make_shared<CompletionQueue>(engine::instance()); }))
       .def("fileno", &CompletionQueue::fd)
       .def("begin_driving", &CompletionQueue::begin_driving)
       .def("stop_driving", &CompletionQueue::stop_driving)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/resources.hpp"
+#include "engine/instance.hpp"
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 #include "rpc/python/destinations.hpp"
@@ -67,7 +68,7 @@ std::vector<rpc::Counted<PythonCall>> CompletionQueue::close() {
 }
 
 void CompletionQueue::begin_driving() {
-  if (engine_->has_ended()) engine_ = &engine::Engine::instance();  // the engine of the awaited call
+  if (engine_->has_ended()) engine_ = &engine::instance();  // the engine of the awaited call
   busy_at_ = sync::Clock::now();
   const std::lock_guard lock(mutex_);
   is_driven_ = true;

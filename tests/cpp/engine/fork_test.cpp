@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engine/engines.hpp"
+#include "engine/instance.hpp"
 
 namespace axon::engine {
 namespace {
@@ -118,7 +119,7 @@ TEST_P(ForkTest, children_of_every_moment_of_a_busy_engine_come_to_their_end) {
 class ForkedInstanceTest : public testing::Test {
  protected:
   static std::unique_ptr<Communicator> form_alone() {
-    const EngineHold hold = Engine::hold_instance();
+    const EngineHold hold = hold_instance();
     const OwnAddress own = hold.engine().make_address();
     return hold.engine().form({.name = "alone", .rank = 0, .addresses = {own.address()}}).value();
   }
@@ -131,7 +132,7 @@ class ForkedInstanceTest : public testing::Test {
 
   // Forms a group of two with the process at the other end of the socket.
   static void meet(int rank, int socket) {
-    const EngineHold hold = Engine::hold_instance();
+    const EngineHold hold = hold_instance();
     const OwnAddress own = hold.engine().make_address();
     const std::vector<uint8_t> sent = own.address().encode();
     ASSERT_EQ(write(socket, sent.data(), sent.size()), static_cast<ssize_t>(sent.size()));
@@ -151,7 +152,7 @@ class ForkedInstanceTest : public testing::Test {
     if (child != 0) return child;
     alarm(60);
     body();
-    Engine::shut_down_instance();
+    shut_down_instance();
     _exit(HasFailure() ? 1 : 0);
   }
 
@@ -166,7 +167,7 @@ TEST_F(ForkedInstanceTest, children_of_a_parent_that_has_ended_its_groups_form_t
   const auto closed = form_alone();
   expect_sum(*closed, 7, 7);
   closed->close();  // but not destroyed, as when the program keeps a Work
-  Engine::end_unused_instance();
+  end_unused_instance();
   std::array<int, 2> ends{};
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()), 0);
   const std::array<pid_t, 2> children{start_child([&] { meet(0, ends[0]); }), start_child([&] { meet(1, ends[1]); })};
@@ -177,8 +178,8 @@ TEST_F(ForkedInstanceTest, children_of_a_parent_that_has_ended_its_groups_form_t
 
 TEST_F(ForkedInstanceTest, a_child_of_a_parent_that_has_a_group_cannot_form_one) {
   const auto group = form_alone();
-  Engine::end_unused_instance();
-  expect_success(start_child([] { EXPECT_THROW(Engine::instance(), std::runtime_error); }));
+  end_unused_instance();
+  expect_success(start_child([] { EXPECT_THROW(instance(), std::runtime_error); }));
   expect_sum(*group, 9, 9);
 }
 
@@ -189,11 +190,11 @@ TEST_F(ForkedInstanceTest, an_engine_that_has_ended_before_a_fork_keeps_no_descr
     return next;
   };
   form_alone();
-  Engine::end_unused_instance();
+  end_unused_instance();
   const int num_before = num_descriptors();
   for (int i = 0; i < 5; ++i) {
     form_alone();
-    Engine::end_unused_instance();
+    end_unused_instance();
   }
   EXPECT_EQ(num_descriptors(), num_before);
 }

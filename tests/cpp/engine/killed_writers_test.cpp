@@ -13,6 +13,7 @@
 #include "base/host_id.hpp"
 #include "base/scoped_variable.hpp"
 #include "engine/engines.hpp"
+#include "engine/instance.hpp"
 #include "engine/network.hpp"
 
 namespace axon::engine {
@@ -53,7 +54,7 @@ TEST(Writer, DISABLED_writes_until_it_is_killed) {
   ASSERT_NE(text, nullptr);
   const std::vector<uint8_t> blob = from_text(text);
   const PeerAddress victim = PeerAddress::decode(blob).value();
-  Engine& engine = Engine::instance();
+  Engine& engine = instance();
   const transport::PeerId peer = engine.exclusively([&] { return engine.meet(victim).value(); });
   const std::vector<std::byte> payload(2048);
   transport::MessageHeader header;
