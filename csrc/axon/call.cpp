@@ -9,7 +9,7 @@
 #include "axon/destinations.hpp"
 #include "rpc/core/call.hpp"
 #include "rpc/core/connection.hpp"
-#include "rpc/core/mail_sender.hpp"
+#include "rpc/core/mailboxes/mail_sender.hpp"
 
 namespace axon::library {
 

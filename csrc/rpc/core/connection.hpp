@@ -23,7 +23,7 @@
 #include "rpc/core/call.hpp"
 #include "rpc/core/delay_gauge.hpp"
 #include "rpc/core/invocation.hpp"
-#include "rpc/core/mail_sender.hpp"
+#include "rpc/core/mailboxes/mail_sender.hpp"
 
 namespace axon::rpc {
 

@@ -1,4 +1,4 @@
-#include "rpc/core/mail_sender.hpp"
+#include "rpc/core/mailboxes/mail_sender.hpp"
 
 #include <algorithm>
 #include <chrono>
