@@ -19,12 +19,15 @@
 #include <vector>
 
 #include "axon/announced.hpp"
-#include "axon/invocation.hpp"
 #include "axon/message.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
 #include "memory/host_buffer.hpp"
 #include "memory/owner.hpp"
+
+namespace axon::rpc {
+class Invocation;
+}  // namespace axon::rpc
 
 namespace axon::library {
 
@@ -42,8 +45,8 @@ struct MailboxOptions {
 /// A message that has been taken, with its memory.
 class Mail {
  public:
-  // Takes over the received message.
-  explicit Mail(Invocation& invocation);
+  // Takes over the received message; for the library itself.
+  explicit Mail(rpc::Invocation& invocation);
 
   /// @return the peer that sent the message
   const Peer& sender() const noexcept { return sender_; }

@@ -120,7 +120,6 @@ class Received {
   Owner take_owner(size_t index) noexcept;
 
  private:
-  friend class Mail;
   rpc::Inbound& inbound_;
 };
 

@@ -12,9 +12,10 @@
 #include "axon/gate.hpp"
 #include "axon/generators.hpp"
 #include "axon/guarded.hpp"
-#include "axon/mailboxes.hpp"
+#include "axon/mailbox_state.hpp"
 #include "base/log.hpp"
 #include "engine/instance.hpp"
+#include "rpc/core/mailboxes/mailboxes.hpp"
 #include "rpc/core/runtime.hpp"
 
 namespace axon::library {
@@ -26,20 +27,21 @@ static_assert(Runtime::kAwake == pace::kSpinBudget);
 struct Runtime::State {
   std::unique_ptr<axon::rpc::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // shared with the called functions, which outlive the runtime
-  std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);  // shared as above
-  std::shared_ptr<Mailboxes> mailboxes = std::make_shared<Mailboxes>();         // shared as above
+  std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);                 // shared as above
+  std::shared_ptr<axon::rpc::Mailboxes> mailboxes = std::make_shared<axon::rpc::Mailboxes>();  // shared as above
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 
   explicit State(std::unique_ptr<axon::rpc::Runtime> opened) : runtime(std::move(opened)) {}
   Status add_own();
-  Status add(std::string name, Handler handler, Ask ask);
+  Status add(std::string name, axon::rpc::Handler handler, Ask ask);
   ~State() { close(); }
   void close() noexcept {
     if (std::exchange(is_closed, true)) return;
     runtime->close();
     generators->close();
     mailboxes->close(Status(ErrorCode::kAborted, "the runtime '" + runtime->name() + "' is closed"));
+    runtime->wake();
     if (gate->close(sync::Clock::now() + kLongestEnd)) return;
     log::warn("the runtime '" + runtime->name() + "' was closed while one of its functions is still running");
   }
@@ -64,14 +66,21 @@ static engine::EngineHold engine() {
 }
 
 // The gate is kept beyond the destruction of the function, which may happen while the function runs.
-static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
-  return [gate = std::move(gate), handler = std::move(handler)](axon::rpc::Invocation& inner) {
+template <typename Function>
+static axon::rpc::Handler gated(std::shared_ptr<Gate> gate, Function function) {
+  return [gate = std::move(gate), function = std::move(function)](axon::rpc::Invocation& invocation) {
     const std::shared_ptr<Gate> kept = gate;
     const Gate::Pass pass(*kept);
-    Invocation invocation(&inner);
     if (!pass.is_open()) return invocation.fail("ConnectionError", "the runtime is closed");
-    run_guarded(invocation, handler);
+    function(invocation);
   };
+}
+
+static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Handler handler) {
+  return gated(std::move(gate), [handler = std::move(handler)](axon::rpc::Invocation& inner) {
+    Invocation invocation(&inner);
+    run_guarded(invocation, handler);
+  });
 }
 
 // Returns the name of the Python class.
@@ -81,14 +90,11 @@ static std::string_view class_of(ErrorCode code) noexcept {
 }
 
 static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
-  return [gate = std::move(gate), ask = std::move(ask)](axon::rpc::Invocation& invocation) {
-    const std::shared_ptr<Gate> kept = gate;
-    const Gate::Pass pass(*kept);
-    if (!pass.is_open()) return invocation.fail("ConnectionError", "the runtime is closed");
+  return gated(std::move(gate), [ask = std::move(ask)](axon::rpc::Invocation& invocation) {
     Destinations to(invocation.arguments());
     if (const Status asked = to.ask(ask); !asked.ok()) return invocation.fail(class_of(asked.code()), asked.message());
     invocation.accept(to.buffers(), to.owners());
-  };
+  });
 }
 
 // Adds the functions that iterating peers call.
@@ -103,8 +109,11 @@ Status Runtime::State::add_own() {
   core.set_on_lost(forget);
   const auto next = [generators = generators](Invocation& invocation) { generators->next(invocation); };
   const auto stop = [generators = generators](Invocation& invocation) { generators->stop(invocation); };
-  const auto settle = [mailboxes = mailboxes](Invocation& invocation) { mailboxes->settle(invocation); };
-  AXON_TRY(core.add(std::string(rpc::kSettled), guarded(gate, settle)));
+  const auto settle = [mailboxes = mailboxes](axon::rpc::Invocation& invocation) {
+    const std::shared_ptr<rpc::Connection> sender = invocation.connection();
+    if (mailboxes->settle(invocation) && sender->has_ended()) mailboxes->drop(sender);
+  };
+  AXON_TRY(core.add(std::string(rpc::kSettled), gated(gate, settle)));
   AXON_TRY(core.add(std::string(kNext), guarded(gate, next)));
   return core.add(std::string(kStop), guarded(gate, stop));
 }
@@ -140,10 +149,10 @@ uint64_t Runtime::incarnation() const noexcept {
   return state_ ? state_->runtime->incarnation() : 0;
 }
 
-Status Runtime::State::add(std::string name, Handler handler, Ask ask) {
+Status Runtime::State::add(std::string name, axon::rpc::Handler handler, Ask ask) {
   axon::rpc::Handler asked;
   if (ask) asked = guarded(gate, std::move(ask));
-  return runtime->core().add(std::move(name), guarded(gate, std::move(handler)), std::move(asked));
+  return runtime->core().add(std::move(name), std::move(handler), std::move(asked));
 }
 
 Status Runtime::add(std::string name, Handler handler, Ask ask) {
@@ -152,7 +161,7 @@ Status Runtime::add(std::string name, Handler handler, Ask ask) {
     return {ErrorCode::kInvalidArgument,
             "add: name is '" + name + "'; names that begin with '" + std::string(rpc::kOwnNames) + "' are reserved"};
   }
-  return state_->add(std::move(name), std::move(handler), std::move(ask));
+  return state_->add(std::move(name), guarded(state_->gate, std::move(handler)), std::move(ask));
 }
 
 Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask ask) {
@@ -175,9 +184,10 @@ Result<Mailbox> Runtime::mailbox(std::string_view tag, MailboxOptions options) {
   AXON_TRY(check_tag("mailbox", tag));
   if (options.capacity == 0) return Status(ErrorCode::kInvalidArgument, "mailbox: capacity is 0; allowed: 1 or more");
   const auto mailbox = std::make_shared<Mailbox::State>(state_->runtime->core().engine(), options.capacity);
-  const auto arrive = [mailbox](Invocation& invocation) { mailbox->arrive(invocation); };
+  const auto arrive = [mailbox](axon::rpc::Invocation& invocation) { mailbox->arrive(invocation); };
   const bool is_new = state_->mailboxes->add(std::string(tag), mailbox);  // before a peer can refer to it
-  Status added = state_->add(std::string(rpc::kMailboxes).append(tag), arrive, std::move(options.ask));
+  const axon::rpc::Handler handler = gated(state_->gate, arrive);
+  Status added = state_->add(std::string(rpc::kMailboxes).append(tag), handler, std::move(options.ask));
   if (!added.ok() && is_new) state_->mailboxes->remove(std::string(tag));
   return added.ok() ? Result<Mailbox>(Mailbox(mailbox)) : Result<Mailbox>(std::move(added));
 }

@@ -21,7 +21,7 @@ from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._connecting import Target
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
 from torch_axon.runtime._generators import Generators
-from torch_axon.runtime._mailboxes import PUT, SETTLED, Mailbox, Mailboxes
+from torch_axon.runtime._mailboxes import Mailbox
 from torch_axon.runtime._memory import AnyMemory, policy_of, read_arguments, read_message
 from torch_axon.runtime._names import EXPOSE, NEXT, OWN, STOP
 from torch_axon.runtime._peer import Peer
@@ -100,11 +100,9 @@ class Runtime(Closable):
             },
         )
         self._generators = Generators()
-        self._mailboxes = Mailboxes()
         for own, function in (
             (NEXT, self._generators.answer_next),
             (STOP, self._generators.stop),
-            (SETTLED, self._mailboxes.settle),
             (EXPOSE, _expose),
         ):
             self._core.register(own, function, True, None, None, None)
@@ -358,10 +356,9 @@ class Runtime(Closable):
             ValueError: the tag is taken or too long, or `capacity` is less than 1
             TypeError: `memory` is neither a device nor a function nor a `Memory`
         """
-        mailbox = Mailbox(capacity)
-        self._core.register(PUT + tag, mailbox.arrive, True, *policy_of(memory, read_message), None)
-        self._mailboxes.add(tag, mailbox)
-        return mailbox
+        if capacity < 1:
+            raise ValueError(f"mailbox: capacity is {capacity}; allowed: 1 or more")
+        return Mailbox(self._core.mailbox(tag, capacity, *policy_of(memory, read_message)))
 
     def _on_loop(self) -> OnLoop:
         loop = asyncio._get_running_loop()
@@ -380,7 +377,6 @@ class Runtime(Closable):
 
     def _on_lost(self, connection: RuntimeConnection) -> None:
         self._generators.drop(connection)
-        self._mailboxes.drop(connection)
 
     def _is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -425,7 +421,6 @@ class Runtime(Closable):
             steps.callback(self._await_threads)
             steps.callback(self._core.stop)
             steps.callback(self._generators.close)
-            steps.callback(self._mailboxes.close, _errors.RuntimeClosedError(f"the runtime '{self.name}' is closed"))
             steps.callback(self._core.close)
 
     def _await_threads(self) -> None:

@@ -10,6 +10,8 @@
 #include "python/signals.hpp"
 #include "python/tensor_memory.hpp"
 #include "rpc/python/buffers.hpp"
+#include "rpc/python/errors.hpp"
+#include "rpc/python/python_mailbox.hpp"
 #include "rpc/python/python_runtime.hpp"
 #include "rpc/python/zero_copy_get.hpp"
 
@@ -19,58 +21,6 @@ namespace axon::rpc_python {
 namespace {
 
 namespace py = pybind11;
-
-const char* name_of(ErrorCode code) noexcept {
-  switch (code) {
-    case ErrorCode::kInvalidArgument:
-      return "invalid_argument";
-    case ErrorCode::kTimeout:
-      return "timeout";
-    case ErrorCode::kPeerLost:
-      return "peer_lost";
-    case ErrorCode::kAborted:
-      return "aborted";
-    case ErrorCode::kResourceExhausted:
-      return "resource_exhausted";
-    case ErrorCode::kRemote:
-      return "remote";
-    case ErrorCode::kCancelled:
-      return "cancelled";
-    case ErrorCode::kUnknownHost:
-      return "unknown_host";
-    case ErrorCode::kUnauthenticated:
-      return "wrong_secret";
-    case ErrorCode::kMismatch:
-      return "mismatch";
-    case ErrorCode::kTransport:
-    case ErrorCode::kInternal:
-    case ErrorCode::kOk:
-      return "transport";
-  }
-  return "";
-}
-
-py::module_ errors() {
-  return py::module_::import("torch_axon.runtime._errors");
-}
-
-// Text from a peer need not be valid UTF-8.
-py::object text_of(const std::string& text) {
-  return py::reinterpret_steal<py::object>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
-}
-
-// Raises the Python exception that corresponds to the failure.
-[[noreturn]] void raise(const Status& failure) {
-  errors().attr("raise_failure")(name_of(failure.code()), text_of(failure.message()));
-  throw std::logic_error("raise_failure has returned");
-}
-
-template <typename T>
-T value_or_raise(Result<T> result) {
-  if (!result.ok()) raise(result.status());
-  return std::move(result).value();
-}
 
 // Limits the timeout to a year, which can be added to a clock without overflow.
 std::chrono::duration<double> timeout_of(double seconds) {
@@ -178,14 +128,6 @@ bool wait_for(double timeout_s, WaitUntil wait_until) {
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     if (is_there || sync::Clock::now() >= deadline) return is_there;
   }
-}
-
-// For callers that do not wait, but would otherwise get the errors of runtimes that are being closed.
-void block_if_runtimes_end() {
-  if (!python::would_block()) [[likely]]
-    return;
-  const python::GilReleased no_gil;
-  python::block_if_runtimes_end();
 }
 
 bool wait(PythonCall& call, double timeout_s) {
@@ -305,6 +247,26 @@ bool await_idle(PythonRuntime& self, double timeout_s) {
   return wait_for(timeout_s, [&](sync::Clock::time_point time) { return self.runtime().await_idle(time); });
 }
 
+std::shared_ptr<PythonMailReceiver> receive(PythonMailbox& self) {
+  auto receiver = std::make_shared<PythonMailReceiver>();
+  self.receive(receiver);
+  return receiver;
+}
+
+void bind_mailbox(py::module_& module) {
+  py::class_<PythonMailReceiver, std::shared_ptr<PythonMailReceiver>>(module, "RuntimeMailReceiver")
+      .def_property_readonly("over", [](const PythonMailReceiver& self) { return self.over().load(); })
+      .def("watch", &PythonMailReceiver::watch);
+  py::class_<PythonMailbox, std::shared_ptr<PythonMailbox>>(module, "RuntimeMailbox")
+      .def("probe", [](const PythonMailbox& self) { return self.probe(); })
+      .def("receive", &receive)
+      .def("take", &PythonMailbox::take)
+      .def("withdraw", [](PythonMailbox& self,
+                          const std::shared_ptr<PythonMailReceiver>& receiver) { return self.withdraw(receiver); })
+      .def("give_up",
+           [](PythonMailbox& self, const std::shared_ptr<PythonMailReceiver>& receiver) { self.give_up(receiver); });
+}
+
 void bind_connection(py::module_& module) {
   py::class_<PythonCall, rpc::Counted<PythonCall>>(module, "RuntimeCall")
       .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
@@ -351,18 +313,7 @@ void bind_connection(py::module_& module) {
       .def("close", [](CompletionQueue& self) { return waiters_of(self.close()); });
 }
 
-}  // namespace
-
-void bind_runtime(py::module_& module) {
-  interrupts::set_check(&python::are_signals_raising);
-  module.def("note_end_of_runtimes", &python::note_end_of_runtimes);
-  module.def("note_thread_of_runtime", &python::note_thread_of_runtime);
-  module.def("block_if_runtimes_end", &block_if_runtimes_end);
-  bind_connection(module);
-  module.def("tensor_of_buffer", &tensor_of_buffer);
-  module.def("check_capsule", &check_capsule);
-  module.def("lack_of_memory", &python::lack_of_memory);
-  module.def("current_invocation", &current_invocation);
+void bind_invocation(py::module_& module) {
   py::class_<PythonInvocation>(module, "RuntimeInvocation")
       .def_property_readonly("name", [](const PythonInvocation& self) { return text_of(self.name()); })
       .def_property_readonly("serial", &PythonInvocation::serial)
@@ -375,6 +326,22 @@ void bind_runtime(py::module_& module) {
       .def("reply", &PythonInvocation::reply)
       .def("fail", py::overload_cast<const py::object&>(&PythonInvocation::fail))
       .def("fail_as_given_up", &PythonInvocation::fail_as_given_up, py::arg("why") = "");
+}
+
+}  // namespace
+
+void bind_runtime(py::module_& module) {
+  interrupts::set_check(&python::are_signals_raising);
+  module.def("note_end_of_runtimes", &python::note_end_of_runtimes);
+  module.def("note_thread_of_runtime", &python::note_thread_of_runtime);
+  module.def("block_if_runtimes_end", &block_if_runtimes_end);
+  bind_connection(module);
+  bind_mailbox(module);
+  module.def("tensor_of_buffer", &tensor_of_buffer);
+  module.def("check_capsule", &check_capsule);
+  module.def("lack_of_memory", &python::lack_of_memory);
+  module.def("current_invocation", &current_invocation);
+  bind_invocation(module);
   py::class_<PythonRuntime>(module, "RuntimeCore")
       .def(py::init(&open))
       .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })
@@ -387,6 +354,15 @@ void bind_runtime(py::module_& module) {
                              .placement = placement_of(device),
                              .destinations = destinations.is_none() ? py::object() : std::move(destinations),
                              .iterate = iterate.is_none() ? py::object() : std::move(iterate)});
+           })
+      .def("mailbox",
+           [](PythonRuntime& self, const std::string& tag, size_t capacity, const py::object& device,
+              py::object destinations) {
+             auto mailbox = std::make_shared<PythonMailbox>(capacity, placement_of(device));
+             self.add(
+                 std::string(rpc::kMailboxes).append(tag),
+                 {.destinations = destinations.is_none() ? py::object() : std::move(destinations), .mailbox = mailbox});
+             return mailbox;
            })
       .def("invoke_into", &invoke_into)
       .def_static("known_secret", [] { return py::bytes(config::text("AXON_SECRET")); })

@@ -7,6 +7,7 @@
 #include "python/signals.hpp"
 #include "rpc/core/values.hpp"
 #include "rpc/python/destinations.hpp"
+#include "rpc/python/python_mailbox.hpp"
 
 namespace axon::rpc_python {
 
@@ -223,6 +224,7 @@ void PythonRuntime::close() {
     const python::GilReleased no_gil;
     runtime_->close();
   }
+  mailboxes_.close(Status(ErrorCode::kAborted, "the runtime '" + runtime_->name() + "' is closed"));
   const auto gone = std::exchange(functions_, {});
 }
 
@@ -232,9 +234,11 @@ void PythonRuntime::add(const std::string& name, PythonFunction function) {
                           std::to_string(rpc::kLongestName));
   }
   const bool asks = static_cast<bool>(function.destinations);
+  const std::shared_ptr<PythonMailbox> mailbox = function.mailbox;
   if (!functions_.try_emplace(name, std::move(function)).second) {
     throw py::value_error("register: function '" + name + "' already exists");
   }
+  if (mailbox != nullptr) mailboxes_.add(name.substr(rpc::kMailboxes.size()), mailbox);
   if (!asks) return;  // the fallback finds it
   const auto push = [queue = queue_](Item::Kind kind) {
     return [queue, kind](rpc::Invocation& invocation) { queue->push({.kind = kind, .invocation = &invocation}); };
@@ -292,6 +296,7 @@ void PythonRuntime::handle(Item& item) {
       run_python(listeners_.on_cancelled, item.serial);
       return;
     case Item::Kind::kLost:
+      mailboxes_.drop(item.connection);
       run_python(listeners_.on_lost, item.connection);
       return;
   }
@@ -410,12 +415,19 @@ void PythonRuntime::invoke(rpc::Invocation& invocation) {
   guarded([&] { run(invocation, held); }, [&](const py::object& exception) { held.fail(exception); });
 }
 
-void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
-  const auto found = functions_.find(held.name());
-  if (found == functions_.end()) {
+// Calls a function of the runtime itself.
+void PythonRuntime::run_own(PythonInvocation& held) {
+  if (held.name() != rpc::kSettled) {
     return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
   }
+  static_cast<void>(mailboxes_.settle(held.hand_over()));  // the end of the connection is reported later
+}
+
+void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
+  const auto found = functions_.find(held.name());
+  if (found == functions_.end()) return run_own(held);
   const PythonFunction function = found->second;
+  if (function.mailbox != nullptr) return function.mailbox->arrive(held, invocation.arguments());
   Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
   if (is_iterated(arguments)) {
     if (function.iterate) return dispatch(function.iterate, std::move(held), arguments);

@@ -14,12 +14,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rpc/core/mailboxes/mailboxes.hpp"
 #include "rpc/core/runtime.hpp"
 #include "rpc/python/python_call.hpp"
 #include "rpc/python/values.hpp"
 
 namespace axon::rpc_python {
 
+class PythonMailbox;
 class PythonRuntime;
 
 // An invocation owned by Python. It is answered once; if it is dropped, with an error.
@@ -53,6 +55,8 @@ class PythonInvocation {
   void reply(const pybind11::object& value);
   void fail(const pybind11::object& exception);
   void fail(std::string_view class_name, const std::string& message);
+  // Leaves the answer to the caller; only while it is not answered.
+  rpc::Invocation& hand_over() noexcept { return *std::exchange(invocation_, nullptr); }
   // See rpc::Invocation.
   void fail_as_given_up(std::string_view why = {});
 
@@ -86,11 +90,12 @@ class PythonRuntime {
   std::shared_ptr<DestinationSink> destination_sinks() noexcept { return queue_; }
 
   struct PythonFunction {
-    pybind11::object call;
-    Where where;
-    Placement placement;
-    pybind11::object destinations;  // decides where the arguments go, see ask_where(); may be null
-    pybind11::object iterate;  // called in place of `call` if the caller iterates; null if iterating is not allowed
+    pybind11::object call{};
+    Where where = Where::kHere;
+    Placement placement{};
+    pybind11::object destinations{};  // decides where the arguments go, see ask_where(); may be null
+    pybind11::object iterate{};  // called in place of `call` if the caller iterates; null if iterating is not allowed
+    std::shared_ptr<PythonMailbox> mailbox{};  // receives the calls in place of `call`; shared with Python
   };
   void add(const std::string& name, PythonFunction function);
 
@@ -143,6 +148,7 @@ class PythonRuntime {
   void handle(Item& item);
   void invoke(rpc::Invocation& invocation);
   void run(rpc::Invocation& invocation, PythonInvocation& held);
+  void run_own(PythonInvocation& held);
   static void call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments);
   static void dispatch(const pybind11::object& function, PythonInvocation held, Arguments& arguments);
   void land_arguments(rpc::Invocation& invocation);
@@ -152,6 +158,7 @@ class PythonRuntime {
   std::shared_ptr<Queue> queue_;  // shared with calls that notify it when they finish
   const Listeners listeners_;
   std::unordered_map<std::string, PythonFunction> functions_;  // needs the GIL
+  rpc::Mailboxes mailboxes_;
 };
 
 }  // namespace axon::rpc_python

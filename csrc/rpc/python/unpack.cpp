@@ -7,6 +7,7 @@
 
 #include "python/gil.hpp"
 #include "python/tensor_memory.hpp"
+#include "rpc/core/mailboxes/mail.hpp"
 #include "rpc/core/values.hpp"
 #include "rpc/python/tensors.hpp"
 #include "rpc/python/values.hpp"
@@ -66,6 +67,14 @@ class Unpacker {
     if (PyDict_Check(named.ptr()) == 0) throw py::type_error("received a call whose named arguments are not a dict");
     arguments.named = std::move(named);
     return arguments;
+  }
+
+  // Reads the value that follows a mailbox's header, in place of arguments.
+  py::object message() {
+    rpc::MailHeader::read(reader_);
+    py::object value = unpack(0);
+    if (!unpack(-1).is_none()) throw py::type_error("received a message with named arguments");
+    return value;
   }
 
   // From here on the placeholders represent the tensors.
@@ -175,6 +184,11 @@ py::object unpack_announced(rpc::Inbound& inbound, const py::list& placeholders,
   Unpacker unpacker(inbound, {}, peer);
   unpacker.set_placeholders(placeholders);
   return unpacker.unpack(0);
+}
+
+py::object unpack_message(rpc::Inbound& inbound, const Placement& placement,
+                          const std::shared_ptr<rpc::Connection>& peer) {
+  return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.message(); });
 }
 
 Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement,

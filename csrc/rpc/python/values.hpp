@@ -42,6 +42,10 @@ pybind11::object unpack(rpc::Inbound& inbound, const Placement& placement,
 pybind11::object unpack_announced(rpc::Inbound& inbound, const pybind11::list& placeholders,
                                   const std::shared_ptr<rpc::Connection>& peer);
 
+// Returns the value of a message to a mailbox, see rpc::MailHeader.
+pybind11::object unpack_message(rpc::Inbound& inbound, const Placement& placement,
+                                const std::shared_ptr<rpc::Connection>& peer);
+
 struct Arguments {
   pybind11::tuple positional;
   pybind11::object named;  // null if there are no named arguments

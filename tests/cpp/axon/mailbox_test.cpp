@@ -209,6 +209,46 @@ TEST_F(MailboxTest, nor_those_whose_sender_lets_nothing_more_wait) {
   pair_.server.close();  // before the objects that its function refers to are destroyed
 }
 
+// Writes its messages by hand, as a peer whose large messages arrive late.
+TEST_F(MailboxTest, messages_that_their_sender_has_given_up_are_refused_when_they_arrive) {
+  Mailbox news = opened({.capacity = 4});
+  const auto sent = [&](int64_t number, int64_t num_unsettled) {
+    Call call(pair_.to_server, "axon.mailbox:news");
+    Message message = call.request();
+    message.array(2);
+    message.array(4);
+    for (const int64_t value : {number, num_unsettled, int64_t{0}, number}) message.integer(value);
+    message.nothing();
+    call.start();
+    return call;
+  };
+  const auto taken = [&] { return news.take(10s).value().values().next().integer; };
+  Call early = sent(1, 1);
+  Call later = sent(3, 3);
+  EXPECT_FALSE(early.wait(20ms));  // 0 may still arrive
+  Call settled(pair_.to_server, "axon.settled");
+  Message message = settled.request();
+  message.array(2);
+  message.array(2);
+  message.text("news");
+  message.integer(1);  // 0 will not arrive
+  message.nothing();
+  settled.tell();
+  EXPECT_EQ(taken(), 1);
+  Call late = sent(0, 0);
+  ASSERT_TRUE(late.wait(10s));
+  EXPECT_EQ(late.status().message(), "TimeoutError");
+  EXPECT_EQ(late.failure(), "the message arrived after its sender gave up");
+  EXPECT_FALSE(later.wait(20ms));  // 2 may still arrive
+  Call last = sent(5, 0);
+  EXPECT_EQ(taken(), 3);
+  EXPECT_EQ(taken(), 5);
+  for (Call* call : {&early, &later, &last}) {
+    ASSERT_TRUE(call->wait(10s));
+    EXPECT_TRUE(call->status().ok()) << call->failure();
+  }
+}
+
 TEST_F(MailboxTest, messages_of_several_threads_and_peers_come_once_each) {
   constexpr int64_t kNumMessages = 50;
   constexpr size_t kNumSenders = 3;

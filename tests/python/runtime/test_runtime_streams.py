@@ -9,15 +9,13 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
 
 from support.runtime_clients import Server
-from torch_axon.runtime import Peer, Runtime, publish
+from torch_axon.runtime import Future, Peer, Runtime, RuntimeClosedError, publish
 from torch_axon.runtime._at_exit import _open
-from torch_axon.runtime._mailboxes import Mailbox
 
 
 @pytest.fixture(autouse=True)
@@ -151,32 +149,31 @@ def test_messages_after_one_that_fails_on_its_way_are_delivered(runtime: Runtime
 
 
 def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
-    mailbox = Mailbox(capacity=4)
-    messages = [Given() for _ in range(6)]
-    for number, num_unsettled in ((1, 1), (3, 3)):
-        mailbox.arrive(messages[number], (number, num_unsettled, 0, number), {})
-    mailbox.settle(messages[0].connection, 1)  # 0 will not arrive
-    mailbox.arrive(messages[0], (0, 0, 0, 0), {})
-    assert messages[0].failures == ["the message arrived after its sender's timeout"]
-    mailbox.arrive(messages[5], (5, 0, 0, 5), {})
-    assert [mailbox.get(0) for _ in range(3)] == [1, 3, 5]
-    assert [each.answers for each in messages] == [[], [0], [], [0], [], [0]]
+    with Runtime("server") as server, Runtime("client") as client:
+        mailbox = server.mailbox("news", capacity=4)
+        peer = client.connect(server.address)
+
+        def send(number: int, num_unsettled: int) -> Future:
+            return peer.invoke("axon.mailbox:news", number, num_unsettled, 0, number)
+
+        early, later = send(1, 1), send(3, 3)
+        peer.tell("axon.settled", "news", 1)  # 0 will not arrive
+        assert mailbox.get(30) == 1
+        with pytest.raises(TimeoutError, match="the message arrived after its sender gave up"):
+            send(0, 0).result(30)
+        last = send(5, 0)
+        assert [mailbox.get(30) for _ in range(2)] == [3, 5]
+        assert [future.result(30) for future in (early, later, last)] == [0, 0, 0]
+        with pytest.raises(TypeError, match=r"'axon\.mailbox:news' belongs to a mailbox; send messages to it"):
+            peer.invoke("axon.mailbox:news", "no message").result(30)
 
 
-class Given:
-    """An invocation of one sender's that records how it ends."""
-
-    connection: Any = "a connection"
-
-    def __init__(self) -> None:
-        self.answers: list[int] = []
-        self.failures: list[str] = []
-
-    def reply(self, answer: int) -> None:
-        self.answers.append(answer)
-
-    def fail(self, error: Exception) -> None:
-        self.failures.append(str(error))
+def test_a_mailbox_of_a_closed_runtime_is_closed() -> None:
+    with Runtime("server") as server:
+        before = server.mailbox("before")
+    for mailbox in (before, server.mailbox("after")):
+        with pytest.raises(RuntimeClosedError, match="the runtime 'server' is closed"):
+            mailbox.get(30)
 
 
 @contextmanager
