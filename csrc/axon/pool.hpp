@@ -15,6 +15,10 @@
 
 #include "axon/announced.hpp"
 
+namespace axon::rpc {
+class MemoryPool;
+}  // namespace axon::rpc
+
 namespace axon::library {
 
 /// A bounded pool of host memory for received tensors.
@@ -41,8 +45,7 @@ class Pool {
   size_t num_bytes() const noexcept;
 
  private:
-  class State;
-  std::shared_ptr<State> state_;  // shared with copies and with tensors in its memory
+  std::shared_ptr<rpc::MemoryPool> pool_;  // shared with copies and with tensors in its memory
 };
 
 }  // namespace axon::library

@@ -12,6 +12,7 @@
 #include "rpc/python/buffers.hpp"
 #include "rpc/python/errors.hpp"
 #include "rpc/python/python_mailbox.hpp"
+#include "rpc/python/python_pool.hpp"
 #include "rpc/python/python_runtime.hpp"
 #include "rpc/python/zero_copy_get.hpp"
 
@@ -267,6 +268,13 @@ void bind_mailbox(py::module_& module) {
            [](PythonMailbox& self, const std::shared_ptr<PythonMailReceiver>& receiver) { self.give_up(receiver); });
 }
 
+void bind_pool(py::module_& module) {
+  py::class_<rpc::MemoryPool, std::shared_ptr<rpc::MemoryPool>>(module, "RuntimePool")
+      .def(py::init(&make_pool))
+      .def("take", &take_tensor_from)
+      .def_property_readonly("num_bytes", &rpc::MemoryPool::num_bytes, py::call_guard<python::GilReleased>());
+}
+
 void bind_connection(py::module_& module) {
   py::class_<PythonCall, rpc::Counted<PythonCall>>(module, "RuntimeCall")
       .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
@@ -337,6 +345,7 @@ void bind_runtime(py::module_& module) {
   module.def("block_if_runtimes_end", &block_if_runtimes_end);
   bind_connection(module);
   bind_mailbox(module);
+  bind_pool(module);
   module.def("tensor_of_buffer", &tensor_of_buffer);
   module.def("check_capsule", &check_capsule);
   module.def("lack_of_memory", &python::lack_of_memory);

@@ -78,8 +78,7 @@ static MaybeOwned plain(const at::Tensor& tensor) {
   return MaybeOwned::owned(tensor.detach().resolve_conj().resolve_neg().contiguous());
 }
 
-// Keeps the memory even if the tensor gets other memory in the meantime (`parameter.data = ...`, as Module.to() does).
-static Owner owner_of_memory(const at::Tensor& tensor) {
+Owner owner_of_memory(const at::Tensor& tensor) {
   return {c10::Storage(tensor.storage()).unsafeReleaseStorageImpl(),
           [](void* held) { c10::intrusive_ptr<c10::StorageImpl>::reclaim(static_cast<c10::StorageImpl*>(held)); }};
 }

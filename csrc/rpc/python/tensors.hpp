@@ -18,6 +18,10 @@ namespace axon::rpc_python {
 // one of the `exposable` GPUs (one bit each). Only for tensors that have memory (python/tensor_memory.hpp).
 size_t add_tensor(rpc::Outbound& outbound, const at::Tensor& tensor, uint64_t exposable);
 
+// Keeps the memory of a tensor, even if the tensor gets other memory in the meantime (`parameter.data = ...`, as
+// Module.to() does).
+Owner owner_of_memory(const at::Tensor& tensor);
+
 // Keeps a destination tensor, which is returned as the same Python object, and its present memory.
 Owner owner_of(at::Tensor tensor);
 
