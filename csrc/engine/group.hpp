@@ -85,8 +85,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_transport_gone() noexcept override;
 
   // InboxListener
-  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
-  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override;
+  void on_control(const transport::ControlHeader& header, const transport::Payload& payload) noexcept override;
+  Status on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept override;
   void on_overflow(Status reason) noexcept override;
   bool has_ended(uint32_t sequence) noexcept override;
 
@@ -95,7 +95,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
-  void notify_others(transport::OperationKind kind, const Status& reason) noexcept;
+  void notify_others(transport::MessageKind kind, const Status& reason) noexcept;
   void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
 
   void check_deadlines(sync::Clock::time_point now) noexcept;

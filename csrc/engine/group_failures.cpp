@@ -9,7 +9,7 @@ namespace axon::engine {
 
 void Group::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
-  notify_others(transport::OperationKind::kFailureNotice, reason);
+  notify_others(transport::MessageKind::kFailureNotice, reason);
   fail_quietly(std::move(reason));
 }
 
@@ -27,7 +27,7 @@ void Group::fail_quietly(Status reason) noexcept {
 void Group::abort(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
   const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
-  notify_others(transport::OperationKind::kDeparture, Status(ErrorCode::kAborted, why));
+  notify_others(transport::MessageKind::kDeparture, Status(ErrorCode::kAborted, why));
   end(Status(ErrorCode::kAborted, reason));
 }
 
@@ -40,10 +40,10 @@ void Group::end(Status reason) noexcept {
 }
 
 // An operation that begins after the group has left may be the first to fail.
-void Group::notify_others(transport::OperationKind kind, const Status& reason) noexcept {
+void Group::notify_others(transport::MessageKind kind, const Status& reason) noexcept {
   if (has_left()) return;
   for (int other = 0; other < team_.size(); ++other) {
-    const bool is_departure = kind == transport::OperationKind::kDeparture;
+    const bool is_departure = kind == transport::MessageKind::kDeparture;
     send(engine_.messenger(), team_, other,
          {.kind = kind,
           .sequence = queries_.latest_sequence(),
@@ -54,23 +54,24 @@ void Group::notify_others(transport::OperationKind kind, const Status& reason) n
 }
 
 // An operation may have got its last message just before this one: it must complete before a notice can fail it.
-void Group::on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Group::on_control(const transport::ControlHeader& header, const transport::Payload& payload) noexcept {
   engine_.run_ready();
   const int source = static_cast<int>(header.source);
-  switch (header.fingerprint.operation) {
-    case transport::OperationKind::kFailureNotice:
-    case transport::OperationKind::kDeparture: {
-      Status reason(code_of(header), "rank " + std::to_string(source) + " reports: " + text_of(payload));
+  switch (header.kind) {
+    case transport::MessageKind::kFailureNotice:
+    case transport::MessageKind::kDeparture: {
+      Status reason(std::min(header.error, ErrorCode::kInternal),  // a newer version may know more
+                    "rank " + std::to_string(source) + " reports: " + text_of(payload));
       fail_quietly(reason.clone());
-      if (header.fingerprint.operation == transport::OperationKind::kFailureNotice) break;
-      on_departure(source, static_cast<uint32_t>(header.fingerprint.num_elements), std::move(reason));
+      if (header.kind == transport::MessageKind::kFailureNotice) break;
+      on_departure(source, static_cast<uint32_t>(header.num_sent), std::move(reason));
       break;
     }
-    case transport::OperationKind::kProgressQuery:
+    case transport::MessageKind::kProgressQuery:
       queries_.on_query(source);
       break;
-    case transport::OperationKind::kProgressReply:
-      queries_.on_reply(source, header.sequence, text_of(payload));
+    case transport::MessageKind::kProgressReply:
+      queries_.on_reply(source, header.latest_sequence, text_of(payload));
       break;
     default:
       break;
@@ -96,7 +97,7 @@ static std::string describe(const transport::Fingerprint& fingerprint) {
   return text + ", algorithm " + std::to_string(fingerprint.algorithm) + ")";
 }
 
-Status Group::on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept {
+Status Group::on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept {
   const auto is_it = [&](const Operation& operation) { return operation.sequence() == theirs.sequence; };
   const Operation* mine = running_.find(is_it);
   const std::string own = mine != nullptr ? mine->describe() + ", that is " + describe(ours) : describe(ours);
@@ -110,7 +111,7 @@ Status Group::on_mismatch(const transport::MessageHeader& theirs, const transpor
 // A message has been dropped, so no result of this group is reliable any more.
 void Group::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
-  notify_others(transport::OperationKind::kDeparture, reason);
+  notify_others(transport::MessageKind::kDeparture, reason);
   end(std::move(reason));
 }
 
@@ -130,7 +131,7 @@ static std::string last_messages(const messaging::Inbox& inbox) {
   for (int other = 0, num_named = 0; other < inbox.team().size() && num_named < kMostNamed; ++other) {
     if (other == inbox.team().rank) continue;
     ++num_named;
-    const transport::MessageHeader* latest = inbox.latest_from(other);
+    const transport::OperationHeader* latest = inbox.latest_from(other);
     text += (text.empty() ? "Last messages: rank " : ", rank ") + std::to_string(other) + " (";
     if (latest == nullptr) {
       text += "none";

@@ -30,12 +30,13 @@ void send(messaging::Messenger& messenger, const messaging::Team& team, int dest
           const GroupMessage& message) noexcept {
   const transport::PeerId peer = team.peers[static_cast<size_t>(destination)];
   if (destination == team.rank || messenger.is_lost(peer)) return;
-  const transport::MessageHeader header{.key = team.keys[static_cast<size_t>(destination)],
+  const transport::ControlHeader header{.key = team.keys[static_cast<size_t>(destination)],
+                                        .kind = message.kind,
+                                        .error = message.code,
+                                        .latest_sequence = message.sequence,
+                                        .num_sent = message.num_sent,
                                         .source = static_cast<uint32_t>(team.rank),
-                                        .destination = static_cast<uint32_t>(destination),
-                                        .sequence = message.sequence,
-                                        .slot = static_cast<uint32_t>(message.code),
-                                        .fingerprint = {.operation = message.kind, .num_elements = message.num_sent}};
+                                        .destination = static_cast<uint32_t>(destination)};
   const std::string_view text = message.text.substr(0, kLongestText);
   SizeClassPool& pool = messenger.size_class_pool();
   auto* sending = new (pool.allocate(sizeof(Sending) + text.size())) Sending;
@@ -51,10 +52,6 @@ void send(messaging::Messenger& messenger, const messaging::Team& team, int dest
 std::string text_of(const transport::Payload& payload) {
   if (payload.bytes == nullptr) return {};
   return {reinterpret_cast<const char*>(payload.bytes), std::min(payload.num_bytes, kLongestText)};
-}
-
-ErrorCode code_of(const transport::MessageHeader& notice) noexcept {
-  return static_cast<ErrorCode>(std::min(notice.slot, static_cast<uint32_t>(ErrorCode::kInternal)));
 }
 
 }  // namespace axon::engine

@@ -1,6 +1,6 @@
 // The control messages of a group: what its ranks tell each other besides the messages of operations.
 //
-//   send(messenger, team, rank, {.kind = transport::OperationKind::kProgressQuery, .sequence = latest});
+//   send(messenger, team, rank, {.kind = transport::MessageKind::kProgressQuery, .sequence = latest});
 //
 // Progress owner only.
 #pragma once
@@ -16,11 +16,11 @@
 namespace axon::engine {
 
 struct GroupMessage {
-  transport::OperationKind kind{};  // kFailureNotice to kDeparture
-  uint32_t sequence = 0;            // of the collective that this rank has begun last
-  ErrorCode code{};                 // of notices
-  uint64_t num_sent = 0;            // of departures: the point-to-point messages to that rank
-  std::string_view text;            // longer texts are cut
+  transport::MessageKind kind{};  // kFailureNotice to kDeparture
+  uint32_t sequence = 0;          // of the collective that this rank has begun last
+  ErrorCode code{};               // of notices
+  uint64_t num_sent = 0;          // of departures: the point-to-point messages to that rank
+  std::string_view text;          // longer texts are cut
 };
 
 // Sends a message to a rank, unless that is this rank, or its process is gone.
@@ -29,7 +29,5 @@ void send(messaging::Messenger& messenger, const messaging::Team& team, int dest
 
 // Returns the text of a message that has arrived.
 std::string text_of(const transport::Payload& payload);
-// Returns the code of a notice that has arrived, which may come from a newer version.
-ErrorCode code_of(const transport::MessageHeader& notice) noexcept;
 
 }  // namespace axon::engine

@@ -19,7 +19,7 @@ sync::Clock::time_point ProgressQueries::ask() noexcept {
   answers_.record(team_.rank, latest_.sequence, latest_calls());
   for (int other = 0; other < team_.size(); ++other) {
     send(messenger_, team_, other,
-         {.kind = transport::OperationKind::kProgressQuery, .sequence = latest_.sequence, .text = {}});
+         {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_.sequence, .text = {}});
   }
   return asked_at;
 }
@@ -31,7 +31,7 @@ bool ProgressQueries::have_expired(sync::Clock::time_point asked_at) noexcept {
 void ProgressQueries::on_query(int source) noexcept {
   const std::string calls = latest_calls();
   send(messenger_, team_, source,
-       {.kind = transport::OperationKind::kProgressReply, .sequence = latest_.sequence, .text = calls});
+       {.kind = transport::MessageKind::kProgressReply, .sequence = latest_.sequence, .text = calls});
 }
 
 void ProgressQueries::on_reply(int source, uint32_t sequence, std::string calls) noexcept {

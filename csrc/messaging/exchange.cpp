@@ -15,12 +15,12 @@ static Status lost(int rank) {
 
 // The fingerprints of collectives have been compared already (Inbox::differing), except for the sizes of an all_to_all.
 // For point to point, type and length are compared here.
-static bool fits(const Request& receive, const transport::MessageHeader& header,
+static bool fits(const Request& receive, const transport::OperationHeader& header,
                  const transport::Payload& payload) noexcept {
   return payload.num_bytes == receive.buffer.num_bytes && header.fingerprint == receive.header.fingerprint;
 }
 
-static Status misfit(const Request& receive, const transport::MessageHeader& header,
+static Status misfit(const Request& receive, const transport::OperationHeader& header,
                      const transport::Payload& payload) {
   const transport::Fingerprint& ours = receive.header.fingerprint;
   const std::string name = name_of(ours.operation);
@@ -34,7 +34,7 @@ static Status misfit(const Request& receive, const transport::MessageHeader& hea
   };
   const bool is_of_way_back =
       ours.operation == transport::OperationKind::kAllToAll && header.fingerprint.num_elements != ours.num_elements;
-  const auto num_bytes_of = [](const transport::MessageHeader& each) {
+  const auto num_bytes_of = [](const transport::OperationHeader& each) {
     return each.fingerprint.num_elements * size_of(each.fingerprint.dtype);
   };
   if (is_of_way_back) {
@@ -98,7 +98,7 @@ void Exchange::abandon(Request& request) noexcept {
 std::vector<int> Exchange::ranks_awaited() {
   std::set<int> ranks;
   for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
-    const transport::MessageHeader& header = request->header;
+    const transport::OperationHeader& header = request->header;
     const bool sends = header.source == static_cast<uint32_t>(rank());
     const uint32_t other = sends ? header.destination : header.source;
     if (other != kAnySource) ranks.insert(static_cast<int>(other));
@@ -195,7 +195,7 @@ Status Exchange::hopelessness_of(const Request& receive) const {
   return is_silent(source) ? inbox_.departure_of(source).clone() : Status();
 }
 
-void Exchange::deliver(Request& receive, const transport::MessageHeader& header,
+void Exchange::deliver(Request& receive, const transport::OperationHeader& header,
                        const transport::Payload& payload) noexcept {
   if (!fits(receive, header, payload)) {
     Status why = misfit(receive, header, payload);

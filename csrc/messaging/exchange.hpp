@@ -81,7 +81,7 @@ class Exchange {
   std::vector<int> ranks_short_of_credit();
 
   // For Inbox: the message for a posted receive has arrived.
-  void deliver(Request& receive, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void deliver(Request& receive, const transport::OperationHeader& header, const transport::Payload& payload) noexcept;
   // For FlowControl: there is credit for a send.
   void transmit(Request& send) noexcept;
 

@@ -15,8 +15,7 @@ static constexpr uint32_t kMostBytes = uint32_t{4} << 20;
 static constexpr uint32_t kMessagesOfAll = uint32_t{1} << 18;
 static constexpr uint32_t kFewestMessages = 256;
 static constexpr uint32_t kMostMessages = uint32_t{1} << 14;
-// Larger counts are clamped, which keeps all sums far from their types' bounds. This much credit of both kinds says
-// that its sender has left.
+// Larger counts are clamped, which keeps all sums far from their types' bounds.
 static constexpr int32_t kMostCredit = 1 << 28;
 
 Allowance Allowance::in_group_of(int num_ranks) noexcept {
@@ -41,13 +40,8 @@ FlowControl::FlowControl(transport::Transport& transport, const Team& team, Allo
   due_.reserve(ranks_.size());
 }
 
-static transport::MessageHeader credit_to(const Team& team, uint32_t rank, int32_t num_messages,
-                                          uint32_t num_bytes) noexcept {
-  return {.key = team.keys[rank],
-          .source = static_cast<uint32_t>(team.rank),
-          .destination = rank,
-          .slot = static_cast<uint32_t>(num_messages),
-          .fingerprint = {.operation = transport::OperationKind::kCredit, .num_elements = num_bytes}};
+static transport::CreditHeader header_to(const Team& team, uint32_t rank, transport::MessageKind kind) noexcept {
+  return {.key = team.keys[rank], .kind = kind, .source = static_cast<uint32_t>(team.rank), .destination = rank};
 }
 
 void FlowControl::enqueue(Request& send) noexcept {
@@ -58,10 +52,10 @@ static int32_t credit_of(uint64_t count) noexcept {
   return static_cast<int32_t>(std::min<uint64_t>(count, kMostCredit));
 }
 
-void FlowControl::on_credit(const transport::MessageHeader& credit) noexcept {
+void FlowControl::on_credit(const transport::CreditHeader& credit) noexcept {
   Rank& rank = ranks_[credit.source];
-  rank.num_bytes_left = std::min(rank.num_bytes_left + credit_of(credit.fingerprint.num_elements), kMostCredit);
-  add_messages(credit.source, credit_of(credit.slot));
+  rank.num_bytes_left = std::min(rank.num_bytes_left + credit_of(credit.num_bytes), kMostCredit);
+  add_messages(credit.source, credit_of(credit.num_messages));
 }
 
 // Waiting sends go first, which keeps the order: until they are sent, later sends must wait, too.
@@ -112,8 +106,10 @@ void FlowControl::return_credit(uint32_t source) noexcept {
 
 // Fails if the rank is gone, which is reported elsewhere.
 void FlowControl::send_credit(uint32_t source, int32_t num_messages, uint32_t num_bytes) noexcept {
-  (void)transport_.send(team_.peers[source], credit_to(team_, source, num_messages, num_bytes), {},
-                        transport::unattended);
+  transport::CreditHeader credit = header_to(team_, source, transport::MessageKind::kCredit);
+  credit.num_messages = static_cast<uint32_t>(num_messages);
+  credit.num_bytes = num_bytes;
+  (void)transport_.send(team_.peers[source], credit, {}, transport::unattended);
 }
 
 // Messages to an inbox that has ended are dropped when they arrive, and rendezvous are refused.
@@ -125,11 +121,8 @@ void FlowControl::dismiss() noexcept {
 
 void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank) noexcept {
   if (static_cast<int>(rank) == team.rank) return;
-  (void)transport.send(team.peers[rank], credit_to(team, rank, kMostCredit, kMostCredit), {}, transport::unattended);
-}
-
-bool FlowControl::tells_of_leave(const transport::MessageHeader& credit) noexcept {
-  return credit.slot == uint32_t{kMostCredit} && credit.fingerprint.num_elements == uint64_t{kMostCredit};
+  (void)transport.send(team.peers[rank], header_to(team, rank, transport::MessageKind::kLeave), {},
+                       transport::unattended);
 }
 
 void FlowControl::fail_waiting(uint32_t destination, const Status& reason) noexcept {

@@ -63,9 +63,7 @@ class FlowControl : public ListNode<FlowControl> {
   // A rendezvous to that rank has ended, or its operation has given up on it.
   void regain(uint32_t destination) noexcept { add_messages(destination, 1); }
   // The other rank returns credit.
-  void on_credit(const transport::MessageHeader& credit) noexcept;
-  // Returns whether the message says instead that its rank has left the group, and no longer receives.
-  static bool tells_of_leave(const transport::MessageHeader& credit) noexcept;
+  void on_credit(const transport::CreditHeader& credit) noexcept;
   // Fails the sends that wait for credit of a rank that has left, each with its operation.
   void fail_waiting(uint32_t destination, const Status& reason) noexcept;
   // Returns whether only the lack of credit makes a payload of this size take a rendezvous.
@@ -73,8 +71,8 @@ class FlowControl : public ListNode<FlowControl> {
 
   // ---- As a receiver
 
-  void note_latest(const transport::MessageHeader& header) noexcept { ranks_[header.source].latest = header; }
-  const transport::MessageHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
+  void note_latest(const transport::OperationHeader& header) noexcept { ranks_[header.source].latest = header; }
+  const transport::OperationHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
   // An eager message has been received or dropped: the inbox no longer holds its payload.
   void note_consumed(uint32_t source, size_t num_bytes) noexcept {
     Rank& rank = ranks_[source];
@@ -107,8 +105,8 @@ class FlowControl : public ListNode<FlowControl> {
  private:
   // All that the path of small messages accesses, in one cache line.
   struct alignas(64) Rank {
-    transport::MessageHeader latest;  // the latest message from it; without an operation: no message yet
-    int32_t num_messages_left = 0;    // messages that may be sent to it; 0 while messages wait for credit
+    transport::OperationHeader latest;  // the latest message from it; without an operation: no message yet
+    int32_t num_messages_left = 0;      // messages that may be sent to it; 0 while messages wait for credit
     int32_t num_bytes_left = 0;
     int32_t num_messages_owed = 0;  // credit to return to it; negative if granted in advance
     uint32_t num_bytes_owed = 0;

@@ -11,8 +11,12 @@ static bool is_later(uint32_t left, uint32_t right) noexcept {
   return static_cast<int32_t>(left - right) > 0;
 }
 
-static bool is_for(const Request& receive, const transport::MessageHeader& header) noexcept {
-  const transport::MessageHeader& expected = receive.header;
+static transport::OperationHeader header_of(const Unexpected& held) noexcept {
+  return held.header.as<transport::OperationHeader>();
+}
+
+static bool is_for(const Request& receive, const transport::OperationHeader& header) noexcept {
+  const transport::OperationHeader& expected = receive.header;
   const bool from_there = expected.source == header.source || expected.source == kAnySource;
   return from_there && expected.slot == header.slot &&
          (header.fingerprint.operation == transport::OperationKind::kPointToPoint ||
@@ -57,17 +61,18 @@ void Inbox::enter(uint32_t sequence, const transport::Fingerprint& fingerprint) 
   entered_[sequence % kNumEntered] = {sequence, fingerprint};
   if (is_later(sequence, latest_entered_)) latest_entered_ = sequence;
   Unexpected* differing = unexpected_[bucket_of(sequence)].find([&](const Unexpected& message) {
-    return message.header.sequence == sequence && !is_same_call(message.header.fingerprint, fingerprint);
+    const transport::OperationHeader header = header_of(message);
+    return header.sequence == sequence && !is_same_call(header.fingerprint, fingerprint);
   });
-  if (differing != nullptr) (void)listener_.on_mismatch(differing->header, fingerprint);
+  if (differing != nullptr) (void)listener_.on_mismatch(header_of(*differing), fingerprint);
 }
 
 void Inbox::leave(uint32_t sequence) noexcept {
   IntrusiveList<Unexpected>& list = unexpected_[bucket_of(sequence)];
-  const auto is_left = [&](const Unexpected& message) { return message.header.sequence == sequence; };
+  const auto is_left = [&](const Unexpected& message) { return header_of(message).sequence == sequence; };
   while (Unexpected* message = list.find(is_left)) {
     let_go(*message);
-    refuse(message->header, message->payload);
+    refuse(header_of(*message), message->payload);
     release_copy(pool_, *message);
   }
   if (has_withheld_) [[unlikely]]
@@ -84,7 +89,7 @@ bool Inbox::post(Request& receive) noexcept {
   return true;
 }
 
-void Inbox::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Inbox::on_message(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
   if (header.fingerprint.operation == transport::OperationKind::kPointToPoint) {
     on_point_to_point(header, payload);
   } else {
@@ -92,7 +97,7 @@ void Inbox::on_message(const transport::MessageHeader& header, const transport::
   }
 }
 
-void Inbox::on_collective(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Inbox::on_collective(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
   if (const transport::Fingerprint* const ours = differing(header)) [[unlikely]]
     return drop(header, payload, listener_.on_mismatch(header, *ours));
   const size_t bucket = bucket_of(header.sequence);
@@ -106,13 +111,13 @@ void Inbox::on_collective(const transport::MessageHeader& header, const transpor
 
 // Returns the call that this rank has entered at the message's sequence number if it differs, or else null. Collectives
 // that have not been entered are compared in enter(); those that are forgotten, by their receives, if there are any.
-const transport::Fingerprint* Inbox::differing(const transport::MessageHeader& header) const noexcept {
+const transport::Fingerprint* Inbox::differing(const transport::OperationHeader& header) const noexcept {
   const Entered& ours = entered_[header.sequence % kNumEntered];
   const bool is_known = ours.sequence == header.sequence && ours.fingerprint.operation != transport::OperationKind{};
   return !is_known || is_same_call(ours.fingerprint, header.fingerprint) ? nullptr : &ours.fingerprint;
 }
 
-void Inbox::on_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Inbox::on_point_to_point(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
   uint32_t& next = arrived_[header.source];
   if (header.sequence != next && is_repeated(header)) return refuse_repeated(payload);
   flow_.note_latest(header);
@@ -130,8 +135,8 @@ void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
   fail_hopeless();
 }
 
-void Inbox::on_credit(const transport::MessageHeader& credit) noexcept {
-  if (!FlowControl::tells_of_leave(credit)) return flow_.on_credit(credit);
+void Inbox::on_credit(const transport::CreditHeader& credit) noexcept {
+  if (credit.kind == transport::MessageKind::kCredit) return flow_.on_credit(credit);
   Departure& departure = departures_[credit.source];
   if (departure.reason.ok()) {
     departure.reason = Status(ErrorCode::kAborted, "rank " + std::to_string(credit.source) +
@@ -148,13 +153,14 @@ void Inbox::fail_hopeless() noexcept {
   }
 }
 
-bool Inbox::is_repeated(const transport::MessageHeader& header) noexcept {
+bool Inbox::is_repeated(const transport::OperationHeader& header) noexcept {
   return is_later(arrived_[header.source], header.sequence) || early_.find([&](const Unexpected& held) {
-    return held.header.source == header.source && held.header.sequence == header.sequence;
+    const transport::OperationHeader earlier = header_of(held);
+    return earlier.source == header.source && earlier.sequence == header.sequence;
   }) != nullptr;
 }
 
-void Inbox::serve_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Inbox::serve_point_to_point(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
   Request* receive = posted_point_to_point_.find([&](const Request& posted) { return is_for(posted, header); });
   if (receive == nullptr) {
     hold(unexpected_point_to_point_, header, payload);
@@ -166,19 +172,20 @@ void Inbox::serve_point_to_point(const transport::MessageHeader& header, const t
 // The gap before some overtaking messages of this source may just have been filled.
 void Inbox::serve_early(uint32_t source) noexcept {
   const auto is_next = [&](const Unexpected& message) {
-    return message.header.source == source && message.header.sequence == arrived_[source];
+    const transport::OperationHeader header = header_of(message);
+    return header.source == source && header.sequence == arrived_[source];
   };
   while (Unexpected* message = early_.find(is_next)) {
     ++arrived_[source];
     let_go(*message);
-    serve_point_to_point(message->header, message->payload);
+    serve_point_to_point(header_of(*message), message->payload);
     release_copy(pool_, *message);
   }
   if (has_withheld_) [[unlikely]]
     relieve_again();
 }
 
-void Inbox::hold(IntrusiveList<Unexpected>& list, const transport::MessageHeader& header,
+void Inbox::hold(IntrusiveList<Unexpected>& list, const transport::OperationHeader& header,
                  const transport::Payload& payload) noexcept {
   if (num_unexpected_bytes_ > most_unexpected_bytes_) {
     Status why(ErrorCode::kResourceExhausted,
@@ -198,11 +205,11 @@ void Inbox::hold(IntrusiveList<Unexpected>& list, const transport::MessageHeader
 void Inbox::let_go(Unexpected& message) noexcept {
   message.unlink();
   num_unexpected_bytes_ -= message.num_bytes_held();
-  flow_.note_released(message.header.source);
+  flow_.note_released(header_of(message).source);
 }
 
 // A payload that waits at its sender takes a rendezvous, which returns its own credit.
-void Inbox::hand_over(Request& receive, const transport::MessageHeader& header,
+void Inbox::hand_over(Request& receive, const transport::OperationHeader& header,
                       const transport::Payload& payload) noexcept {
   static_cast<InboxNode&>(receive).unlink();
   if (payload.rendezvous == nullptr) flow_.note_consumed(header.source, payload.num_bytes);
@@ -239,10 +246,10 @@ bool Inbox::has_receive_from(uint32_t source) noexcept {
 }
 
 bool Inbox::serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept {
-  Unexpected* message = list.find([&](const Unexpected& held) { return is_for(receive, held.header); });
+  Unexpected* message = list.find([&](const Unexpected& held) { return is_for(receive, header_of(held)); });
   if (message == nullptr) return false;
   let_go(*message);
-  hand_over(receive, message->header, message->payload);
+  hand_over(receive, header_of(*message), message->payload);
   release_copy(pool_, *message);
   if (has_withheld_) [[unlikely]]
     relieve_again();
@@ -253,7 +260,7 @@ static Status repeated_or_late() {
   return {ErrorCode::kAborted, "it was sent twice, or for a collective that has ended"};
 }
 
-void Inbox::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Inbox::refuse(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
   ++num_refused_;
   drop(header, payload, repeated_or_late());
 }
@@ -264,7 +271,7 @@ void Inbox::refuse_repeated(const transport::Payload& payload) noexcept {
   if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, repeated_or_late());
 }
 
-void Inbox::drop(const transport::MessageHeader& header, const transport::Payload& payload,
+void Inbox::drop(const transport::OperationHeader& header, const transport::Payload& payload,
                  const Status& why) noexcept {
   if (payload.rendezvous != nullptr) return transport_.refuse(payload.rendezvous, why);
   flow_.note_consumed(header.source, payload.num_bytes);

@@ -39,10 +39,10 @@ void release_copy(SizeClassPool& pool, Unexpected& message) noexcept;
 // Notified of errors that matching finds, and of the group's control messages.
 class InboxListener {
  public:
-  // A message between members that belongs to no operation: OperationKind kFailureNotice to kDeparture.
-  virtual void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept = 0;
+  // A message between members that belongs to no operation.
+  virtual void on_control(const transport::ControlHeader& header, const transport::Payload& payload) noexcept = 0;
   // Another rank's operation differs from ours at the same sequence number. Returns the mismatch, for its sender.
-  virtual Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept = 0;
+  virtual Status on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept = 0;
   // More unexpected messages have arrived than may be kept: messages are lost.
   virtual void on_overflow(Status reason) noexcept = 0;
   // Returns whether an entered collective has ended successfully, so that no rank sends for it any more.
@@ -83,9 +83,9 @@ class Inbox {
   bool post(Request& receive) noexcept;
 
   // Called for a message from a rank of the team to this one.
-  void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_message(const transport::OperationHeader& header, const transport::Payload& payload) noexcept;
 
-  void on_control(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+  void on_control(const transport::ControlHeader& header, const transport::Payload& payload) noexcept {
     listener_.on_control(header, payload);
   }
 
@@ -93,7 +93,7 @@ class Inbox {
   // those fail with this reason, now and later. Idempotent.
   void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
   // A rank returns credit, or has left. In the latter case sends to it fail from now on, and so do sends that wait.
-  void on_credit(const transport::MessageHeader& credit) noexcept;
+  void on_credit(const transport::CreditHeader& credit) noexcept;
   // Returns why nothing can be sent to a rank any more; ok while it has not left.
   const Status& departure_of(int rank) const noexcept { return departures_[static_cast<size_t>(rank)].reason; }
   // Returns whether a rank has left and all its point-to-point messages have arrived.
@@ -109,8 +109,8 @@ class Inbox {
   void overflow(Status reason) noexcept { listener_.on_overflow(std::move(reason)); }
 
   // The header of the latest message from a rank, by arrival; null if there is none. For diagnosis.
-  const transport::MessageHeader* latest_from(int rank) const noexcept {
-    const transport::MessageHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
+  const transport::OperationHeader* latest_from(int rank) const noexcept {
+    const transport::OperationHeader& latest = flow_.latest_from(static_cast<uint32_t>(rank));
     return latest.fingerprint.operation == transport::OperationKind{} ? nullptr : &latest;
   }
 
@@ -134,24 +134,25 @@ class Inbox {
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }
 
-  void on_collective(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  void on_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  void serve_point_to_point(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_collective(const transport::OperationHeader& header, const transport::Payload& payload) noexcept;
+  void on_point_to_point(const transport::OperationHeader& header, const transport::Payload& payload) noexcept;
+  void serve_point_to_point(const transport::OperationHeader& header, const transport::Payload& payload) noexcept;
   void serve_early(uint32_t source) noexcept;
   void fail_hopeless() noexcept;
-  const transport::Fingerprint* differing(const transport::MessageHeader& header) const noexcept;
-  bool is_repeated(const transport::MessageHeader& header) noexcept;
-  void hold(IntrusiveList<Unexpected>& list, const transport::MessageHeader& header,
+  const transport::Fingerprint* differing(const transport::OperationHeader& header) const noexcept;
+  bool is_repeated(const transport::OperationHeader& header) noexcept;
+  void hold(IntrusiveList<Unexpected>& list, const transport::OperationHeader& header,
             const transport::Payload& payload) noexcept;
   void let_go(Unexpected& message) noexcept;
-  void hand_over(Request& receive, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void hand_over(Request& receive, const transport::OperationHeader& header,
+                 const transport::Payload& payload) noexcept;
   void relieve(uint32_t source) noexcept;
   void relieve_again() noexcept;
   bool has_receive_from(uint32_t source) noexcept;
   bool serve_from(IntrusiveList<Unexpected>& list, Request& receive) noexcept;
-  void refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void refuse(const transport::OperationHeader& header, const transport::Payload& payload) noexcept;
   void refuse_repeated(const transport::Payload& payload) noexcept;
-  void drop(const transport::MessageHeader& header, const transport::Payload& payload, const Status& why) noexcept;
+  void drop(const transport::OperationHeader& header, const transport::Payload& payload, const Status& why) noexcept;
 
   transport::Transport& transport_;
   SizeClassPool& pool_;

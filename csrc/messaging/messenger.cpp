@@ -8,8 +8,10 @@
 
 namespace axon::messaging {
 
-static bool is_control(const transport::MessageHeader& header) noexcept {
-  return header.fingerprint.operation >= transport::OperationKind::kFailureNotice;
+// Returns whether a rank of the team has sent the message, to this rank.
+template <typename Header>
+static bool is_between_members(const Team& team, const Header& header) noexcept {
+  return header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
 }
 
 Unexpected& hold_copy(SizeClassPool& pool, const transport::MessageHeader& header, const transport::Payload& payload) {
@@ -106,8 +108,8 @@ void Messenger::detach(Inbox& inbox) noexcept {
 bool Messenger::attach(uint64_t key, Addressee& addressee) {
   addressees_.emplace(key, &addressee);
   return !hand_out_early(key, [&](const Unexpected& message) {
-    if (is_of_a_call(message.header.fingerprint.operation))
-      return addressee.on_message(message.header, message.payload);
+    if (family_of(message.header.kind) == transport::MessageFamily::kCall)
+      return addressee.on_message(message.header.as<transport::CallHeader>(), message.payload);
     refuse(message.header, message.payload);
   });
 }
@@ -133,14 +135,14 @@ void Messenger::run_ready() noexcept {
 }
 
 void Messenger::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  if (is_of_a_call(header.fingerprint.operation)) {
+  if (family_of(header.kind) == transport::MessageFamily::kCall) {
     if (latest_addressee_ != nullptr && header.key == latest_key_)
-      return latest_addressee_->on_message(header, payload);
+      return latest_addressee_->on_message(header.as<transport::CallHeader>(), payload);
     const auto addressee = addressees_.find(header.key);
     if (addressee != addressees_.end()) {
       latest_key_ = header.key;
       latest_addressee_ = addressee->second;
-      return latest_addressee_->on_message(header, payload);
+      return latest_addressee_->on_message(header.as<transport::CallHeader>(), payload);
     }
   } else if (const auto inbox = inboxes_.find(header.key); inbox != inboxes_.end()) {
     return deliver(*inbox->second, header, payload);
@@ -150,19 +152,28 @@ void Messenger::on_message(const transport::MessageHeader& header, const transpo
 
 void Messenger::deliver(Inbox& inbox, const transport::MessageHeader& header,
                         const transport::Payload& payload) noexcept {
-  const Team& team = inbox.team();
-  const bool between_members =
-      header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
-  if (!between_members) return refuse(header, payload);
-  if (!is_control(header)) return inbox.on_message(header, payload);
-  const bool is_credit =
-      header.fingerprint.operation == transport::OperationKind::kCredit && payload.rendezvous == nullptr;
-  if (is_credit) return inbox.on_credit(header);
-  const bool is_known =
-      header.fingerprint.operation <= transport::OperationKind::kDeparture;  // higher kinds: unknown, or a transport's
-  if (!is_known) return refuse(header, payload);
-  inbox.on_control(header, payload);
-  if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, Status());  // members send them eagerly
+  switch (family_of(header.kind)) {
+    case transport::MessageFamily::kOperation: {
+      const auto message = header.as<transport::OperationHeader>();
+      if (!is_between_members(inbox.team(), message)) break;
+      return inbox.on_message(message, payload);
+    }
+    case transport::MessageFamily::kCredit: {
+      const auto credit = header.as<transport::CreditHeader>();
+      if (!is_between_members(inbox.team(), credit) || payload.rendezvous != nullptr) break;
+      return inbox.on_credit(credit);
+    }
+    case transport::MessageFamily::kControl: {
+      const auto control = header.as<transport::ControlHeader>();
+      if (!is_between_members(inbox.team(), control)) break;
+      inbox.on_control(control, payload);
+      if (payload.rendezvous != nullptr) transport_.refuse(payload.rendezvous, Status());  // members send them eagerly
+      return;
+    }
+    default:  // an unknown kind, or a transport's
+      break;
+  }
+  refuse(header, payload);
 }
 
 void Messenger::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
@@ -186,9 +197,8 @@ void Messenger::hold_stranger(const transport::MessageHeader& header, const tran
     return answer_late(header);
   }
   Early& early = found->second;
-  const transport::OperationKind kind = header.fingerprint.operation;
   const bool is_question =
-      kind == transport::OperationKind::kProgressQuery || kind == transport::OperationKind::kProgressReply;
+      header.kind == transport::MessageKind::kProgressQuery || header.kind == transport::MessageKind::kProgressReply;
   if (is_question) return drop(payload);
   if (num_stranger_bytes_ < kMostStrangerBytes) {
     Unexpected& message = hold_copy(size_class_pool_, header, payload);
@@ -201,23 +211,23 @@ void Messenger::hold_stranger(const transport::MessageHeader& header, const tran
   log::warn(
       "more than " + std::to_string(kMostStrangerBytes >> 20) +
       " MiB of messages have arrived for groups that this process has not formed yet. Further ones are dropped, and "
-      "their group, in which this process is rank " +
-      std::to_string(header.destination) + ", will fail here when it is formed");
+      "their group will fail here when it is formed");
 }
 
 // Without an answer, a rank that goes on sending would use up its credit and wait for more until it times out.
 void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
-  if (is_control(header) || is_of_a_call(header.fingerprint.operation)) return;
+  if (family_of(header.kind) != transport::MessageFamily::kOperation) return;
+  const uint32_t source = header.as<transport::OperationHeader>().source;
   const auto left = std::ranges::find(left_, header.key, &Left::key);
-  if (left == left_.end() || header.source >= left->are_told.size() || left->are_told[header.source]) return;
-  left->are_told[header.source] = true;
-  if (!is_lost(left->team.peers[header.source])) FlowControl::tell_of_leave(transport_, left->team, header.source);
+  if (left == left_.end() || source >= left->are_told.size() || left->are_told[source]) return;
+  left->are_told[source] = true;
+  if (!is_lost(left->team.peers[source])) FlowControl::tell_of_leave(transport_, left->team, source);
 }
 
 void Messenger::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
   if (num_refused_++ == 0) {
-    log::warn("refused a message that is not from a member of a group, from rank " + std::to_string(header.source) +
-              " to rank " + std::to_string(header.destination) + "; further ones will be refused silently");
+    log::warn("refused a message of kind " + std::to_string(static_cast<int>(header.kind)) +
+              " that is not from a member of a group; further ones will be refused silently");
   }
   if (payload.rendezvous == nullptr) return;
   transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "the receiver has no group with its key"});

@@ -33,10 +33,10 @@ class Wakeable : public ListNode<Wakeable> {
   std::coroutine_handle<> waiter_;
 };
 
-// Takes the messages of calls (OperationKind kInvoke to kWithdrawn) whose key is its own.
+// Takes the messages of calls whose key is its own.
 class Addressee {
  public:
-  virtual void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept = 0;
+  virtual void on_message(const transport::CallHeader& header, const transport::Payload& payload) noexcept = 0;
 
  protected:
   ~Addressee() = default;
@@ -97,7 +97,7 @@ class Messenger final : public transport::Receiver {
   // Messages for groups that are gone, and those beyond the bound for groups not formed yet.
   uint64_t num_dropped() const noexcept { return num_dropped_; }
   // Messages that no member of a group can have sent, and those that the transport has refused itself. The former have
-  // an unknown key or an unknown control kind, are between other ranks, or are repeated.
+  // an unknown key or an unknown kind, are between other ranks, or are repeated.
   uint64_t num_refused() const noexcept;
 
   void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;

@@ -24,8 +24,8 @@ struct Request : ListNode<Request, struct InInbox>, ListNode<Request, struct InE
   Batch* batch = nullptr;  // null once its operation has given up on it
   State state = State::kMoving;
   transport::PeerId peer = 0;
-  transport::MessageHeader header;  // the header to send or the expected one, whose source may be kAnySource
-  Buffer buffer;                    // sends only read it
+  transport::OperationHeader header;  // the header to send or the expected one, whose source may be kAnySource
+  Buffer buffer;                      // sends only read it
 };
 
 using InboxNode = ListNode<Request, InInbox>;

@@ -1,33 +1,36 @@
-// The wire format: the header that precedes every message. docs/wire.md gives every byte; tests/cpp pins them.
+// The wire format: the header of 40 bytes that precedes every message. docs/wire.md gives every byte; tests/cpp pins
+// them.
 //
-// The last 16 bytes are the fingerprint of the operation that the message belongs to. Both ends compare it on every
-// message. A rank that called a different operation is thus named before its data is used, at the cost of no extra
-// message.
+// Every header begins with the receiver's key and the message's kind. The rest depends on the kind's family:
+//
+//   family        header             messages
+//   kOperation    OperationHeader    of collectives, sends and receives
+//   kControl      ControlHeader      between engines: failures, departures, and the progress of ranks
+//   kCredit       CreditHeader       between inboxes: how many messages a rank may send (messaging/flow_control.hpp)
+//   kCall         CallHeader         between runtimes
+//   kRendezvous   RendezvousHeader   between transports: a long message in fragments (transport/tcp_fragments)
+//
+//   const MessageHeader header = CallHeader{.key = key, .kind = MessageKind::kCancel, .number = number};
+//   if (family_of(header.kind) == MessageFamily::kCall) cancel(header.as<CallHeader>().number);
 #pragma once
 
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
-#include "base/data_type.hpp"
+#include "base/status.hpp"
+#include "transport/fingerprint.hpp"
 
 namespace axon::transport {
 
-// Must be incremented with any change to this file. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 12;
+// Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
+inline constexpr uint32_t kWireVersion = 13;
 
-enum class OperationKind : uint8_t {
-  kBroadcast = 1,
-  kAllReduce = 2,
-  kReduce = 3,
-  kAllGather = 4,
-  kGather = 5,
-  kScatter = 6,
-  kReduceScatter = 7,
-  kAllToAll = 8,
-  kBarrier = 9,
-  kPointToPoint = 10,
-  // Calls between runtimes: the key addresses a runtime instead of a group.
+// The kind of an operation's message is the operation's OperationKind, from 1 to 10.
+enum class MessageKind : uint8_t {
   kInvoke = 16,
   kTell = 17,
   kInvokePayload = 18,
@@ -37,66 +40,152 @@ enum class OperationKind : uint8_t {
   kCancel = 22,
   kClose = 23,
   kWithdrawn = 24,
-  // Long messages in fragments, between transports: the key is the name of the addressed transport.
   kRts = 32,
   kCts = 33,
   kNack = 34,
-  kFragment = 35,
-  // Control messages between engines, outside any operation's sequence.
+  kData = 35,
   kFailureNotice = 64,
   kProgressQuery = 65,
   kProgressReply = 66,
   kDeparture = 67,
-  kCredit = 68,  // between inboxes; see flow_control.hpp
+  kCredit = 68,
+  kLeave = 69,
 };
 
-const char* name_of(OperationKind kind) noexcept;
+enum class MessageFamily : uint8_t { kUnknown, kOperation, kControl, kCredit, kCall, kRendezvous };
 
-inline bool is_of_a_call(OperationKind kind) noexcept {
-  return kind >= OperationKind::kInvoke && kind <= OperationKind::kWithdrawn;
+constexpr MessageFamily family_of(MessageKind kind) noexcept {
+  if (static_cast<uint8_t>(kind) - 1U < static_cast<uint8_t>(OperationKind::kPointToPoint)) [[likely]]
+    return MessageFamily::kOperation;
+  switch (kind) {
+    case MessageKind::kInvoke:
+    case MessageKind::kTell:
+    case MessageKind::kInvokePayload:
+    case MessageKind::kReply:
+    case MessageKind::kFailure:
+    case MessageKind::kReplyPayload:
+    case MessageKind::kCancel:
+    case MessageKind::kClose:
+    case MessageKind::kWithdrawn:
+      return MessageFamily::kCall;
+    case MessageKind::kRts:
+    case MessageKind::kCts:
+    case MessageKind::kNack:
+    case MessageKind::kData:
+      return MessageFamily::kRendezvous;
+    case MessageKind::kFailureNotice:
+    case MessageKind::kProgressQuery:
+    case MessageKind::kProgressReply:
+    case MessageKind::kDeparture:
+      return MessageFamily::kControl;
+    case MessageKind::kCredit:
+    case MessageKind::kLeave:
+      return MessageFamily::kCredit;
+  }
+  return MessageFamily::kUnknown;
 }
 
-inline bool is_of_fragments(OperationKind kind) noexcept {
-  return kind >= OperationKind::kRts && kind <= OperationKind::kFragment;
-}
+// A header of any family, which every typed header converts to.
+struct MessageHeader {
+  uint64_t key = 0;  // the addressed inbox's, connection's or transport's; known only to its possible senders
+  MessageKind kind{};
+  std::array<std::byte, 31> rest{};  // depends on the family
 
-struct Fingerprint {
-  OperationKind operation{};
-  DataType dtype{};
-  Reduction reduction{};
-  uint8_t algorithm = 0;
-  int32_t root = -1;  // −1 where the operation has none
-  // The element count on which ranks must agree: the total for collectives, 0 where sizes may differ. In a message of
-  // an all_to_all it is the count that the sender expects from the receiver.
-  uint64_t num_elements = 0;
+  MessageHeader() = default;
+  template <typename Header>
+    requires std::is_same_v<const MessageFamily, decltype(Header::kFamily)>
+  MessageHeader(const Header& header) noexcept : MessageHeader(std::bit_cast<MessageHeader>(header)) {}
 
-  // Compares all bytes at once instead of member by member.
-  friend bool operator==(const Fingerprint& left, const Fingerprint& right) noexcept {
-    return std::memcmp(&left, &right, sizeof left) == 0;
+  // The caller has checked the family.
+  template <typename Header>
+  Header as() const noexcept {
+    assert(family_of(kind) == Header::kFamily);
+    return std::bit_cast<Header>(*this);
   }
 };
-static_assert(std::has_unique_object_representations_v<Fingerprint>);
 
-// Returns whether both fingerprints belong to the same call. The counts that ranks of an all_to_all send to each other
-// may differ.
-inline bool is_same_call(const Fingerprint& left, const Fingerprint& right) noexcept {
-  if (left == right) [[likely]]
-    return true;
-  Fingerprint alike = right;
-  alike.num_elements = left.num_elements;
-  return left.operation == OperationKind::kAllToAll && left == alike;
-}
+struct OperationHeader {
+  static constexpr MessageFamily kFamily = MessageFamily::kOperation;
 
-struct MessageHeader {
-  uint64_t key = 0;          // the destination's key in that group, from its peer address, which only members read
+  uint64_t key = 0;  // the destination's key in that group, from its peer address, which only members read
+  Fingerprint fingerprint;
   uint32_t source = 0;       // rank in that group
   uint32_t destination = 0;  // rank in that group
   // Collectives: the group's operation count; point-to-point: the count from source to destination.
   uint32_t sequence = 0;
   uint32_t slot = 0;  // collectives: index of the message in the operation; point-to-point: the tag
-  Fingerprint fingerprint;
 };
 
-static_assert(sizeof(MessageHeader) == 40 && std::is_trivially_copyable_v<MessageHeader>);
+struct ControlHeader {
+  static constexpr MessageFamily kFamily = MessageFamily::kControl;
+
+  uint64_t key = 0;  // as in an OperationHeader
+  MessageKind kind{};
+  ErrorCode error = ErrorCode::kOk;  // of a failure notice or departure
+  uint16_t reserved = 0;
+  uint32_t latest_sequence = 0;  // of the latest collective that the sender has started
+  uint64_t num_sent = 0;         // of a departure: all point-to-point messages from the sender to this rank
+  uint32_t source = 0;           // rank in that group
+  uint32_t destination = 0;      // rank in that group
+  uint64_t reserved_too = 0;
+};
+
+// kCredit grants its receiver further messages and bytes. kLeave says that its sender no longer receives any.
+struct CreditHeader {
+  static constexpr MessageFamily kFamily = MessageFamily::kCredit;
+
+  uint64_t key = 0;  // as in an OperationHeader
+  MessageKind kind{};
+  std::array<uint8_t, 3> reserved{};
+  uint32_t num_messages = 0;
+  uint64_t num_bytes = 0;
+  uint32_t source = 0;       // rank in that group
+  uint32_t destination = 0;  // rank in that group
+  uint64_t reserved_too = 0;
+};
+
+struct CallHeader {
+  static constexpr MessageFamily kFamily = MessageFamily::kCall;
+
+  uint64_t key = 0;  // the receiving end's key of the connection
+  MessageKind kind{};
+  std::array<uint8_t, 3> reserved{};
+  uint32_t number = 0;  // of the call
+  uint32_t tensor = 0;  // of a payload frame: the index of its tensor
+  // An invoke that its caller cannot withdraw carries its sending time, in milliseconds of the sender's clock, which
+  // wrap. The caller waits for remaining_ms from then on; 0 means that this is not given.
+  uint32_t sent_at_ms = 0;
+  uint32_t remaining_ms = 0;
+  uint32_t reserved_too = 0;
+  // A close carries the number of answers that its sender has given since the start, or 0 if calls were left.
+  uint64_t num_answers = 0;
+};
+
+struct RendezvousHeader {
+  static constexpr MessageFamily kFamily = MessageFamily::kRendezvous;
+
+  uint64_t key = 0;  // the name of the addressed transport
+  MessageKind kind{};
+  std::array<uint8_t, 7> reserved{};
+  uint64_t number = 0;  // of an RTS and its answers: the sender's number of the long message
+  uint64_t ticket = 0;  // of a CTS and the DATA that it asks for: the receiver's number of the long message
+  uint64_t offset = 0;  // of DATA: the place of its bytes in the long message
+};
+
+template <typename Header>
+inline constexpr bool is_header =
+    sizeof(Header) == 40 && std::is_trivially_copyable_v<Header> && std::has_unique_object_representations_v<Header>;
+template <typename Header>
+inline constexpr bool begins_as_all =
+    offsetof(Header, key) == offsetof(MessageHeader, key) && offsetof(Header, kind) == offsetof(MessageHeader, kind);
+
+static_assert(is_header<MessageHeader>);
+static_assert(is_header<OperationHeader> && offsetof(OperationHeader, key) == offsetof(MessageHeader, key) &&
+              offsetof(OperationHeader, fingerprint) + offsetof(Fingerprint, operation) ==
+                  offsetof(MessageHeader, kind));
+static_assert(is_header<ControlHeader> && begins_as_all<ControlHeader>);
+static_assert(is_header<CreditHeader> && begins_as_all<CreditHeader>);
+static_assert(is_header<CallHeader> && begins_as_all<CallHeader>);
+static_assert(is_header<RendezvousHeader> && begins_as_all<RendezvousHeader>);
 
 }  // namespace axon::transport

@@ -111,9 +111,9 @@ class Transport {
   virtual void refuse(void* rendezvous, const Status& why) noexcept = 0;
 
   // Withdraws a call that has been sent, because its caller no longer waits for it. A receiver that has not read the
-  // call yet finds kWithdrawn instead, with the same key and sequence and without its payloads. Returns whether the
+  // call yet finds kWithdrawn instead, with the same key and number and without its payloads. Returns whether the
   // call had not left this process. If false, the receiver may have read it and must be notified.
-  virtual bool withdraw(PeerId /*peer*/, const MessageHeader& /*call*/) noexcept { return false; }
+  virtual bool withdraw(PeerId /*peer*/, const CallHeader& /*call*/) noexcept { return false; }
   // Returns whether withdraw() can change messages that the peer has not read yet.
   virtual bool can_withdraw(PeerId /*peer*/) const noexcept { return false; }
 

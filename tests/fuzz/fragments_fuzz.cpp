@@ -84,12 +84,10 @@ class FuzzNetwork final : public Transport {
  private:
   static Status failure() { return {ErrorCode::kTransport, "as the input says"}; }
   void note(const MessageHeader& header, ConstBuffer payload) noexcept {
-    if (header.fingerprint.operation == OperationKind::kCts) ticket_ = header.fingerprint.num_elements;
-    if (header.fingerprint.operation != OperationKind::kRts) return;
-    LongMessage message;
-    CHECK(payload.num_bytes == sizeof message);
-    std::memcpy(&message, payload.data, sizeof message);
-    number_ = message.number;
+    if (header.kind == MessageKind::kCts) ticket_ = header.as<RendezvousHeader>().ticket;
+    if (header.kind != MessageKind::kRts) return;
+    CHECK(payload.num_bytes == sizeof(LongMessage));
+    number_ = header.as<RendezvousHeader>().number;
   }
 
   Input& input_;
@@ -168,24 +166,23 @@ class Player final : Receiver {
   // Chooses mostly messages that a peer of ours might send.
   void hear(PeerId peer) {
     const auto chosen = input_.take<uint8_t>();
-    MessageHeader header = input_.take<MessageHeader>();
-    auto& [operation, dtype, reduction, algorithm, root, value] = header.fingerprint;
+    RendezvousHeader header{.key = input_.take<uint64_t>(), .number = input_.take<uint64_t>()};
+    header.ticket = input_.take<uint64_t>();
+    header.kind = static_cast<MessageKind>(input_.take<uint64_t>());
+    header.offset = input_.take<uint64_t>();
     if (chosen % 8 != 0) header.key = name_;
-    if (chosen % 8 < 6) operation = static_cast<OperationKind>(32 + chosen / 8 % 4);
-    const bool is_fragment = operation == OperationKind::kFragment;
-    if (chosen & 64) {
-      const uint64_t known = is_fragment ? network_->ticket() : network_->number();
-      header.source = static_cast<uint32_t>(known);
-      header.destination = static_cast<uint32_t>(known >> 32);
-    }
-    if (is_fragment && (chosen & 128)) value = value % 5 * FragmentTransport::kTcpFragmentBytes;
+    if (chosen % 8 < 6) header.kind = static_cast<MessageKind>(32 + chosen / 8 % 4);
+    const bool is_data = header.kind == MessageKind::kData;
+    if (chosen & 64) header.number = network_->number();
+    if (is_data) header.ticket = chosen & 64 ? network_->ticket() : header.number;
+    if (is_data && (chosen & 128)) header.offset = header.offset % 5 * FragmentTransport::kTcpFragmentBytes;
     std::vector<std::byte> bytes =
-        is_fragment ? std::vector<std::byte>(FragmentTransport::kTcpFragmentBytes) : std::vector<std::byte>();
-    if (operation == OperationKind::kRts) {
+        is_data ? std::vector<std::byte>(FragmentTransport::kTcpFragmentBytes) : std::vector<std::byte>();
+    if (header.kind == MessageKind::kRts) {
+      const uint64_t value = header.offset;
       const LongMessage message{
-          .header = {.fingerprint = {}},
+          .header = {},
           .sender = kFirstName + peer,
-          .number = 1,
           .num_bytes = chosen & 128 ? 2 * FragmentTransport::kTcpFragmentBytes + value % 3 : value};
       const auto said = std::as_bytes(std::span(&message, 1));
       bytes = std::vector<std::byte>(said.begin(), said.end());
@@ -196,7 +193,7 @@ class Player final : Receiver {
       std::copy_n(bytes.begin(), std::min(bytes.size(), resized.size()), resized.begin());
       bytes = std::move(resized);
     }
-    const bool is_of_others = !is_of_fragments(operation);
+    const bool is_of_others = family_of(header.kind) != MessageFamily::kRendezvous;
     const size_t num_before = num_delivered_;
     network_->receiver().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});
     CHECK(!is_of_others || num_delivered_ == num_before + 1);

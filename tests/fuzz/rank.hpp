@@ -140,27 +140,62 @@ class Rank final : messaging::LossListener, messaging::InboxListener {
   // The first byte chooses between plausible and arbitrary fields.
   MessageHeader take_header() {
     const auto plausible = input_.take<uint8_t>();
-    auto header = input_.take<MessageHeader>();
+    OperationHeader header;  // in the order of fields in which the corpus has them
+    header.key = input_.take<uint64_t>();
+    header.source = input_.take<uint32_t>();
+    header.destination = input_.take<uint32_t>();
+    header.sequence = input_.take<uint32_t>();
+    header.slot = input_.take<uint32_t>();
+    header.fingerprint = input_.take<Fingerprint>();
     if (plausible & 1) header.key = kKey;
     if (plausible & 2) header.source %= kNumRanks;
     if (plausible & 2) header.destination = 0;
     if (plausible & 4) header.sequence = entered_ + header.sequence % 4 - 1;
     if (plausible & 8) header.slot %= 4;
     if (plausible & 16) header.fingerprint = plausible & 32 ? kReduce : kMessage;
-    if (plausible & 64) header.fingerprint = {.operation = OperationKind::kDeparture, .num_elements = header.slot};
-    if (plausible & 128) header.fingerprint = {.operation = OperationKind::kCredit, .num_elements = header.slot};
+    if (plausible & 64) return departure(header);
+    if (plausible & 128) return credit(header);
     return header;
   }
 
   void get(const MessageHeader& header, const Payload& payload) {
     const uint64_t num_refused = messenger_.num_refused();
     messenger_.on_message(header, payload);
-    const bool from_member = header.key == kKey && header.source < kNumRanks && header.destination == 0;
+    const bool from_member = header.key == kKey && is_from_member(header);
     if (!from_member && (attached_ || header.key != kKey)) CHECK(messenger_.num_refused() == num_refused + 1);
     messenger_.run_ready();
   }
 
  private:
+  static ControlHeader departure(const OperationHeader& header) {
+    return {.key = header.key,
+            .kind = MessageKind::kDeparture,
+            .num_sent = header.slot,
+            .source = header.source,
+            .destination = header.destination};
+  }
+  static CreditHeader credit(const OperationHeader& header) {
+    return {.key = header.key,
+            .kind = header.sequence % 8 == 7 ? MessageKind::kLeave : MessageKind::kCredit,
+            .num_messages = header.slot,
+            .num_bytes = header.slot,
+            .source = header.source,
+            .destination = header.destination};
+  }
+  static bool is_from_member(const MessageHeader& header) {
+    const auto is_member = [](const auto& typed) { return typed.source < kNumRanks && typed.destination == 0; };
+    switch (family_of(header.kind)) {
+      case MessageFamily::kOperation:
+        return is_member(header.as<OperationHeader>());
+      case MessageFamily::kControl:
+        return is_member(header.as<ControlHeader>());
+      case MessageFamily::kCredit:
+        return is_member(header.as<CreditHeader>());
+      default:
+        return false;
+    }
+  }
+
   void post(uint32_t sequence, const Fingerprint& fingerprint, int peer) {
     Receive& receive = receives_.emplace_back(messenger_, inbox_, sequence, fingerprint);
     auto& memory = memory_.emplace_back(input_.take<uint8_t>() % 64);  // must outlive transfers of cancelled receives
@@ -193,14 +228,13 @@ class Rank final : messaging::LossListener, messaging::InboxListener {
     get(header, payload);
   }
 
-  void on_control(const MessageHeader& header, const Payload&) noexcept override {
-    CHECK(header.fingerprint.operation >= OperationKind::kFailureNotice);
-    CHECK(header.fingerprint.operation <= OperationKind::kDeparture && header.source < kNumRanks);
-    if (header.fingerprint.operation != OperationKind::kDeparture) return;
-    inbox_.depart(header.source, static_cast<uint32_t>(header.fingerprint.num_elements), {ErrorCode::kAborted, "left"});
+  void on_control(const ControlHeader& header, const Payload&) noexcept override {
+    CHECK(family_of(header.kind) == MessageFamily::kControl && header.source < kNumRanks);
+    if (header.kind != MessageKind::kDeparture) return;
+    inbox_.depart(header.source, static_cast<uint32_t>(header.num_sent), {ErrorCode::kAborted, "left"});
   }
   void on_peer_lost(PeerId, Status) noexcept override {}
-  Status on_mismatch(const MessageHeader& theirs, const Fingerprint& ours) noexcept override {
+  Status on_mismatch(const OperationHeader& theirs, const Fingerprint& ours) noexcept override {
     CHECK(theirs.fingerprint != ours && ours == kReduce);
     CHECK(name_of(theirs.fingerprint.dtype) != nullptr && name_of(theirs.fingerprint.reduction) != nullptr);
     return {ErrorCode::kMismatch, "mismatch"};

@@ -60,6 +60,9 @@ class Reading {
   }
 
  private:
+  static uint32_t entries_of(RingHead head) noexcept {
+    return RingMemory::entries_of(head.num_bytes, header_num_bytes_of(head.kind));
+  }
   RingEntry& entries(uint32_t entry) const noexcept { return ring_.memory().entries[entry % kNumEntries]; }
 
   void write_message() {
@@ -67,7 +70,7 @@ class Reading {
     const RingHead head = ring_.take_head(input_, next_);
     std::memcpy(entries(next_).begin(), &header, sizeof header);
     entries(next_).head.store(head);
-    next_ += RingMemory::entries_of(head.num_bytes);
+    next_ += entries_of(head);
   }
 
   void scribble() {
@@ -91,22 +94,21 @@ class Reading {
   bool read() {
     const RingHead head = entries(taken_).head.load();
     const uint32_t num_left = kNumEntries - taken_ % kNumEntries;
-    const uint32_t num_entries = RingMemory::entries_of(head.num_bytes);
+    const uint32_t num_entries = entries_of(head);
     const bool is_there = !reader_.is_broken() && head.entry == taken_ && head.kind != RingHead::Kind::kNothing;
-    const bool is_message = is_there && head.kind >= RingHead::Kind::kMessage &&
-                            head.kind <= RingHead::Kind::kFragment && num_entries <= num_left &&
-                            head.num_bytes <= RingMemory::kMostBytes;
+    const bool is_message = is_there && head.kind >= RingHead::Kind::kMessage && head.kind <= RingHead::Kind::kCall &&
+                            num_entries <= num_left && head.num_bytes <= RingMemory::kMostBytes;
     const bool is_wrap = is_there && head.kind == RingHead::Kind::kWrap;
-    MessageHeader stood_there;
-    std::memcpy(&stood_there, entries(taken_).begin(), sizeof stood_there);
+    RingEntry stood_there;
+    std::memcpy(stood_there.begin(), entries(taken_).begin(), RingEntry::kNumBytes);
     unsigned num_delivered = 0;
-    const unsigned num_read = reader_.read(1, [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
+    const unsigned num_read = reader_.read(1, [&](RingHead::Kind, const auto& header, const Payload& payload) {
       ++num_delivered;
-      CHECK(std::memcmp(&header, &stood_there, sizeof header) == 0 && payload.num_bytes == head.num_bytes);
-      check_place(payload);
+      CHECK(is_in(stood_there, head.kind, header) && payload.num_bytes == head.num_bytes);
+      check_place(head, payload);
       for (int left = input_.take<uint8_t>() % 4; left != 0; --left) scribble();
-      CHECK(std::memcmp(&header, &stood_there, sizeof header) == 0);
-      rank_.get(header, payload);
+      CHECK(is_in(stood_there, head.kind, header));
+      deliver(header, payload);
     });
     CHECK(num_read == (is_there ? 1 : 0) && num_delivered == (is_message ? 1 : 0));
     CHECK(!is_there || reader_.is_broken() == (!is_message && !is_wrap));
@@ -116,10 +118,22 @@ class Reading {
     return is_there;
   }
 
+  static bool is_in(RingEntry& entry, RingHead::Kind kind, const MessageHeader& header) {
+    if (kind != RingHead::Kind::kCall) return std::memcmp(&header, entry.begin(), sizeof header) == 0;
+    const auto call = entry.header<ShortCallHeader>();
+    const CallHeader whole = std::bit_cast<CallHeader>(header);
+    return whole.kind == call.kind && whole.number == call.number;
+  }
+  static bool is_in(RingEntry& entry, RingHead::Kind, const TransferHeader& header) {
+    return std::memcmp(&header, entry.begin(), sizeof header) == 0;
+  }
+  void deliver(const MessageHeader& header, const Payload& payload) { rank_.get(header, payload); }
+  static void deliver(const TransferHeader&, const Payload&) {}
+
   // The reader has mapped the ring at another address.
-  void check_place(const Payload& payload) {
-    const size_t place =
-        offsetof(RingMemory, entries) + taken_ % kNumEntries * kEntryBytes + sizeof(RingHead) + sizeof(MessageHeader);
+  void check_place(RingHead head, const Payload& payload) {
+    const size_t place = offsetof(RingMemory, entries) + taken_ % kNumEntries * kEntryBytes + sizeof(RingHead) +
+                         header_num_bytes_of(head.kind);
     const std::byte* const ring = payload.bytes - place;
     if (ring_as_read_ == nullptr) ring_as_read_ = ring;
     CHECK(ring == ring_as_read_ && reinterpret_cast<uintptr_t>(ring) % static_cast<size_t>(getpagesize()) == 0);

@@ -20,11 +20,11 @@ using Outcome = RingWriter::Outcome;
 // previous lap had payloads. Messages of calls have short headers, except for the first.
 struct Sent {
   size_t num_bytes;
-  OperationKind operation = OperationKind::kPointToPoint;
+  MessageKind kind = MessageKind::kCredit;
 };
-constexpr Sent kSent[] = {{16, OperationKind::kInvoke}, {24},
-                          {24, OperationKind::kInvoke}, {16},
-                          {56, OperationKind::kInvoke}, {RingMemory::kMostBytes}};
+constexpr Sent kSent[] = {{16, MessageKind::kInvoke}, {24},
+                          {24, MessageKind::kInvoke}, {16},
+                          {56, MessageKind::kInvoke}, {RingMemory::kMostBytes}};
 constexpr uint64_t kKey = 5;
 
 Sent sent_as(uint32_t sequence) {
@@ -32,8 +32,19 @@ Sent sent_as(uint32_t sequence) {
 }
 
 size_t header_bytes_of(uint32_t sequence) {
-  const bool is_short = sequence != 0 && is_of_a_call(sent_as(sequence).operation);
-  return is_short ? sizeof(CallHeader) : sizeof(MessageHeader);
+  const bool is_short = sequence != 0 && family_of(sent_as(sequence).kind) == MessageFamily::kCall;
+  return is_short ? sizeof(ShortCallHeader) : sizeof(MessageHeader);
+}
+
+MessageHeader header_of(uint32_t sequence) {
+  const MessageKind kind = sent_as(sequence).kind;
+  if (family_of(kind) == MessageFamily::kCall) return CallHeader{.key = kKey, .kind = kind, .number = sequence};
+  return CreditHeader{.key = kKey, .kind = kind, .num_messages = sequence};
+}
+
+uint32_t sequence_of(const MessageHeader& header) {
+  const bool is_call = family_of(header.kind) == MessageFamily::kCall;
+  return is_call ? header.as<CallHeader>().number : header.as<CreditHeader>().num_messages;
 }
 
 using Bytes = std::array<std::byte, RingMemory::kMostBytes>;
@@ -57,9 +68,8 @@ class World {
     const uint32_t num_left = num_left_at(write_entry_);
     const uint32_t entry = num_entries > num_left ? write_entry_ + num_left : write_entry_;
     const Bytes payload = payload_of(sequence, entry);
-    const MessageHeader header{.key = kKey, .sequence = sequence, .fingerprint = {.operation = sent.operation}};
-    const Outcome outcome =
-        writer.write(RingHead::Kind::kMessage, header, {.data = payload.data(), .num_bytes = sent.num_bytes});
+    const Outcome outcome = writer.write(RingHead::Kind::kMessage, header_of(sequence),
+                                         {.data = payload.data(), .num_bytes = sent.num_bytes});
     if (outcome != Outcome::kFull) write_entry_ = entry + num_entries;
     return outcome;
   }
@@ -82,8 +92,8 @@ class World {
   // Returns whether it read something, which may be the skipped end of the ring rather than a message.
   bool read(RingReader& reader) {
     const size_t num_before = received_.size();
-    const unsigned num_read = reader.read(
-        1, [this](RingHead::Kind, const MessageHeader& header, const Payload& payload) { take(header, payload); });
+    const unsigned num_read =
+        reader.read(1, [this](RingHead::Kind, const auto& header, const Payload& payload) { take(header, payload); });
     model::check(!reader.is_broken(), "the reader finds valid entries");
     if (num_read != 0 && received_.size() == num_before) read_entry_ += num_left_at(read_entry_);
     return num_read != 0;
@@ -107,13 +117,14 @@ class World {
   static uint32_t num_left_at(uint32_t entry) { return RingMemory::kNumEntries - entry % RingMemory::kNumEntries; }
   RingMemory& memory() const { return *reinterpret_cast<RingMemory*>(pages_.data()); }
 
+  static void take(const TransferHeader&, const Payload&) { model::check(false, "only messages arrive"); }
   void take(const MessageHeader& header, const Payload& payload) {
-    const uint32_t sequence = header.sequence;
+    const uint32_t sequence = sequence_of(header);
     model::check(received_.empty() || sequence > received_.back(), "each message arrives once, in order");
     received_.push_back(sequence);
-    const auto [num_bytes, operation] = sent_as(sequence);
+    const auto [num_bytes, kind] = sent_as(sequence);
     model::check(payload.num_bytes == num_bytes, "the length is what was written");
-    model::check(header.key == kKey && header.fingerprint.operation == operation, "the header is what was written");
+    model::check(header.key == kKey && header.kind == kind, "the header is what was written");
     const Bytes sent = payload_of(sequence, read_entry_);
     read_entry_ += RingMemory::entries_of(num_bytes, header_bytes_of(sequence));
     for (int look = 0; look < 2; ++look) {

@@ -49,12 +49,8 @@ bool Connection::wait(Call& call, Clock::time_point deadline, Clock::duration sp
   return call.finished() || engine_.wait(call.finished_, deadline, spin_budget);
 }
 
-transport::MessageHeader Connection::header_of(transport::OperationKind kind, uint32_t number) const noexcept {
-  transport::MessageHeader header;
-  header.key = identity_.peer_key;
-  header.sequence = number;
-  header.fingerprint.operation = kind;
-  return header;
+transport::CallHeader Connection::header_of(transport::MessageKind kind, uint32_t number) const noexcept {
+  return {.key = identity_.peer_key, .kind = kind, .number = number};
 }
 
 Status Connection::failure() noexcept {
@@ -64,21 +60,21 @@ Status Connection::failure() noexcept {
   });
 }
 
-void Connection::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  switch (header.fingerprint.operation) {
-    case transport::OperationKind::kInvoke:
-    case transport::OperationKind::kTell:
-    case transport::OperationKind::kInvokePayload:
+void Connection::on_message(const transport::CallHeader& header, const transport::Payload& payload) noexcept {
+  switch (header.kind) {
+    case transport::MessageKind::kInvoke:
+    case transport::MessageKind::kTell:
+    case transport::MessageKind::kInvokePayload:
       return on_call(header, payload);
-    case transport::OperationKind::kReply:
-    case transport::OperationKind::kFailure:
+    case transport::MessageKind::kReply:
+    case transport::MessageKind::kFailure:
       return on_answer(header, payload);
-    case transport::OperationKind::kReplyPayload:
+    case transport::MessageKind::kReplyPayload:
       return on_answer_payload(header, payload);
-    case transport::OperationKind::kCancel:
+    case transport::MessageKind::kCancel:
       drop(payload);
       return on_cancel(header);
-    case transport::OperationKind::kWithdrawn:
+    case transport::MessageKind::kWithdrawn:
       drop(payload);
       return on_withdrawn(header);
     default:
@@ -164,12 +160,12 @@ void Connection::take_slot(Call& call) noexcept {
 }
 
 // Writes the send time, and how long the caller waits from then on, in milliseconds.
-void Connection::stamp(transport::MessageHeader& header, const Call& call) noexcept {
+void Connection::stamp(transport::CallHeader& header, const Call& call) noexcept {
   const Clock::time_point now = Clock::now();
   const bool is_new = call.deadline_ == Clock::time_point{};
   const auto left = is_new ? call.timeout : std::chrono::ceil<std::chrono::milliseconds>(call.deadline_ - now);
-  header.source = time_stamp(now);
-  header.destination = static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, UINT32_MAX));
+  header.sent_at_ms = time_stamp(now);
+  header.remaining_ms = static_cast<uint32_t>(std::clamp<int64_t>(left.count(), 1, UINT32_MAX));
 }
 
 void Connection::launch(Call& call) noexcept {
@@ -182,10 +178,10 @@ void Connection::launch(Call& call) noexcept {
   call.number_ = slot.number;
   call.at_peer_ = true;
   const bool awaited = call.answer == Call::Answer::kAwaited;
-  transport::MessageHeader header =
-      header_of(awaited ? transport::OperationKind::kInvoke : transport::OperationKind::kTell, call.number_);
+  transport::CallHeader header =
+      header_of(awaited ? transport::MessageKind::kInvoke : transport::MessageKind::kTell, call.number_);
   if (awaited && tells_deadlines_) stamp(header, call);
-  Status sent = call.request.send(engine_.messenger(), peer_, header, transport::OperationKind::kInvokePayload);
+  Status sent = call.request.send(engine_.messenger(), peer_, header, transport::MessageKind::kInvokePayload);
   if (call.is_final_) return;  // a runtime of this process rejected it while it was being sent
   if (!sent.ok()) {
     call.at_peer_ = false;
@@ -207,9 +203,9 @@ void Connection::launch_waiting() noexcept {
   }
 }
 
-void Connection::on_answer(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  CallSlot& slot = call_slots_[slot_of(header.sequence)];
-  if (!slot.taken || slot.number != header.sequence) return drop(payload);
+void Connection::on_answer(const transport::CallHeader& header, const transport::Payload& payload) noexcept {
+  CallSlot& slot = call_slots_[slot_of(header.number)];
+  if (!slot.taken || slot.number != header.number) return drop(payload);
   if (slot.call == nullptr) return on_late_answer(slot, header, payload);
   Call& call = *slot.call;
   if (call.answered_) return drop(payload);
@@ -219,21 +215,20 @@ void Connection::on_answer(const transport::MessageHeader& header, const transpo
     if (!call.still_exposes()) finish(call, Status());  // otherwise Call::on_sent() finishes it
     return;
   }
-  call.failed_there_ = header.fingerprint.operation == transport::OperationKind::kFailure;
+  call.failed_there_ = header.kind == transport::MessageKind::kFailure;
   call.reply_.on_header_frame(payload);
 }
 
 // Handles the peer's answer to a call that has already ended here.
-void Connection::on_late_answer(CallSlot& slot, const transport::MessageHeader& header,
+void Connection::on_late_answer(CallSlot& slot, const transport::CallHeader& header,
                                 const transport::Payload& payload) noexcept {
   MailSender* const sender = slot.mail_sender;
   std::vector<std::byte> copy;
-  if (sender != nullptr && payload.bytes != nullptr &&
-      header.fingerprint.operation == transport::OperationKind::kReply) {
+  if (sender != nullptr && payload.bytes != nullptr && header.kind == transport::MessageKind::kReply) {
     copy.assign(payload.bytes, payload.bytes + payload.num_bytes);
   }
   drop(payload);
-  free_slot(header.sequence);
+  free_slot(header.number);
   if (sender == nullptr) return;
   HeaderFrame header_frame;
   std::vector<Inbound::Tensor> none;
@@ -242,9 +237,9 @@ void Connection::on_late_answer(CallSlot& slot, const transport::MessageHeader& 
   sender->on_late_answer(is_understood ? header_frame.values : std::span<const std::byte>());
 }
 
-void Connection::on_answer_payload(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  CallSlot& slot = call_slots_[slot_of(header.sequence)];
-  if (!slot.taken || slot.number != header.sequence || slot.call == nullptr) return drop(payload);
+void Connection::on_answer_payload(const transport::CallHeader& header, const transport::Payload& payload) noexcept {
+  CallSlot& slot = call_slots_[slot_of(header.number)];
+  if (!slot.taken || slot.number != header.number || slot.call == nullptr) return drop(payload);
   slot.call->reply_.on_payload_frame(header, payload);
 }
 
@@ -314,7 +309,7 @@ void Connection::decline(Call& call, Status reason) noexcept {
 
 void Connection::give_up(Call& call, Status why) noexcept {
   const bool is_at_peer = call.at_peer_ && failure_.ok();
-  const transport::MessageHeader message = header_of(transport::OperationKind::kCancel, call.number_);
+  const transport::CallHeader message = header_of(transport::MessageKind::kCancel, call.number_);
   finish(call, std::move(why));
   if (is_at_peer && !engine_.messenger().transport().withdraw(peer_, message)) send_control(message);
 }
@@ -418,7 +413,7 @@ void Connection::on_transport_gone() noexcept {
   }
 }
 
-void Connection::send_control(const transport::MessageHeader& message) noexcept {
+void Connection::send_control(const transport::CallHeader& message) noexcept {
   if (engine_.messenger().is_lost(peer_)) return;
   [[maybe_unused]] const auto sent = engine_.messenger().transport().send(peer_, message, {}, transport::unattended);
 }

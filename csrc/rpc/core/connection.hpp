@@ -115,7 +115,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   static uint32_t slot_of(uint32_t number) noexcept { return number % kWindow; }
 
-  void on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept override;
+  void on_message(const transport::CallHeader& header, const transport::Payload& payload) noexcept override;
 
   // Caller
   void begin(Call& call) noexcept;
@@ -127,16 +127,15 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool has_room(Call& call) noexcept;
   bool has_slot_for(const Call& call) const noexcept;
   void take_slot(Call& call) noexcept;
-  static void stamp(transport::MessageHeader& header, const Call& call) noexcept;
+  static void stamp(transport::CallHeader& header, const Call& call) noexcept;
   void launch(Call& call) noexcept;
   void launch_waiting() noexcept;
-  void on_answer(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  void on_answer_payload(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_answer(const transport::CallHeader& header, const transport::Payload& payload) noexcept;
+  void on_answer_payload(const transport::CallHeader& header, const transport::Payload& payload) noexcept;
   void finish(Call& call, Status status) noexcept;
   void free_slot(uint32_t number) noexcept;
   void release_slot(Call& call) noexcept;
-  void on_late_answer(CallSlot& slot, const transport::MessageHeader& header,
-                      const transport::Payload& payload) noexcept;
+  void on_late_answer(CallSlot& slot, const transport::CallHeader& header, const transport::Payload& payload) noexcept;
   // Ends the call with `why`, and tells the callee that it need not begin or continue.
   void give_up(Call& call, Status why) noexcept;
   // Applies the action to all calls that have not been sent.
@@ -145,17 +144,17 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void end_waiting(const Status& reason) noexcept;
 
   // Callee
-  void on_call(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  void on_cancel(const transport::MessageHeader& header) noexcept;
-  void on_withdrawn(const transport::MessageHeader& header) noexcept;
-  void note_deadline(Invocation& invocation, const transport::MessageHeader& header) noexcept;
-  Invocation* invocation_for(const transport::MessageHeader& header) noexcept;
+  void on_call(const transport::CallHeader& header, const transport::Payload& payload) noexcept;
+  void on_cancel(const transport::CallHeader& header) noexcept;
+  void on_withdrawn(const transport::CallHeader& header) noexcept;
+  void note_deadline(Invocation& invocation, const transport::CallHeader& header) noexcept;
+  Invocation* invocation_for(const transport::CallHeader& header) noexcept;
   void answer(Invocation& invocation) noexcept;
 
   void tick(Clock::time_point now) noexcept;
   void release_rested() noexcept;
   void begin_closing(Clock::time_point deadline) noexcept;
-  void on_close(const transport::MessageHeader& header) noexcept;
+  void on_close(const transport::CallHeader& header) noexcept;
   void look_after_closing(Clock::time_point now) noexcept;
   // Returns whether one of the two ends is closing the connection and waits for calls under way.
   bool is_closing() const noexcept { return (closes_at_ || ends_after_answers_) && failure_.ok(); }
@@ -165,8 +164,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void end(const Status& reason) noexcept;
   // Ends everything, without telling the peer.
   void fail(const Status& reason) noexcept;
-  transport::MessageHeader header_of(transport::OperationKind kind, uint32_t number) const noexcept;
-  void send_control(const transport::MessageHeader& message) noexcept;
+  transport::CallHeader header_of(transport::MessageKind kind, uint32_t number) const noexcept;
+  void send_control(const transport::CallHeader& message) noexcept;
   void drop(const transport::Payload& payload) noexcept;
   bool is_idle() const noexcept {
     return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();

@@ -15,10 +15,10 @@ static bool is_later(uint32_t left, uint32_t right) noexcept {
 }
 
 // Returns the invocation that a message belongs to, or a new one for a new number. Null if the message is outdated.
-Invocation* Connection::invocation_for(const transport::MessageHeader& header) noexcept {
-  PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
-  if (slot.invocation != nullptr && slot.number == header.sequence) return slot.invocation;
-  if (!is_later(header.sequence, slot.number)) return nullptr;
+Invocation* Connection::invocation_for(const transport::CallHeader& header) noexcept {
+  PeerCallSlot& slot = peer_call_slots_[slot_of(header.number)];
+  if (slot.invocation != nullptr && slot.number == header.number) return slot.invocation;
+  if (!is_later(header.number, slot.number)) return nullptr;
   if (slot.invocation != nullptr) {
     if (slot.invocation->has_header_frame_) return nullptr;  // the caller reused a slot that is still occupied
     core_.recycle(*std::exchange(slot.invocation, nullptr));
@@ -26,47 +26,47 @@ Invocation* Connection::invocation_for(const transport::MessageHeader& header) n
   }
   Invocation& invocation = core_.take_invocation();
   if (invocation.connection_.get() != this) invocation.connection_ = shared_from_this();
-  invocation.number_ = header.sequence;
+  invocation.number_ = header.number;
   invocation.comes_late_ = closes_at_.has_value();
   invocation.arguments_.open(engine_, invocation, core_.limits());
-  slot = {&invocation, header.sequence};
+  slot = {&invocation, header.number};
   ++num_invocations_;
   return &invocation;
 }
 
-void Connection::on_call(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Connection::on_call(const transport::CallHeader& header, const transport::Payload& payload) noexcept {
   Invocation* invocation = invocation_for(header);
   if (invocation == nullptr) return drop(payload);
-  if (header.fingerprint.operation == transport::OperationKind::kInvokePayload)
+  if (header.kind == transport::MessageKind::kInvokePayload)
     return invocation->arguments_.on_payload_frame(header, payload);
   if (invocation->has_header_frame_) return drop(payload);  // its function may be using it
-  invocation->kind_ = header.fingerprint.operation;
+  invocation->kind_ = header.kind;
   invocation->has_header_frame_ = true;
-  if (header.destination != 0) note_deadline(*invocation, header);
+  if (header.remaining_ms != 0) note_deadline(*invocation, header);
   invocation->arguments_.on_header_frame(payload);
 }
 
 // The call may have waited long in the network, or here, before it was read.
-void Connection::note_deadline(Invocation& invocation, const transport::MessageHeader& header) noexcept {
+void Connection::note_deadline(Invocation& invocation, const transport::CallHeader& header) noexcept {
   const Clock::time_point now = Clock::now();
   const std::chrono::milliseconds left =
-      std::chrono::milliseconds(header.destination) - delays_.delay_of(header.source, now);
+      std::chrono::milliseconds(header.remaining_ms) - delays_.delay_of(header.sent_at_ms, now);
   invocation.gives_up_at_ = now + left + kDeadlineMargin;
 }
 
 // The caller gave up before the call was read here. It is answered nevertheless, which frees its slot.
-void Connection::on_withdrawn(const transport::MessageHeader& header) noexcept {
+void Connection::on_withdrawn(const transport::CallHeader& header) noexcept {
   Invocation* const invocation = invocation_for(header);
   if (invocation == nullptr || invocation->has_header_frame_) return;
-  invocation->kind_ = transport::OperationKind::kInvoke;
+  invocation->kind_ = transport::MessageKind::kInvoke;
   invocation->has_header_frame_ = true;
   invocation->arguments_.abandon();
   invocation->fail_as_given_up();
 }
 
-void Connection::on_cancel(const transport::MessageHeader& header) noexcept {
-  const PeerCallSlot& slot = peer_call_slots_[slot_of(header.sequence)];
-  if (slot.invocation != nullptr && slot.number == header.sequence) core_.on_cancelled(*slot.invocation);
+void Connection::on_cancel(const transport::CallHeader& header) noexcept {
+  const PeerCallSlot& slot = peer_call_slots_[slot_of(header.number)];
+  if (slot.invocation != nullptr && slot.number == header.number) core_.on_cancelled(*slot.invocation);
 }
 
 // The caller may reuse the slot as soon as the answer leaves. The answer's memory stays here until the peer has read
@@ -77,9 +77,8 @@ void Connection::answer(Invocation& invocation) noexcept {
   if (slot.invocation != &invocation) return core_.recycle(invocation);
   slot.invocation = nullptr;
   --num_invocations_;
-  const transport::MessageHeader header = header_of(invocation.answer_kind_, invocation.number_);
-  const Status sent =
-      invocation.answer.send(engine_.messenger(), peer_, header, transport::OperationKind::kReplyPayload);
+  const transport::CallHeader header = header_of(invocation.answer_kind_, invocation.number_);
+  const Status sent = invocation.answer.send(engine_.messenger(), peer_, header, transport::MessageKind::kReplyPayload);
   num_answered_ += sent.ok() ? 1 : 0;
   core_.recycle(invocation);
 }

@@ -33,8 +33,8 @@ void Connection::begin_closing(Clock::time_point deadline) noexcept {
 }
 
 // The message may overtake answers, but calls that have not left yet will get none.
-void Connection::on_close(const transport::MessageHeader& header) noexcept {
-  ends_after_answers_ = header.fingerprint.num_elements;
+void Connection::on_close(const transport::CallHeader& header) noexcept {
+  ends_after_answers_ = header.num_answers;
   end_waiting(closed_there());
   look_after_closing(Clock::now());
 }
@@ -74,8 +74,8 @@ bool Connection::has_drained() noexcept {
 
 void Connection::end(const Status& reason) noexcept {
   if (!failure_.ok()) return;
-  transport::MessageHeader message = header_of(transport::OperationKind::kClose, 0);
-  if (core_.is_through_with(*this)) message.fingerprint.num_elements = num_answered_;
+  transport::CallHeader message = header_of(transport::MessageKind::kClose, 0);
+  if (core_.is_through_with(*this)) message.num_answers = num_answered_;
   send_control(message);
   fail(reason);
 }

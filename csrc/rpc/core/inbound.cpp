@@ -117,7 +117,7 @@ void Inbound::receive_early() noexcept {
   while (state_ == State::kReceiving && !early_.empty()) {
     messaging::Unexpected& message = *early_.pop_front();  // taken out first, because a callback may drop the rest
     --num_early_;
-    place(message.header.slot, message.payload);
+    place(message.header.as<transport::CallHeader>().tensor, message.payload);
     release_early(message);
   }
   complete_if_all_arrived();
@@ -128,10 +128,10 @@ void Inbound::release_early(messaging::Unexpected& message) noexcept {
   release_copy(engine_->messenger().size_class_pool(), message);
 }
 
-void Inbound::on_payload_frame(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+void Inbound::on_payload_frame(const transport::CallHeader& header, const transport::Payload& payload) noexcept {
   switch (state_) {
     case State::kReceiving:
-      return place(header.slot, payload);
+      return place(header.tensor, payload);
     case State::kComplete:
     case State::kClosed:
       return drop(payload);

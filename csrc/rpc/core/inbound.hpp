@@ -76,7 +76,7 @@ class Inbound : private transport::Completion {
   void set_destinations(TensorDestinations destinations) noexcept { destinations_ = destinations; }
   // Call once per message.
   void on_header_frame(const transport::Payload& payload) noexcept;
-  void on_payload_frame(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void on_payload_frame(const transport::CallHeader& header, const transport::Payload& payload) noexcept;
   // Sets the destinations of the tensors, in the announced number and sizes. A null buffer selects the default
   // location. `owners`, as many or none, are kept until let_go(); they stay with the caller if the message has already
   // ended.

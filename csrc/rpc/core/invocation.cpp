@@ -16,15 +16,15 @@ void Invocation::accept(std::span<const Buffer> buffers, std::span<Owner> owners
 
 void Invocation::reply() noexcept {
   if (!answer.fits().ok()) return fail("ValueError", answer.fits().clone().message());
-  submit(transport::OperationKind::kReply);
+  submit(transport::MessageKind::kReply);
 }
 
 void Invocation::reply_failure() noexcept {
-  submit(transport::OperationKind::kFailure);
+  submit(transport::MessageKind::kFailure);
 }
 
 // Owners are released before the token is taken: their destructors are the user's code.
-void Invocation::submit(transport::OperationKind answer_kind) noexcept {
+void Invocation::submit(transport::MessageKind answer_kind) noexcept {
   answer_kind_ = answer_kind;
   if (!wants_answer()) answer.clear();
   connection_->engine().submit_after_completion(*this);
@@ -49,7 +49,7 @@ void Invocation::describe_failure(std::string_view class_name, std::string_view 
 // For the runtime's own failures; called by the progress owner.
 void Invocation::fail_here(std::string_view class_name, const std::string& message) noexcept {
   describe_failure(class_name, message);
-  answer_kind_ = transport::OperationKind::kFailure;
+  answer_kind_ = transport::MessageKind::kFailure;
   phase_ = Phase::kReplying;
   connection_->answer(*this);
 }

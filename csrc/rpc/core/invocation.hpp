@@ -41,7 +41,7 @@ class Invocation final : public ListNode<Invocation>,
   std::string_view function() const noexcept { return arguments_.name(); }
   Inbound& arguments() noexcept { return arguments_; }
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
-  bool wants_answer() const noexcept { return kind_ == transport::OperationKind::kInvoke; }
+  bool wants_answer() const noexcept { return kind_ == transport::MessageKind::kInvoke; }
   // Returns whether the caller's deadline has passed. Any thread.
   bool is_late() const noexcept { return gives_up_at_ != Clock::time_point::max() && Clock::now() >= gives_up_at_; }
   // Returns whether the caller has given up. Its answer will be dropped, so there is no need to begin or continue.
@@ -77,7 +77,7 @@ class Invocation final : public ListNode<Invocation>,
     void on_flag_set() noexcept override { invocation.begin(); }
   };
 
-  void submit(transport::OperationKind answer_kind) noexcept;
+  void submit(transport::MessageKind answer_kind) noexcept;
   void describe_failure(std::string_view class_name, std::string_view message);
   void fail_here(std::string_view class_name, const std::string& message) noexcept;
   void begin() noexcept override;
@@ -96,8 +96,8 @@ class Invocation final : public ListNode<Invocation>,
   const Function* handler_ = nullptr;
   uint32_t number_ = 0;
   uint64_t serial_ = 0;
-  transport::OperationKind kind_{};
-  transport::OperationKind answer_kind_ = transport::OperationKind::kReply;
+  transport::MessageKind kind_{};
+  transport::MessageKind answer_kind_ = transport::MessageKind::kReply;
   Phase phase_ = Phase::kArriving;
   StartFlagWaiter start_flag_waiter_{*this};
   bool has_header_frame_ = false;

@@ -163,8 +163,8 @@ const std::atomic<uint32_t>* Outbound::start_flag() const noexcept {
   return nullptr;
 }
 
-Status Outbound::send(messaging::Messenger& messenger, transport::PeerId peer, const transport::MessageHeader& header,
-                      transport::OperationKind payload_kind) noexcept {
+Status Outbound::send(messaging::Messenger& messenger, transport::PeerId peer, const transport::CallHeader& header,
+                      transport::MessageKind payload_kind) noexcept {
   if (!fits_.ok()) return fits_.clone();
   transport::Transport& transport = messenger.transport();
   const auto took = [this](std::optional<Status> sent) -> Status {
@@ -175,10 +175,10 @@ Status Outbound::send(messaging::Messenger& messenger, transport::PeerId peer, c
   ++num_moving_;
   AXON_TRY(took(transport.send(peer, header, {bytes_.data(), bytes_.size()}, *this)));
   if (payload_frames_.empty()) return Status();
-  transport::MessageHeader payload_header = header;
-  payload_header.fingerprint.operation = payload_kind;
+  transport::CallHeader payload_header = header;
+  payload_header.kind = payload_kind;
   for (const PayloadFrame& each : payload_frames_) {
-    payload_header.slot = each.index;
+    payload_header.tensor = each.index;
     ++num_moving_;
     AXON_TRY(took(each.is_exposed ? transport.send_rendezvous(peer, payload_header, each.data, *this)
                                   : transport.send(peer, payload_header, each.data, *this)));

@@ -83,8 +83,8 @@ class Outbound : private transport::Completion {
   // Sends a sealed or empty message. `header` is for the header frame; payload frames have the kind `payload_kind`.
   // Fails if the message cannot leave or is too large. Later failures are reported through the peer's state. Progress
   // owner only.
-  Status send(messaging::Messenger& messenger, transport::PeerId peer, const transport::MessageHeader& header,
-              transport::OperationKind payload_kind) noexcept;
+  Status send(messaging::Messenger& messenger, transport::PeerId peer, const transport::CallHeader& header,
+              transport::MessageKind payload_kind) noexcept;
   // Returns whether the transport uses none of its memory.
   bool at_rest() const noexcept { return num_moving_ == 0; }
   bool exposes() const noexcept {

@@ -60,11 +60,16 @@ RingWriter::Outcome RingWriter::put(RingHead::Kind kind, const Header& header, C
   return sleeps ? Outcome::kWrittenToSleeper : Outcome::kWritten;
 }
 
+// Returns whether a ShortCallHeader says all that the header does.
+static bool is_short(const CallHeader& call) noexcept {
+  return call.tensor == 0 && call.sent_at_ms == 0 && call.remaining_ms == 0 && call.num_answers == 0;
+}
+
 RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
-  const bool is_of_call = kind == RingHead::Kind::kMessage && is_of_a_call(header.fingerprint.operation);
-  const bool is_short = header.slot == 0 && header.fingerprint.num_elements == 0;
-  if (is_of_call && is_short && keys_.has(header.key)) {
-    return put(RingHead::Kind::kCall, keys_.shorten(header), payload);
+  const bool is_of_call = kind == RingHead::Kind::kMessage && family_of(header.kind) == MessageFamily::kCall;
+  if (is_of_call && keys_.has(header.key)) {
+    const auto call = header.as<CallHeader>();
+    if (is_short(call)) return put(RingHead::Kind::kCall, KeyTable::shorten(call), payload);
   }
   const uint32_t entry = num_written_;
   const Outcome outcome = put(kind, header, payload);
@@ -75,48 +80,49 @@ RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const MessageHeader& 
   return outcome;
 }
 
-static bool is_withdrawable(OperationKind kind) noexcept {
-  return kind == OperationKind::kInvoke || kind == OperationKind::kTell;
+RingWriter::Outcome RingWriter::write(RingHead::Kind kind, const TransferHeader& header, ConstBuffer payload) noexcept {
+  return put(kind, header, payload);
 }
 
-std::byte* RingWriter::operation_in(uint32_t entry, const MessageHeader& call) const noexcept {
+static bool is_withdrawable(MessageKind kind) noexcept {
+  return kind == MessageKind::kInvoke || kind == MessageKind::kTell;
+}
+
+std::byte* RingWriter::kind_in(uint32_t entry, const CallHeader& call) const noexcept {
   RingEntry& first = ring().entries[entry % RingMemory::kNumEntries];
   const RingHead::Kind kind = first.head.load(std::memory_order_relaxed).kind;
   if (kind == RingHead::Kind::kCall) {
-    CallHeader header;
-    sync::copy(&header, first.begin(), sizeof header);
+    const auto header = first.header<ShortCallHeader>();
     const uint8_t index = KeyTable::index_of(call.key);
     const bool is_of_key =
         header.key == index && keys_.has(call.key) && num_written_ - named_at_[index] > num_written_ - entry;
-    const bool is_this = is_of_key && header.sequence == call.sequence && is_withdrawable(header.operation);
-    return is_this ? first.begin() + offsetof(CallHeader, operation) : nullptr;
+    const bool is_this = is_of_key && header.number == call.number && is_withdrawable(header.kind);
+    return is_this ? first.begin() + offsetof(ShortCallHeader, kind) : nullptr;
   }
   if (kind != RingHead::Kind::kMessage && kind != RingHead::Kind::kRts) return nullptr;
-  MessageHeader header;
-  sync::copy(&header, first.begin(), sizeof header);
+  const auto header = first.header<MessageHeader>();
   const bool is_this =
-      header.key == call.key && header.sequence == call.sequence && is_withdrawable(header.fingerprint.operation);
-  return is_this ? first.begin() + offsetof(MessageHeader, fingerprint) + offsetof(Fingerprint, operation) : nullptr;
+      header.key == call.key && is_withdrawable(header.kind) && header.as<CallHeader>().number == call.number;
+  return is_this ? first.begin() + offsetof(MessageHeader, kind) : nullptr;
 }
 
 // Starts at the last entry that the reader has returned, since the entry following it begins with a head. A reader that
 // lies about its count harms only itself, but cannot lead this loop out of the ring. The head is stored once more, so
-// that a reader that loads it from now on sees the changed operation.
-void RingWriter::withdraw(const MessageHeader& call) noexcept {
+// that a reader that loads it from now on sees the changed kind.
+void RingWriter::withdraw(const CallHeader& call) noexcept {
   uint32_t entry = ring().num_taken.load(std::memory_order_acquire);
   for (uint32_t num_left = num_written_ - entry; num_left != 0 && num_left <= RingMemory::kNumEntries;) {
     sync::atomic<RingHead>& head = ring().entries[entry % RingMemory::kNumEntries].head;
     const RingHead found = head.load(std::memory_order_relaxed);
     if (found.entry != entry) return;
-    if (std::byte* const operation = operation_in(entry, call)) {
-      static constexpr OperationKind kWithdrawn = OperationKind::kWithdrawn;
-      sync::copy(operation, &kWithdrawn, sizeof kWithdrawn);
+    if (std::byte* const kind = kind_in(entry, call)) {
+      static constexpr MessageKind kWithdrawn = MessageKind::kWithdrawn;
+      sync::copy(kind, &kWithdrawn, sizeof kWithdrawn);
       return head.store(found, std::memory_order_release);
     }
-    const size_t num_header_bytes = found.kind == RingHead::Kind::kCall ? sizeof(CallHeader) : sizeof(MessageHeader);
     const uint32_t num_entries = found.kind == RingHead::Kind::kWrap
                                      ? RingMemory::kNumEntries - entry % RingMemory::kNumEntries
-                                     : RingMemory::entries_of(found.num_bytes, num_header_bytes);
+                                     : RingMemory::entries_of(found.num_bytes, header_num_bytes_of(found.kind));
     if (num_entries > num_left) return;
     entry += num_entries;
     num_left -= num_entries;

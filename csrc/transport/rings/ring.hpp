@@ -2,7 +2,7 @@
 // neither waits.
 //
 //   if (writer.write(kind, header, payload) == RingWriter::Outcome::kFull) …   // try again later
-//   reader.read(most, [](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) { … });
+//   reader.read(most, [](RingHead::Kind kind, const auto& header, const Payload& payload) { … });
 //
 // The memory consists of entries of 64 bytes. A message takes as many contiguous entries as it needs for a head, the
 // header and the payload. One entry thus carries up to 16 bytes of payload, or 48 bytes of a call's. The head is
@@ -36,12 +36,12 @@ struct alignas(sizeof(uint64_t)) RingHead {
     kNothing,
     kWrap,     // the next message begins at the ring's first entry
     kMessage,  // for this and the following kinds, see ring_link.hpp
-    kRts,
-    kAck,
+    kRts,      // like kMessage, has a MessageHeader
+    kAck,      // this and the following kinds have a TransferHeader
     kNack,
     kCts,
-    kFragment,
-    kCall,  // a message with a CallHeader; read as kMessage
+    kData,
+    kCall,  // a message with a ShortCallHeader; read as kMessage
   };
 
   Kind kind : 8 = Kind::kNothing;
@@ -49,30 +49,39 @@ struct alignas(sizeof(uint64_t)) RingHead {
   uint32_t entry = 0;
 };
 
-// The part of a call's message header that differs from one call to the next. Each whole header of a call stores its
-// key in a table at both ends; a CallHeader refers to the key by its index there.
-struct CallHeader {
-  uint32_t sequence = 0;
-  OperationKind operation{};
+// The header of an answer to an RTS, and of the DATA that a CTS asks for.
+struct TransferHeader {
+  uint64_t number = 0;  // the RTS's
+};
+static_assert(sizeof(TransferHeader) == 8);
+
+// The part of a CallHeader that differs from one call to the next. Each whole header of a call stores its key in a
+// table at both ends; a ShortCallHeader refers to the key by its index there.
+struct ShortCallHeader {
+  uint32_t number = 0;
+  MessageKind kind{};
   uint8_t key = 0;  // its index in the table
   uint16_t reserved = 0;
 };
-static_assert(sizeof(CallHeader) == 8);
+static_assert(sizeof(ShortCallHeader) == 8 && std::has_unique_object_representations_v<ShortCallHeader>);
+
+// Returns the size of the header that follows the head of a message.
+constexpr size_t header_num_bytes_of(RingHead::Kind kind) noexcept {
+  if (kind == RingHead::Kind::kMessage || kind == RingHead::Kind::kRts) [[likely]]
+    return sizeof(MessageHeader);
+  return kind == RingHead::Kind::kCall ? sizeof(ShortCallHeader) : sizeof(TransferHeader);
+}
 
 class KeyTable {
  public:
   bool has(uint64_t key) const noexcept { return keys_[index_of(key)] == key; }
   void put(uint64_t key) noexcept { keys_[index_of(key)] = key; }
-  CallHeader shorten(const MessageHeader& header) const noexcept {
-    return {.sequence = header.sequence, .operation = header.fingerprint.operation, .key = index_of(header.key)};
+  static ShortCallHeader shorten(const CallHeader& header) noexcept {
+    return {.number = header.number, .kind = header.kind, .key = index_of(header.key)};
   }
   // An unknown index gives key 0, which no receiver has.
-  MessageHeader restore(const CallHeader& header) const noexcept {
-    MessageHeader whole;
-    whole.key = keys_[header.key % kNumKeys];
-    whole.sequence = header.sequence;
-    whole.fingerprint.operation = header.operation;
-    return whole;
+  CallHeader restore(const ShortCallHeader& header) const noexcept {
+    return {.key = keys_[header.key % kNumKeys], .kind = header.kind, .number = header.number};
   }
   static constexpr size_t kNumKeys = 64;
   static uint8_t index_of(uint64_t key) noexcept { return key % kNumKeys; }
@@ -86,6 +95,12 @@ struct alignas(kEntryBytes) RingEntry {
 
   // The start of the header, following the head. The payload follows the header, and continues in the next entries.
   std::byte* begin() noexcept { return reinterpret_cast<std::byte*>(this) + sizeof head; }
+  template <typename Header>
+  Header header() noexcept {
+    Header header;
+    sync::copy(&header, begin(), sizeof header);
+    return header;
+  }
   static constexpr size_t kNumBytes = kEntryBytes - sizeof head;
 };
 static_assert(sizeof(RingEntry) == kEntryBytes && sync::atomic<RingHead>::is_always_lock_free);
@@ -120,8 +135,9 @@ class RingWriter {
   bool is_read() noexcept;
   // Never waits. kWrittenToSleeper is returned once per sleep: the caller must wake the reader.
   Outcome write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
+  Outcome write(RingHead::Kind kind, const TransferHeader& header, ConstBuffer payload) noexcept;
   // Makes the reader find kWithdrawn instead of this call, unless it has read the call already.
-  void withdraw(const MessageHeader& call) noexcept;
+  void withdraw(const CallHeader& call) noexcept;
 
  private:
   explicit RingWriter(SharedPages pages) noexcept : pages_(std::move(pages)) {}
@@ -129,8 +145,8 @@ class RingWriter {
   template <typename Header>
   Outcome put(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept;
   bool has_room(uint32_t num_entries) noexcept;
-  // Returns the address of the operation in the entry's header if the entry begins this call; otherwise null.
-  std::byte* operation_in(uint32_t entry, const MessageHeader& call) const noexcept;
+  // Returns the address of the message's kind in the entry's header if the entry begins this call; otherwise null.
+  std::byte* kind_in(uint32_t entry, const CallHeader& call) const noexcept;
 
   SharedPages pages_;
   uint32_t num_written_ = 0;
@@ -147,7 +163,7 @@ class RingReader {
   static Result<RingReader> open(int32_t pid, int descriptor, uint64_t writer, uint64_t reader);
 
   // Reads up to `most` messages and returns how many. Each lies in the ring until `deliver` returns, and its writer may
-  // change it until then.
+  // change it until then. `deliver` takes a MessageHeader or, from kAck to kData, a TransferHeader.
   template <typename Deliver>
   unsigned read(unsigned most, Deliver deliver) noexcept;
   bool has_message() const noexcept { return !is_broken_ && is_next(entry().head.load()); }
@@ -168,6 +184,8 @@ class RingReader {
     if (num_taken_ - num_told_ >= ring_size::kNumEntriesPerReturn) give_back();
   }
   void give_back() noexcept;
+  template <typename Deliver>
+  void deliver_from(RingEntry& first, RingHead head, Deliver& deliver) noexcept;
 
   SharedPages pages_;
   uint32_t num_taken_ = 0;
@@ -193,24 +211,33 @@ unsigned RingReader::read(unsigned most, Deliver deliver) noexcept {
       take(num_left);
       continue;
     }
-    const size_t num_header_bytes = head.kind == RingHead::Kind::kCall ? sizeof(CallHeader) : sizeof(MessageHeader);
-    const uint32_t num_entries = RingMemory::entries_of(head.num_bytes, num_header_bytes);
+    const uint32_t num_entries = RingMemory::entries_of(head.num_bytes, header_num_bytes_of(head.kind));
     is_broken_ = head.kind > RingHead::Kind::kCall || head.num_bytes > RingMemory::kMostBytes || num_entries > num_left;
     if (is_broken_) break;
-    const Payload payload{.bytes = first.begin() + num_header_bytes, .num_bytes = head.num_bytes};
-    if (head.kind == RingHead::Kind::kCall) {
-      CallHeader header;
-      sync::copy(&header, first.begin(), sizeof header);
-      deliver(RingHead::Kind::kMessage, keys_.restore(header), payload);
-    } else {
-      MessageHeader header;
-      sync::copy(&header, first.begin(), sizeof header);
-      if (head.kind == RingHead::Kind::kMessage && is_of_a_call(header.fingerprint.operation)) keys_.put(header.key);
-      deliver(head.kind, header, payload);
-    }
+    deliver_from(first, head, deliver);
     take(num_entries);
   }
   return num_read;
+}
+
+template <typename Deliver>
+void RingReader::deliver_from(RingEntry& first, RingHead head, Deliver& deliver) noexcept {
+  const Payload payload{.bytes = first.begin() + header_num_bytes_of(head.kind), .num_bytes = head.num_bytes};
+  switch (head.kind) {
+    case RingHead::Kind::kMessage:
+    case RingHead::Kind::kRts: {
+      const auto header = first.header<MessageHeader>();
+      const bool is_of_call = family_of(header.kind) == MessageFamily::kCall;
+      if (is_of_call && head.kind == RingHead::Kind::kMessage) keys_.put(header.key);
+      return deliver(head.kind, header, payload);
+    }
+    case RingHead::Kind::kCall: {
+      const MessageHeader header = keys_.restore(first.header<ShortCallHeader>());
+      return deliver(RingHead::Kind::kMessage, header, payload);
+    }
+    default:
+      return deliver(head.kind, first.header<TransferHeader>(), payload);
+  }
 }
 
 }  // namespace axon::transport

@@ -22,11 +22,14 @@ static constexpr size_t kRingFragmentBytes = size_t{16} << 10;
 static constexpr size_t kMostWaiting = size_t{1} << 20;
 struct RingLink::Waiting : ListNode<Waiting> {
   RingHead::Kind kind = RingHead::Kind::kMessage;
-  MessageHeader header;
+  MessageHeader header;  // of a message or an RTS
   ConstBuffer payload;
   RemoteBytes rts;                   // the payload of an RTS
+  TransferHeader answer;             // the header of an answer
   Status why;                        // the reason of a NACK, encoded into its payload
   Completion* completion = nullptr;  // the completion of a message
+
+  bool is_answer() const noexcept { return kind != RingHead::Kind::kMessage && kind != RingHead::Kind::kRts; }
 };
 
 // A payload of ours that the other process is to fetch.
@@ -55,12 +58,6 @@ class RingLink::Arrival : public ListNode<Arrival> {
   size_t num_here = 0;
 };
 
-static MessageHeader header_of(uint64_t number) noexcept {
-  MessageHeader header;
-  header.key = number;
-  return header;
-}
-
 static Status lost() {
   return {ErrorCode::kPeerLost, "its process is gone, or has been given up"};
 }
@@ -78,7 +75,8 @@ RingLink::~RingLink() {
 // ---- Sending
 
 // Returns whether the entry was written. The caller checks that no earlier message waits in the queue.
-bool RingLink::write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept {
+template <typename Header>
+bool RingLink::write(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept {
   switch (writer_->write(kind, header, payload)) {
     case RingWriter::Outcome::kFull:
       return false;
@@ -99,6 +97,14 @@ RingLink::Waiting& RingLink::enqueue(RingHead::Kind kind, const MessageHeader& h
   ++num_waiting_;
   queue_.push_back(*waiting);
   return *waiting;
+}
+
+RingLink::Waiting& RingLink::enqueue_answer(RingHead::Kind kind, const TransferHeader& header,
+                                            const Status& why) noexcept {
+  Waiting& waiting = enqueue(kind, {}, {});
+  waiting.answer = header;
+  waiting.why = why.clone();
+  return waiting;
 }
 
 void RingLink::release(Waiting& waiting) noexcept {
@@ -142,9 +148,9 @@ static ConstBuffer payload_of(const nack::Encoded& reason) noexcept {
 void RingLink::answer(RingHead::Kind kind, uint64_t number, const Status& why) noexcept {
   if (state_ == State::kLost) return;
   connect();
-  const MessageHeader header = header_of(number);
+  const TransferHeader header{.number = number};
   if (state_ == State::kOpen && queue_.empty() && write(kind, header, payload_of(nack::Encoded(why)))) return;
-  enqueue(kind, header, {}).why = why.clone();
+  enqueue_answer(kind, header, why);
   if (num_waiting_ > kMostWaiting) find_harm("it sends messages, but does not read the answers");
 }
 
@@ -152,7 +158,9 @@ unsigned RingLink::write_waiting() noexcept {
   unsigned num_written = 0;
   for (Waiting* first = queue_.front(); first != nullptr && state_ == State::kOpen; first = queue_.front()) {
     const nack::Encoded reason(first->why);
-    if (!write(first->kind, first->header, first->why.ok() ? first->payload : payload_of(reason))) break;
+    const bool is_written = first->is_answer() ? write(first->kind, first->answer, payload_of(reason))
+                                               : write(first->kind, first->header, first->payload);
+    if (!is_written) break;
     ++num_written;
     Completion* const completion = first->completion;
     release(*first);
@@ -168,10 +176,10 @@ bool RingLink::take_back(Waiting& waiting) noexcept {
     Kept* const kept = numbers_.find(waiting.rts.number);
     completion = kept != nullptr ? &let_go(*kept) : nullptr;
   }
-  const bool is_call = waiting.header.fingerprint.operation != OperationKind::kInvokePayload;
+  const bool is_call = waiting.header.kind != MessageKind::kInvokePayload;
   if (is_call) {
     waiting.kind = RingHead::Kind::kMessage;
-    waiting.header.fingerprint.operation = OperationKind::kWithdrawn;
+    waiting.header.kind = MessageKind::kWithdrawn;
     waiting.payload = {};
     waiting.completion = nullptr;
   } else {
@@ -181,18 +189,17 @@ bool RingLink::take_back(Waiting& waiting) noexcept {
   return is_call;
 }
 
-static bool is_of_call(const MessageHeader& header, const MessageHeader& call) noexcept {
-  const OperationKind kind = header.fingerprint.operation;
-  return header.key == call.key && header.sequence == call.sequence && kind >= OperationKind::kInvoke &&
-         kind <= OperationKind::kInvokePayload;
+static bool is_of_call(const MessageHeader& header, const CallHeader& call) noexcept {
+  const bool is_sent_by_caller = header.kind == MessageKind::kInvoke || header.kind == MessageKind::kTell ||
+                                 header.kind == MessageKind::kInvokePayload;
+  return is_sent_by_caller && header.key == call.key && header.as<CallHeader>().number == call.number;
 }
 
-bool RingLink::withdraw(const MessageHeader& call) noexcept {
+bool RingLink::withdraw(const CallHeader& call) noexcept {
   bool has_waited = false;
   for (Waiting* waiting = queue_.front(); waiting != nullptr;) {
     Waiting* const next = queue_.next(*waiting);
-    const bool is_message = waiting->kind == RingHead::Kind::kMessage || waiting->kind == RingHead::Kind::kRts;
-    if (is_message && is_of_call(waiting->header, call)) has_waited |= take_back(*waiting);
+    if (!waiting->is_answer() && is_of_call(waiting->header, call)) has_waited |= take_back(*waiting);
     waiting = next;
   }
   if (!has_waited && state_ == State::kOpen) writer_->withdraw(call);
@@ -235,11 +242,12 @@ Completion& RingLink::let_go(Kept& kept) noexcept {
 }
 
 // Sends the next fragment of the oldest requested payload if the ring has room.
-unsigned RingLink::push_fragment() noexcept {
+unsigned RingLink::push_data() noexcept {
   Kept* const kept = pulled_.front();
   if (kept == nullptr) return 0;
   const size_t length = std::min(kRingFragmentBytes, kept->payload.num_bytes - kept->num_sent);
-  if (!write(RingHead::Kind::kFragment, header_of(kept->number), kept->payload.slice(kept->num_sent, length))) return 0;
+  const TransferHeader header{.number = kept->number};
+  if (!write(RingHead::Kind::kData, header, kept->payload.slice(kept->num_sent, length))) return 0;
   kept->num_sent += length;
   kept->unlink();
   (kept->num_sent != kept->payload.num_bytes ? pulled_ : kept_).push_back(*kept);
@@ -259,7 +267,7 @@ Status RingLink::open(int descriptor) noexcept {
 unsigned RingLink::read(unsigned most) noexcept {
   if (!reader_) return 0;
   bool makes_sense = true;
-  const auto deliver = [&](RingHead::Kind kind, const MessageHeader& header, const Payload& payload) {
+  const auto deliver = [&](RingHead::Kind kind, const auto& header, const Payload& payload) {
     if (fault_ == nullptr && makes_sense) makes_sense = receive(kind, header, payload);
   };
   const unsigned num_read = reader_->read(most, deliver);
@@ -274,9 +282,12 @@ bool RingLink::receive(RingHead::Kind kind, const MessageHeader& header, const P
     shared_.receiver->on_message(header, payload);
     return true;
   }
-  if (kind == RingHead::Kind::kRts) return receive_rts(header, payload);
-  if (kind == RingHead::Kind::kFragment) return receive_fragment(header.key, payload);
-  Kept* const kept = numbers_.find(header.key);
+  return receive_rts(header, payload);
+}
+
+bool RingLink::receive(RingHead::Kind kind, const TransferHeader& header, const Payload& payload) noexcept {
+  if (kind == RingHead::Kind::kData) return receive_data(header.number, payload);
+  Kept* const kept = numbers_.find(header.number);
   const bool is_nack = kind == RingHead::Kind::kNack;
   if (kept == nullptr || payload.num_bytes > (is_nack ? nack::Encoded::kMostBytes : 0)) return false;
   if (kind == RingHead::Kind::kCts) {
@@ -360,7 +371,7 @@ unsigned RingLink::fetch_more() noexcept {
   return 1;
 }
 
-bool RingLink::receive_fragment(uint64_t number, const Payload& payload) noexcept {
+bool RingLink::receive_data(uint64_t number, const Payload& payload) noexcept {
   Arrival* const arrival = pulling_.find([&](const Arrival& each) { return each.remote.number == number; });
   if (arrival == nullptr) return false;
   if (payload.num_bytes == 0 || payload.num_bytes > arrival->into.num_bytes - arrival->num_here) return false;
@@ -389,7 +400,7 @@ unsigned RingLink::advance_all() noexcept {
   if (state_ == State::kCalled) look_for_answer();
   look_for_fault();
   unsigned num_moved = state_ == State::kOpen ? write_waiting() : 0;
-  if (state_ == State::kOpen && queue_.empty()) num_moved += push_fragment();
+  if (state_ == State::kOpen && queue_.empty()) num_moved += push_data();
   return num_moved + fetch_more();
 }
 

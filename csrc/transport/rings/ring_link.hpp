@@ -2,14 +2,14 @@
 // messages that wait for room, and long payloads, which wait at their sender. A RingTransport owns its links; the
 // progress owner uses them.
 //
-//   kMessage   a whole message
-//   kRts       a message whose payload (RemoteBytes) its receiver is to fetch or refuse
-//   kAck       from the receiver: it has the payload
-//   kNack      from the receiver: it refuses the payload, and why (transport/nack.hpp)
-//   kCts       from a receiver that cannot read the sender's memory: send the payload in fragments
-//   kFragment  a fragment of a payload, in order
+//   kMessage  a whole message
+//   kRts      a message whose payload (RemoteBytes) its receiver is to fetch or refuse
+//   kAck      from the receiver: it has the payload
+//   kNack     from the receiver: it refuses the payload, and why (transport/nack.hpp)
+//   kCts      from a receiver that cannot read the sender's memory: send the payload in fragments
+//   kData     a fragment of a payload, in order
 //
-// Answers carry the RTS's number instead of a header's key. An answer with an unknown number is rejected.
+// Answers and DATA carry the RTS's number (TransferHeader). An unknown number is rejected.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ class RingLink {
   std::optional<Status> send_rendezvous(const MessageHeader& header, ConstBuffer payload,
                                         Completion& completion) noexcept;
   // See Transport::withdraw.
-  bool withdraw(const MessageHeader& call) noexcept;
+  bool withdraw(const CallHeader& call) noexcept;
   // Sends what has waited since connect() through the network, in order, after the peer has refused the ring.
   void hand_over(Transport& network, PeerId peer) noexcept;
 
@@ -122,9 +122,11 @@ class RingLink {
   void look_for_answer() noexcept;
   void look_for_fault() noexcept;
   void find_harm(const char* what) noexcept;  // records a protocol violation, and reports it to the receiver
-  bool write(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
+  template <typename Header>
+  bool write(RingHead::Kind kind, const Header& header, ConstBuffer payload) noexcept;
   void answer(RingHead::Kind kind, uint64_t number, const Status& why = Status()) noexcept;
   Waiting& enqueue(RingHead::Kind kind, const MessageHeader& header, ConstBuffer payload) noexcept;
+  Waiting& enqueue_answer(RingHead::Kind kind, const TransferHeader& header, const Status& why) noexcept;
   void release(Waiting& waiting) noexcept;
   bool take_back(Waiting& waiting) noexcept;
   unsigned write_waiting() noexcept;
@@ -133,11 +135,12 @@ class RingLink {
 
   uint64_t keep(ConstBuffer payload, Completion& completion) noexcept;
   Completion& let_go(Kept& kept) noexcept;
-  unsigned push_fragment() noexcept;
+  unsigned push_data() noexcept;
 
   bool receive(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) noexcept;
+  bool receive(RingHead::Kind kind, const TransferHeader& header, const Payload& payload) noexcept;
   bool receive_rts(const MessageHeader& header, const Payload& payload) noexcept;
-  bool receive_fragment(uint64_t number, const Payload& payload) noexcept;
+  bool receive_data(uint64_t number, const Payload& payload) noexcept;
   unsigned fetch_more() noexcept;
   // Returns the status of the fetch; null while more is to be read.
   std::optional<Status> read_chunk(Arrival& arrival) noexcept;

@@ -154,7 +154,7 @@ void RingTransport::refuse(void* rendezvous, const Status& why) noexcept {
   arrival != nullptr ? RingLink::refuse(*arrival, why) : network_->refuse(rendezvous, why);
 }
 
-bool RingTransport::withdraw(PeerId id, const MessageHeader& call) noexcept {
+bool RingTransport::withdraw(PeerId id, const CallHeader& call) noexcept {
   return can_withdraw(id) && peers_[id].link->withdraw(call);
 }
 

@@ -47,7 +47,7 @@ class RingTransport final : public Transport, private Receiver {
                                         Completion& completion) noexcept override;
   std::optional<Status> fetch(void* rendezvous, Buffer into, Completion& completion) noexcept override;
   void refuse(void* rendezvous, const Status& why) noexcept override;
-  bool withdraw(PeerId peer, const MessageHeader& call) noexcept override;
+  bool withdraw(PeerId peer, const CallHeader& call) noexcept override;
   bool can_withdraw(PeerId peer) const noexcept override;
   void drop_peer(PeerId peer) noexcept override;
   bool holds_back() const noexcept override {

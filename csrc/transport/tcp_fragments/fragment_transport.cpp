@@ -37,6 +37,7 @@ struct FragmentTransport::Outgoing : Completion, ListNode<Outgoing> {
   Completion& completion;
   State state = State::kWaiting;
   LongMessage rts;
+  uint64_t number = 0;
   uint64_t ticket = 0;
   size_t num_pushed = 0;     // bytes
   size_t num_in_flight = 0;  // RTS and fragments that the network is sending
@@ -51,8 +52,8 @@ FragmentTransport::Peer::Peer() noexcept {
 }
 
 struct FragmentTransport::Incoming : ListNode<Incoming> {
-  explicit Incoming(const LongMessage& rts) noexcept
-      : sender(rts.sender), number(rts.number), num_bytes(rts.num_bytes) {}
+  Incoming(uint64_t of_sender, const LongMessage& rts) noexcept
+      : sender(rts.sender), number(of_sender), num_bytes(rts.num_bytes) {}
 
   size_t num_fragments() const noexcept { return (num_bytes + kTcpFragmentBytes - 1) / kTcpFragmentBytes; }
   size_t seen_num_bytes() const noexcept { return (num_fragments() + 7) / 8; }
@@ -85,17 +86,6 @@ struct FragmentTransport::Nack : Completion, ListNode<Nack> {
 
 std::unique_ptr<Transport> with_fragments(std::unique_ptr<Transport> network, FragmentUse use) {
   return std::make_unique<FragmentTransport>(std::move(network), use);
-}
-
-static MessageHeader header_of(OperationKind kind, uint64_t addressee, uint64_t number, uint64_t value = 0) noexcept {
-  return {.key = addressee,
-          .source = static_cast<uint32_t>(number),
-          .destination = static_cast<uint32_t>(number >> 32),
-          .fingerprint = {.operation = kind, .num_elements = value}};
-}
-
-static uint64_t number_of(const MessageHeader& header) noexcept {
-  return uint64_t{header.destination} << 32 | header.source;
 }
 
 static Status gone() {
@@ -216,22 +206,24 @@ std::optional<Status> FragmentTransport::send_rts(PeerId id, const MessageHeader
                                                   Completion& completion) noexcept {
   Peer& peer = peers_[id];
   auto& message = *new (pool_.allocate(sizeof(Outgoing))) Outgoing(*this, id, payload, completion);
-  message.rts = {.header = header, .sender = name_, .number = numbers_.add(message), .num_bytes = payload.num_bytes};
+  message.rts = {.header = header, .sender = name_, .num_bytes = payload.num_bytes};
+  message.number = numbers_.add(message);
   peer.waiting.push_back(message);
   const auto bytes = std::as_bytes(std::span(&message.rts, 1));
-  auto sent = hand_over(message, OperationKind::kRts, 0, {.data = bytes.data(), .num_bytes = bytes.size()});
+  auto sent = hand_over(message, {.key = peer.name, .kind = MessageKind::kRts, .number = message.number},
+                        {.data = bytes.data(), .num_bytes = bytes.size()});
   if (!sent) return std::nullopt;
   if (!sent->ok()) give_up(message, std::move(*sent));
   return is_over(message) ? std::optional(release(message)) : std::nullopt;
 }
 
 // A fragment that the network keeps is counted until on_sent; one that was sent at once is not counted.
-std::optional<Status> FragmentTransport::hand_over(Outgoing& message, OperationKind kind, uint64_t offset,
+std::optional<Status> FragmentTransport::hand_over(Outgoing& message, const RendezvousHeader& header,
                                                    ConstBuffer bytes) noexcept {
   Peer& peer = peers_[message.peer];
   ++message.num_in_flight;
   ++peer.num_in_flight;
-  auto sent = network_->send(message.peer, header_of(kind, peer.name, message.ticket, offset), bytes, message);
+  auto sent = network_->send(message.peer, header, bytes, message);
   if (!sent) return std::nullopt;
   --message.num_in_flight;
   --peer.num_in_flight;
@@ -252,21 +244,21 @@ unsigned FragmentTransport::progress() noexcept {
     receiver_->on_peer_lost(parting.peer, std::move(parting.why));
   }
   unsigned num_moved = network_->progress();
-  for (size_t id = 0; id < peers_.size() && num_cleared_ != 0; ++id) num_moved += push_fragments(peers_[id]);
+  for (size_t id = 0; id < peers_.size() && num_cleared_ != 0; ++id) num_moved += push_data(peers_[id]);
   return num_moved;
 }
 
-unsigned FragmentTransport::push_fragments(Peer& peer) noexcept {
+unsigned FragmentTransport::push_data(Peer& peer) noexcept {
   unsigned num_pushed = 0;
   for (; num_pushed < kMostSentAtOnce && peer.num_in_flight < kMostInFlight; ++num_pushed) {
     Outgoing* const message = peer.cleared.pop_front();
     if (message == nullptr) break;
-    push_fragment(*message);
+    push_data(*message);
   }
   return num_pushed;
 }
 
-void FragmentTransport::push_fragment(Outgoing& message) noexcept {
+void FragmentTransport::push_data(Outgoing& message) noexcept {
   const size_t offset = message.num_pushed;
   const ConstBuffer fragment =
       message.payload.slice(offset, std::min(kTcpFragmentBytes, message.payload.num_bytes - offset));
@@ -276,7 +268,9 @@ void FragmentTransport::push_fragment(Outgoing& message) noexcept {
   } else {
     peers_[message.peer].cleared.push_back(message);
   }
-  if (auto sent = hand_over(message, OperationKind::kFragment, offset, fragment)) conclude(message, std::move(*sent));
+  const RendezvousHeader header{
+      .key = peers_[message.peer].name, .kind = MessageKind::kData, .ticket = message.ticket, .offset = offset};
+  if (auto sent = hand_over(message, header, fragment)) conclude(message, std::move(*sent));
 }
 
 void FragmentTransport::on_sent(Outgoing& message, Status status) noexcept {
@@ -303,7 +297,7 @@ void FragmentTransport::give_up(Outgoing& message, Status why) noexcept {
 void FragmentTransport::leave(Outgoing& message) noexcept {
   if (message.state == Outgoing::State::kCleared) --num_cleared_;
   message.state = Outgoing::State::kLeaving;
-  numbers_.remove(message.rts.number);
+  numbers_.remove(message.number);
   message.unlink();
   peers_[message.peer].leaving.push_back(message);
 }
@@ -345,35 +339,34 @@ bool FragmentTransport::receive_nack(uint64_t number, const Payload& payload) no
 // ---- Receiving
 
 void FragmentTransport::on_message(const MessageHeader& header, const Payload& payload) noexcept {
-  if (!is_of_fragments(header.fingerprint.operation)) [[likely]]
+  if (family_of(header.kind) != MessageFamily::kRendezvous) [[likely]]
     return receiver_->on_message(header, payload);
-  if (header.key == name_ && payload.rendezvous == nullptr && receive(header, payload)) return;
+  const bool is_for_this = header.key == name_ && payload.rendezvous == nullptr;
+  if (is_for_this && receive(header.as<RendezvousHeader>(), payload)) return;
   if (payload.rendezvous != nullptr) network_->refuse(payload.rendezvous, Status());
   receiver_->on_refused("a fragment message that belongs to no long message of this process");
 }
 
 // Returns whether the message is valid. False: no transport of ours sends such a message.
-bool FragmentTransport::receive(const MessageHeader& header, const Payload& payload) noexcept {
-  const uint64_t number = number_of(header);
-  const uint64_t value = header.fingerprint.num_elements;
-  switch (header.fingerprint.operation) {
-    case OperationKind::kRts:
-      return receive_rts(payload);
-    case OperationKind::kCts:
-      return payload.num_bytes == 0 && receive_cts(number, value);
-    case OperationKind::kNack:
-      return receive_nack(number, payload);
+bool FragmentTransport::receive(const RendezvousHeader& header, const Payload& payload) noexcept {
+  switch (header.kind) {
+    case MessageKind::kRts:
+      return receive_rts(header.number, payload);
+    case MessageKind::kCts:
+      return payload.num_bytes == 0 && receive_cts(header.number, header.ticket);
+    case MessageKind::kNack:
+      return receive_nack(header.number, payload);
     default:
-      return receive_fragment(number, value, payload);
+      return receive_data(header.ticket, header.offset, payload);
   }
 }
 
-bool FragmentTransport::receive_rts(const Payload& payload) noexcept {
+bool FragmentTransport::receive_rts(uint64_t number, const Payload& payload) noexcept {
   LongMessage rts;
   if (payload.num_bytes != sizeof rts) return false;
   std::memcpy(&rts, payload.bytes, sizeof rts);
-  if (rts.num_bytes == 0 || is_of_fragments(rts.header.fingerprint.operation)) return false;
-  auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(rts);
+  if (rts.num_bytes == 0 || family_of(rts.header.kind) == MessageFamily::kRendezvous) return false;
+  auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(number, rts);
   held_.push_back(message);
   receiver_->on_message(rts.header, {.num_bytes = message.num_bytes, .rendezvous = Handle::of(message)});
   return true;
@@ -398,11 +391,12 @@ std::optional<Status> FragmentTransport::fetch(void* rendezvous, Buffer into, Co
   std::memset(message->seen, 0, message->seen_num_bytes());
   message->unlink();
   peers_[*peer].fetched.push_back(*message);
-  answer(peers_[*peer], header_of(OperationKind::kCts, message->sender, message->number, message->ticket));
+  answer(peers_[*peer],
+         {.key = message->sender, .kind = MessageKind::kCts, .number = message->number, .ticket = message->ticket});
   return std::nullopt;
 }
 
-void FragmentTransport::answer(Peer& peer, const MessageHeader& header) noexcept {
+void FragmentTransport::answer(Peer& peer, const RendezvousHeader& header) noexcept {
   if (const auto sent = network_->send(peer.id, header, {}, peer); sent && !sent->ok()) distrust(peer, *sent);
 }
 
@@ -418,8 +412,8 @@ void FragmentTransport::send_nack(Peer& peer, uint64_t number, const Status& why
   auto& nack = *new (pool_.allocate(sizeof(Nack))) Nack(*this, peer.id, why);
   nacks_.push_back(nack);
   const auto text = nack.reason.bytes();
-  auto sent = network_->send(peer.id, header_of(OperationKind::kNack, peer.name, number),
-                             {.data = text.data(), .num_bytes = text.size()}, nack);
+  const RendezvousHeader header{.key = peer.name, .kind = MessageKind::kNack, .number = number};
+  auto sent = network_->send(peer.id, header, {.data = text.data(), .num_bytes = text.size()}, nack);
   if (sent) nack.done(nack, std::move(*sent));
 }
 
@@ -429,7 +423,7 @@ void FragmentTransport::release(Nack& nack) noexcept {
   pool_.release(&nack, sizeof nack);
 }
 
-bool FragmentTransport::receive_fragment(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {
+bool FragmentTransport::receive_data(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept {
   Incoming* const message = tickets_.find(ticket);
   if (message == nullptr) return tickets_.was_here(ticket);
   if (offset >= message->num_bytes || offset % kTcpFragmentBytes != 0) return false;

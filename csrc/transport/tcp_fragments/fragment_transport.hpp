@@ -3,9 +3,9 @@
 // unchanged.
 //
 //   sender                          receiver
-//   RTS: header, length          →  on_message
-//                                 ← CTS: ticket              (or NACK: why, transport/nack.hpp)
-//   fragments: ticket, offset, bytes →
+//   RTS: number, header, length   →   on_message
+//                                 ←   CTS: number, ticket    (or NACK: number, why; transport/nack.hpp)
+//   DATA: ticket, offset, bytes   →   for each fragment
 //
 // The sender's transfer ends when the last fragment is sent, the receiver's when the last missing one has arrived. This
 // end checks every message against its own state: a fragment is written once, and only inside the receiver's buffer.
@@ -33,11 +33,10 @@ namespace axon::transport {
 struct LongMessage {
   MessageHeader header;
   uint64_t sender = 0;  // the name of the sender's transport
-  uint64_t number = 0;  // of the message, at the sender
   uint64_t num_bytes = 0;
 };
 
-static_assert(sizeof(LongMessage) == 64 && std::is_trivially_copyable_v<LongMessage>);
+static_assert(sizeof(LongMessage) == 56 && std::is_trivially_copyable_v<LongMessage>);
 
 // More than 30 methods: Transport and Receiver declare 21 of them. The two ends of a long message share the peers,
 // whose loss ends both.
@@ -115,9 +114,9 @@ class FragmentTransport final : public Transport, private Receiver {
 
   std::optional<Status> send_rts(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                                  Completion& completion) noexcept;
-  std::optional<Status> hand_over(Outgoing& message, OperationKind kind, uint64_t offset, ConstBuffer bytes) noexcept;
-  unsigned push_fragments(Peer& peer) noexcept;
-  void push_fragment(Outgoing& message) noexcept;
+  std::optional<Status> hand_over(Outgoing& message, const RendezvousHeader& header, ConstBuffer bytes) noexcept;
+  unsigned push_data(Peer& peer) noexcept;
+  void push_data(Outgoing& message) noexcept;
   void on_sent(Outgoing& message, Status status) noexcept;
   void conclude(Outgoing& message, Status status) noexcept;
   void give_up(Outgoing& message, Status why) noexcept;
@@ -127,12 +126,12 @@ class FragmentTransport final : public Transport, private Receiver {
   bool receive_cts(uint64_t number, uint64_t ticket) noexcept;
   bool receive_nack(uint64_t number, const Payload& payload) noexcept;
 
-  void answer(Peer& peer, const MessageHeader& header) noexcept;
+  void answer(Peer& peer, const RendezvousHeader& header) noexcept;
   void send_nack(Peer& peer, uint64_t number, const Status& why) noexcept;
   void release(Nack& nack) noexcept;
-  bool receive(const MessageHeader& header, const Payload& payload) noexcept;
-  bool receive_rts(const Payload& payload) noexcept;
-  bool receive_fragment(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
+  bool receive(const RendezvousHeader& header, const Payload& payload) noexcept;
+  bool receive_rts(uint64_t number, const Payload& payload) noexcept;
+  bool receive_data(uint64_t ticket, uint64_t offset, const Payload& payload) noexcept;
   void release(Incoming& message) noexcept;
 
   const FragmentUse use_;

@@ -53,13 +53,13 @@ struct World::Rank final : messaging::LossListener, messaging::InboxListener {
     messenger.attach(*inbox);
   }
 
-  void on_control(const transport::MessageHeader&, const transport::Payload&) noexcept override {}
+  void on_control(const transport::ControlHeader&, const transport::Payload&) noexcept override {}
   void on_overflow(Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
   void on_peer_lost(transport::PeerId peer, Status reason) noexcept override {
     messenger.mark_lost(peer);
     if (exchange && exchange->awaits(peer)) exchange->fail(std::move(reason));
   }
-  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override {
+  Status on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept override {
     world.mismatches_.push_back({team.rank, theirs.fingerprint.operation, ours.operation});
     Status mismatch(ErrorCode::kMismatch, "mismatch");
     if (exchange) exchange->fail(mismatch.clone());

@@ -199,8 +199,10 @@ TEST(HeedlessSenderTest, more_than_an_inbox_may_keep_ends_the_group) {
   const std::vector<std::byte> block(kBlock);
   engines[0].exclusively([&] {
     const transport::PeerId peer = engines[0].meet(addresses[1]).value();
-    transport::MessageHeader header{.key = addresses[1].key, .source = 0, .destination = 1, .fingerprint = {}};
-    header.fingerprint.operation = transport::OperationKind::kPointToPoint;
+    transport::OperationHeader header{.key = addresses[1].key,
+                                      .fingerprint = {.operation = transport::OperationKind::kPointToPoint},
+                                      .source = 0,
+                                      .destination = 1};
     for (; header.sequence <= messaging::Inbox::kMostUnexpectedBytes / kBlock; ++header.sequence) {
       (void)engines[0].messenger().transport().send(peer, header, {block.data(), block.size()}, transport::unattended);
     }

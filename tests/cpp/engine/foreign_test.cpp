@@ -88,8 +88,8 @@ TEST_F(ForeignTest, repeated_messages_of_members_are_refused) {
   EXPECT_TRUE(run(*group_[0], *received).ok());
   EXPECT_TRUE(group_[1]->wait(*sent, sync::Clock::now() + 10s));
   await_release(*sent);
-  transport::MessageHeader header{
-      .key = addresses_[0].key, .source = 1, .slot = 3, .fingerprint = received->fingerprint(0)};
+  transport::OperationHeader header{
+      .key = addresses_[0].key, .fingerprint = received->fingerprint(0), .source = 1, .slot = 3};
   stranger_.send(addresses_[0], header);
   auto again = TestOperation::all_reduce({1, 1}, 30s);
   header.sequence = 1;

@@ -154,12 +154,12 @@ class HostileRings : public testing::Test {
   Written message(const Integers& values) {
     auto like = TestOperation::receive(values.size(), static_cast<int>(kMember), kTag);
     const auto bytes = std::as_bytes(std::span(values));
-    Written made{.header = {.key = addresses_[0].key,
-                            .source = kMember,
-                            .sequence = num_sent_,
-                            .slot = kTag,
-                            .fingerprint = like->fingerprint(0)},
-                 .payload = {bytes.begin(), bytes.end()}};
+    const transport::OperationHeader header{.key = addresses_[0].key,
+                                            .fingerprint = like->fingerprint(0),
+                                            .source = kMember,
+                                            .sequence = num_sent_,
+                                            .slot = kTag};
+    Written made{.header = header, .payload = {bytes.begin(), bytes.end()}};
     like->released.store(true);  // the operation is never started
     return made;
   }
@@ -234,13 +234,15 @@ class HostileRings : public testing::Test {
 TEST_F(HostileRings, foreign_bytes_between_genuine_messages_are_refused) {
   expect_arrives({1, 2, 3});
   const Written genuine = message({4, 5, 6});
-  std::vector<Written> foreign(6, genuine);
-  foreign[0].header.key = addresses_[1].key;
-  foreign[1].header.key = 0;
-  foreign[2].header.source = 3;
-  foreign[3].header.source = UINT32_MAX;
-  foreign[4].header.destination = 1;
-  foreign[5].header.fingerprint.operation = static_cast<transport::OperationKind>(200);
+  std::vector<transport::OperationHeader> headers(6, genuine.header.as<transport::OperationHeader>());
+  headers[0].key = addresses_[1].key;
+  headers[1].key = 0;
+  headers[2].source = 3;
+  headers[3].source = UINT32_MAX;
+  headers[4].destination = 1;
+  headers[5].fingerprint.operation = static_cast<transport::OperationKind>(200);
+  std::vector<Written> foreign;
+  for (const transport::OperationHeader& header : headers) foreign.push_back({header, genuine.payload});
   for (const Written& each : foreign) write(each);
   expect_refused(foreign.size());
   expect_arrives({4, 5, 6});
@@ -285,7 +287,7 @@ TEST_F(HostileRings, replayed_messages_of_other_ranks_are_refused) {
   }
   ASSERT_GE(captured.size(), 20U);
   ASSERT_TRUE(std::ranges::any_of(captured, [](const Written& each) {
-    return each.header.fingerprint.operation == transport::OperationKind::kAllReduce;
+    return each.header.kind == static_cast<transport::MessageKind>(transport::OperationKind::kAllReduce);
   }));
   for (const Written& each : captured) write(each);
   expect_refused(captured.size());

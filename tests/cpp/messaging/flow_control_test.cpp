@@ -117,11 +117,11 @@ class Side final : LossListener, InboxListener {
   Moving& make(uint32_t sequence, const transport::Fingerprint& fingerprint, transport::Bytes bytes) {
     return transfers_.emplace_back(messenger_, *inbox_, sequence, fingerprint, std::move(bytes));
   }
-  void on_control(const transport::MessageHeader&, const transport::Payload&) noexcept override {
+  void on_control(const transport::ControlHeader&, const transport::Payload&) noexcept override {
     ADD_FAILURE() << "a control message";
   }
   void on_peer_lost(transport::PeerId, Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
-  Status on_mismatch(const transport::MessageHeader&, const transport::Fingerprint&) noexcept override {
+  Status on_mismatch(const transport::OperationHeader&, const transport::Fingerprint&) noexcept override {
     ADD_FAILURE() << "a mismatch";
     return Status();
   }
@@ -272,8 +272,8 @@ TEST_P(FlowControlTest, a_receive_that_found_no_room_draws_out_its_message_later
   const transport::Bytes bytes = transport::pattern(kNumBytes, 1);
   uint32_t num_held = 0;
   const auto hold_one = [&] {
-    const transport::MessageHeader header{
-        .key = 2, .source = 1, .destination = 1, .sequence = num_held, .slot = 9, .fingerprint = kMessage};
+    const transport::OperationHeader header{
+        .key = 2, .fingerprint = kMessage, .source = 1, .destination = 1, .sequence = num_held, .slot = 9};
     second_.inbox().on_message(header, {.bytes = bytes.data(), .num_bytes = bytes.size()});
     ++num_held;
   };

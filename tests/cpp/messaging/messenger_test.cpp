@@ -60,10 +60,10 @@ class NoLosses final : public LossListener {
 
 class RecordingListener final : public InboxListener {
  public:
-  void on_control(const transport::MessageHeader& header, const transport::Payload&) noexcept override {
-    control_kinds.push_back(header.fingerprint.operation);
+  void on_control(const transport::ControlHeader& header, const transport::Payload&) noexcept override {
+    control_kinds.push_back(header.kind);
   }
-  Status on_mismatch(const transport::MessageHeader& theirs, const transport::Fingerprint& ours) noexcept override {
+  Status on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept override {
     mismatches.push_back({theirs.sequence, ours});
     return {ErrorCode::kMismatch, "mismatch of " + std::to_string(theirs.sequence)};
   }
@@ -72,7 +72,7 @@ class RecordingListener final : public InboxListener {
   std::vector<std::pair<uint32_t, transport::Fingerprint>> mismatches;
   std::vector<std::string> overflows;
   std::vector<uint32_t> ended;
-  std::vector<transport::OperationKind> control_kinds;
+  std::vector<transport::MessageKind> control_kinds;
 };
 
 constexpr transport::Fingerprint kReduce{.operation = transport::OperationKind::kAllReduce,
@@ -113,14 +113,17 @@ class MessengerTest : public testing::Test {
 
   MessengerTest() { messenger_.expect(kKey); }
 
-  transport::MessageHeader header(transport::Fingerprint fingerprint, uint32_t source, uint32_t sequence,
-                                  uint32_t slot) const {
+  transport::OperationHeader header(transport::Fingerprint fingerprint, uint32_t source, uint32_t sequence,
+                                    uint32_t slot) const {
     return {.key = kKey,
+            .fingerprint = fingerprint,
             .source = source,
             .destination = 0,
             .sequence = sequence,
-            .slot = slot,
-            .fingerprint = fingerprint};
+            .slot = slot};
+  }
+  static transport::ControlHeader control(transport::MessageKind kind, uint32_t source) {
+    return {.key = kKey, .kind = kind, .source = source, .destination = 0};
   }
   void arrive(const transport::MessageHeader& header, int32_t value) {
     messenger_.on_message(header, {.bytes = reinterpret_cast<const std::byte*>(&value), .num_bytes = sizeof value});
@@ -312,20 +315,24 @@ TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_arrived) 
 TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_nothing) {
   Receive receiving = receive(kMessage, 0, {.peer = 1});
   testing::internal::CaptureStderr();
-  for (const transport::Fingerprint& fingerprint :
-       {kMessage, transport::Fingerprint{.operation = transport::OperationKind::kFailureNotice}}) {
-    transport::MessageHeader foreign = header(fingerprint, 1, 0, 0);
-    foreign.key = 1;
-    arrive(foreign, 1);
-    arrive(header(fingerprint, 3, 0, 0), 1);
-    foreign = header(fingerprint, 1, 0, 0);
-    foreign.destination = 2;
-    arrive(foreign, 1);
-  }
+  const auto arrive_from_elsewhere = [&](auto header) {
+    const auto genuine = header;
+    header.key = 1;
+    arrive(header, 1);
+    header = genuine;
+    header.source = 3;
+    arrive(header, 1);
+    header = genuine;
+    header.destination = 2;
+    arrive(header, 1);
+  };
+  arrive_from_elsewhere(header(kMessage, 1, 0, 0));
+  arrive_from_elsewhere(control(transport::MessageKind::kFailureNotice, 1));
+  arrive_from_elsewhere(transport::CreditHeader{.key = kKey, .kind = transport::MessageKind::kLeave, .source = 1});
   int32_t waiting = 5;
   messenger_.on_message(header(kMessage, 99, 0, 0), {.num_bytes = sizeof waiting, .rendezvous = &waiting});
   const std::string logged = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(messenger_.num_refused(), 7u);
+  EXPECT_EQ(messenger_.num_refused(), 10u);
   EXPECT_EQ(transport_.num_refused, 1);
   EXPECT_EQ(std::ranges::count(logged, '\n'), 1) << logged;
   EXPECT_FALSE(receiving.done());
@@ -334,8 +341,23 @@ TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_n
 }
 
 TEST_F(AttachedTest, control_of_a_member_is_handed_over) {
-  arrive(header({.operation = transport::OperationKind::kProgressQuery}, 1, 0, 0), 1);
-  EXPECT_EQ(listener_.control_kinds, std::vector<transport::OperationKind>{transport::OperationKind::kProgressQuery});
+  arrive(control(transport::MessageKind::kProgressQuery, 1), 1);
+  EXPECT_EQ(listener_.control_kinds, std::vector<transport::MessageKind>{transport::MessageKind::kProgressQuery});
+}
+
+TEST_F(AttachedTest, unknown_kinds_and_those_of_transports_are_refused) {
+  testing::internal::CaptureStderr();
+  for (const int kind : {0, 11, 15, 25, 31, 32, 33, 34, 35, 36, 63, 70, 200, 255}) {
+    transport::MessageHeader foreign = header(kMessage, 1, 0, 0);
+    foreign.kind = static_cast<transport::MessageKind>(kind);
+    const uint64_t before = messenger_.num_refused();
+    arrive(foreign, 1);
+    EXPECT_EQ(messenger_.num_refused(), before + 1) << kind;
+  }
+  testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(listener_.control_kinds.empty());
+  EXPECT_TRUE(listener_.mismatches.empty());
+  EXPECT_EQ(inbox_.latest_from(1), nullptr);
 }
 
 TEST_F(AttachedTest, repeated_messages_between_two_ranks_are_refused) {
@@ -401,15 +423,15 @@ TEST_F(MessengerTest, stragglers_of_a_group_that_is_gone_are_dropped) {
 
 TEST_F(MessengerTest, failure_notice_for_a_group_not_formed_yet_waits_for_it_but_no_question_does) {
   arrive(header(kMessage, 1, 0, 0), 11);
-  arrive(header({.operation = transport::OperationKind::kFailureNotice}, 2, 0, 0), 0);
-  arrive(header({.operation = transport::OperationKind::kProgressQuery}, 2, 0, 0), 0);
-  arrive(header({.operation = transport::OperationKind::kProgressReply}, 2, 0, 0), 0);
+  arrive(control(transport::MessageKind::kFailureNotice, 2), 0);
+  arrive(control(transport::MessageKind::kProgressQuery, 2), 0);
+  arrive(control(transport::MessageKind::kProgressReply, 2), 0);
   EXPECT_TRUE(listener_.control_kinds.empty());
   messenger_.attach(inbox_);
-  EXPECT_EQ(listener_.control_kinds, std::vector<transport::OperationKind>{transport::OperationKind::kFailureNotice});
+  EXPECT_EQ(listener_.control_kinds, std::vector<transport::MessageKind>{transport::MessageKind::kFailureNotice});
   EXPECT_EQ(receive(kMessage, 0, {.peer = 1}).value, 11);
   messenger_.detach(inbox_);
-  arrive(header({.operation = transport::OperationKind::kFailureNotice}, 1, 0, 0), 0);
+  arrive(control(transport::MessageKind::kFailureNotice, 1), 0);
   EXPECT_EQ(listener_.control_kinds.size(), 1u);
 }
 

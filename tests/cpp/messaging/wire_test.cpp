@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "transport/message.hpp"
@@ -11,45 +12,125 @@
 namespace axon::messaging {
 namespace {
 
-TEST(Wire, message_header_bytes) {
-  const transport::MessageHeader header{.key = 0x0807060504030201,
-                                        .source = 0x0C0B0A09,
-                                        .destination = 0x100F0E0D,
-                                        .sequence = 0x14131211,
-                                        .slot = 0x18171615,
-                                        .fingerprint = {.operation = transport::OperationKind::kAllReduce,
-                                                        .dtype = DataType::kFloat32,
-                                                        .reduction = Reduction::kSum,
-                                                        .algorithm = 0x1C,
-                                                        .root = -1,
-                                                        .num_elements = 0x2827262524232221}};
-  const std::array<uint8_t, 40> golden{1,    2,    3,    4,    5,    6,    7,    8,    9,    10,   11,   12,  13, 14,
-                                       15,   16,   17,   18,   19,   20,   21,   22,   23,   24,   2,    12,  1,  0x1C,
-                                       0xFF, 0xFF, 0xFF, 0xFF, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
-  EXPECT_EQ(std::memcmp(&header, golden.data(), golden.size()), 0);
-  EXPECT_EQ(transport::kWireVersion, 12u);
+using Golden = std::array<uint8_t, 40>;
+
+constexpr uint64_t kKey = 0x0807060504030201;
+
+TEST(Wire, operation_header_bytes) {
+  const transport::OperationHeader header{.key = kKey,
+                                          .fingerprint = {.operation = transport::OperationKind::kAllReduce,
+                                                          .dtype = DataType::kFloat32,
+                                                          .reduction = Reduction::kSum,
+                                                          .algorithm = 0x0C,
+                                                          .root = -1,
+                                                          .num_elements = 0x1817161514131211},
+                                          .source = 0x1C1B1A19,
+                                          .destination = 0x201F1E1D,
+                                          .sequence = 0x24232221,
+                                          .slot = 0x28272625};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    2,    12,   1,    0x0C, 0xFF, 0xFF,
+                      0xFF, 0xFF, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
+                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
+  EXPECT_EQ(std::bit_cast<Golden>(header), golden);
+  EXPECT_EQ(transport::kWireVersion, 13u);
+}
+
+TEST(Wire, control_header_bytes) {
+  const transport::ControlHeader header{.key = kKey,
+                                        .kind = transport::MessageKind::kDeparture,
+                                        .error = ErrorCode::kAborted,
+                                        .latest_sequence = 0x100F0E0D,
+                                        .num_sent = 0x1817161514131211,
+                                        .source = 0x1C1B1A19,
+                                        .destination = 0x201F1E1D};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    67,   4,    0,    0,    0x0D, 0x0E,
+                      0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
+                      0x1D, 0x1E, 0x1F, 0x20, 0,    0,    0,    0,    0,    0,    0,    0};
+  EXPECT_EQ(std::bit_cast<Golden>(header), golden);
+}
+
+TEST(Wire, credit_header_bytes) {
+  const transport::CreditHeader header{.key = kKey,
+                                       .kind = transport::MessageKind::kCredit,
+                                       .num_messages = 0x100F0E0D,
+                                       .num_bytes = 0x1817161514131211,
+                                       .source = 0x1C1B1A19,
+                                       .destination = 0x201F1E1D};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    68,   0,    0,    0,    0x0D, 0x0E,
+                      0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
+                      0x1D, 0x1E, 0x1F, 0x20, 0,    0,    0,    0,    0,    0,    0,    0};
+  EXPECT_EQ(std::bit_cast<Golden>(header), golden);
+}
+
+TEST(Wire, call_header_bytes) {
+  const transport::CallHeader header{.key = kKey,
+                                     .kind = transport::MessageKind::kInvokePayload,
+                                     .number = 0x100F0E0D,
+                                     .tensor = 0x14131211,
+                                     .sent_at_ms = 0x18171615,
+                                     .remaining_ms = 0x1C1B1A19,
+                                     .num_answers = 0x2827262524232221};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    18,   0,    0,    0,    0x0D, 0x0E,
+                      0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
+                      0,    0,    0,    0,    0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
+  EXPECT_EQ(std::bit_cast<Golden>(header), golden);
+}
+
+TEST(Wire, rendezvous_header_bytes) {
+  const transport::RendezvousHeader header{.key = kKey,
+                                           .kind = transport::MessageKind::kData,
+                                           .number = 0x1817161514131211,
+                                           .ticket = 0x201F1E1D1C1B1A19,
+                                           .offset = 0x2827262524232221};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    35,   0,    0,    0,    0,    0,
+                      0,    0,    0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
+                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
+  EXPECT_EQ(std::bit_cast<Golden>(header), golden);
+}
+
+TEST(Wire, headers_convert_to_each_other_without_a_change) {
+  const transport::CallHeader call{.key = kKey, .kind = transport::MessageKind::kClose, .num_answers = 7};
+  const transport::MessageHeader header = call;
+  EXPECT_EQ(header.key, kKey);
+  EXPECT_EQ(header.kind, transport::MessageKind::kClose);
+  EXPECT_EQ(std::bit_cast<Golden>(header.as<transport::CallHeader>()), std::bit_cast<Golden>(call));
+}
+
+TEST(Wire, each_kind_has_one_family) {
+  const auto family_of_number = [](int number) {
+    using enum transport::MessageFamily;
+    if (number >= 1 && number <= 10) return kOperation;
+    if (number >= 16 && number <= 24) return kCall;
+    if (number >= 32 && number <= 35) return kRendezvous;
+    if (number >= 64 && number <= 67) return kControl;
+    return number == 68 || number == 69 ? kCredit : kUnknown;
+  };
+  for (int number = 0; number <= 255; ++number) {
+    EXPECT_EQ(family_of(static_cast<transport::MessageKind>(number)), family_of_number(number)) << number;
+  }
 }
 
 TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(transport::OperationKind::kBroadcast), 1);
   EXPECT_EQ(static_cast<int>(transport::OperationKind::kPointToPoint), 10);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kInvoke), 16);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kClose), 23);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kWithdrawn), 24);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kRts), 32);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kFragment), 35);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kFailureNotice), 64);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kProgressReply), 66);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kDeparture), 67);
-  EXPECT_EQ(static_cast<int>(transport::OperationKind::kCredit), 68);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kInvoke), 16);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kClose), 23);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kWithdrawn), 24);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kRts), 32);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kData), 35);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kFailureNotice), 64);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kProgressReply), 66);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kDeparture), 67);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kCredit), 68);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kLeave), 69);
   EXPECT_EQ(static_cast<int>(DataType::kComplex128), 15);
   EXPECT_EQ(static_cast<int>(Reduction::kPremulSum), 9);
 }
 
 TEST(Wire, long_message_bytes) {
-  const transport::LongMessage message{
-      .header = {.key = 1, .fingerprint = {}}, .sender = 0x0807060504030201, .number = 2, .num_bytes = 3};
-  const std::array<uint64_t, 8> golden{1, 0, 0, 0xFFFFFFFF00000000, 0, 0x0807060504030201, 2, 3};
+  const transport::CallHeader header{.key = 1, .kind = transport::MessageKind::kInvoke, .number = 2};
+  const transport::LongMessage message{.header = header, .sender = 0x0807060504030201, .num_bytes = 3};
+  const std::array<uint64_t, 7> golden{1, 0x0000000200000010, 0, 0, 0, 0x0807060504030201, 3};
   EXPECT_EQ(std::memcmp(&message, golden.data(), sizeof golden), 0);
   EXPECT_EQ(transport::FragmentTransport::kTcpFragmentBytes, 61'440U);
 }
@@ -59,11 +140,12 @@ TEST(Wire, ring_bytes) {
       .kind = transport::RingHead::Kind::kMessage, .num_bytes = 0x040302, .entry = 0x08070605};
   const std::array<uint8_t, 8> golden_head{2, 2, 3, 4, 5, 6, 7, 8};
   EXPECT_EQ(std::memcmp(&head, golden_head.data(), golden_head.size()), 0);
-  EXPECT_EQ(static_cast<int>(transport::RingHead::Kind::kFragment), 7);
+  EXPECT_EQ(static_cast<int>(transport::RingHead::Kind::kData), 7);
   EXPECT_EQ(static_cast<int>(transport::RingHead::Kind::kCall), 8);
-  const transport::CallHeader call{.sequence = 0x04030201, .operation = transport::OperationKind::kInvoke, .key = 6};
+  const transport::ShortCallHeader call{.number = 0x04030201, .kind = transport::MessageKind::kInvoke, .key = 6};
   const std::array<uint8_t, 8> golden_call{1, 2, 3, 4, 16, 6, 0, 0};
   EXPECT_EQ(std::memcmp(&call, golden_call.data(), golden_call.size()), 0);
+  EXPECT_EQ(std::bit_cast<uint64_t>(transport::TransferHeader{.number = 7}), 7U);
   const transport::RemoteBytes remote{.address = 0x0807060504030201, .num_bytes = 9, .number = 10};
   const std::array<uint64_t, 3> golden_remote{0x0807060504030201, 9, 10};
   EXPECT_EQ(std::memcmp(&remote, golden_remote.data(), sizeof golden_remote), 0);
@@ -76,7 +158,7 @@ TEST(Wire, ring_bytes) {
   EXPECT_EQ(sizeof(transport::RingMemory), 128U + 4096 * 64);
 }
 
-TEST(Wire, call_bytes) {
+TEST(Wire, ring_call_bytes) {
   const transport::RingCall call{.key = 0x0807060504030201,
                                  .caller = {.key = 2, .identity = 3, .pid = 4, .page = 5, .pipe = 6},
                                  .number = 7,

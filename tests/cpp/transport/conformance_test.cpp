@@ -65,17 +65,17 @@ TEST_P(TransportConformance, names_each_lane_to_a_peer_once) {
 
 TEST_P(TransportConformance, headers_arrive_as_they_were_sent) {
   const PeerId peer = to_second();
-  const MessageHeader header{.key = UINT64_MAX - 1,
-                             .source = 3,
-                             .destination = 4,
-                             .sequence = UINT32_MAX,
-                             .slot = 5,
-                             .fingerprint = {.operation = OperationKind::kAllReduce,
-                                             .dtype = DataType::kBFloat16,
-                                             .reduction = Reduction::kPremulSum,
-                                             .algorithm = 9,
-                                             .root = -1,
-                                             .num_elements = UINT64_MAX}};
+  const OperationHeader header{.key = UINT64_MAX - 1,
+                               .fingerprint = {.operation = OperationKind::kAllReduce,
+                                               .dtype = DataType::kBFloat16,
+                                               .reduction = Reduction::kPremulSum,
+                                               .algorithm = 9,
+                                               .root = -1,
+                                               .num_elements = UINT64_MAX},
+                               .source = 3,
+                               .destination = 4,
+                               .sequence = UINT32_MAX,
+                               .slot = 5};
   Transfer transfer;
   if (auto sent = first.transport().send(peer, header, {}, transfer)) transfer.tell(std::move(*sent));
   ASSERT_TRUE(run([&] { return second.num_complete() == 1 && transfer.finished(); }));
@@ -99,7 +99,7 @@ TEST_P(TransportConformance, ten_thousand_messages_each_way_by_two_threads) {
     EXPECT_TRUE(drive({&node}, [&] { return num_done == 2; }));
     std::vector<bool> seen(kNumMessages);
     for (const Arrival& arrival : node.arrivals) {
-      const uint32_t sequence = arrival.header.sequence;
+      const uint32_t sequence = arrival.sequence();
       EXPECT_FALSE(seen[sequence]) << "message " << sequence << " arrived twice";
       seen[sequence] = true;
       EXPECT_EQ(arrival.bytes(), pattern(size_of_message(sequence), sequence)) << "message " << sequence;
@@ -140,7 +140,7 @@ TEST_P(TransportConformance, fetches_later_and_out_of_order) {
   ASSERT_TRUE(run([&] { return second.num_complete() == kNumMessages && first.all_sends_finished(); }));
   for (const Arrival& arrival : second.arrivals) {
     EXPECT_TRUE(arrival.fetch.status.ok());
-    EXPECT_EQ(arrival.bytes(), pattern(arrival.num_bytes, arrival.header.sequence));
+    EXPECT_EQ(arrival.bytes(), pattern(arrival.num_bytes, arrival.sequence()));
   }
 }
 

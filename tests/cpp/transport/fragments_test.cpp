@@ -45,13 +45,16 @@ class Fragments : public testing::Test {
     return one.transport().add_peer(address, false).value();
   }
 
-  MessageHeader header(OperationKind kind, uint64_t number = 0, uint64_t value = 0) {
-    return {.key = name_of_one(),
-            .source = static_cast<uint32_t>(number),
-            .destination = static_cast<uint32_t>(number >> 32),
-            .fingerprint = {.operation = kind, .num_elements = value}};
+  RendezvousHeader rts() { return {.key = name_of_one(), .kind = MessageKind::kRts, .number = kNumber}; }
+  RendezvousHeader cts(uint64_t number, uint64_t ticket) {
+    return {.key = name_of_one(), .kind = MessageKind::kCts, .number = number, .ticket = ticket};
   }
-  static uint64_t number_of(const MessageHeader& header) { return uint64_t{header.destination} << 32 | header.source; }
+  RendezvousHeader nack(uint64_t number) {
+    return {.key = name_of_one(), .kind = MessageKind::kNack, .number = number};
+  }
+  RendezvousHeader data(uint64_t ticket, uint64_t offset) {
+    return {.key = name_of_one(), .kind = MessageKind::kData, .ticket = ticket, .offset = offset};
+  }
   void say(const MessageHeader& header, Bytes bytes = {}) {
     Transfer& transfer = said.emplace_back();
     transfer.bytes = std::move(bytes);
@@ -60,27 +63,26 @@ class Fragments : public testing::Test {
     settle();
   }
   void send_rts(uint64_t num_bytes = kLong) {
-    const MessageHeader inner{.key = 7, .sequence = 3, .fingerprint = {}};
-    say(header(OperationKind::kRts),
-        bytes_of(LongMessage{.header = inner, .sender = kRawName, .number = kNumber, .num_bytes = num_bytes}));
+    const OperationHeader inner{.key = 7, .fingerprint = {.operation = OperationKind::kPointToPoint}, .sequence = 3};
+    say(rts(), bytes_of(LongMessage{.header = inner, .sender = kRawName, .num_bytes = num_bytes}));
   }
   void say_fragment(uint64_t ticket, size_t index) {
     const size_t length = std::min(kTcpFragmentBytes, kLong - index * kTcpFragmentBytes);
     const auto begin = content.begin() + static_cast<ptrdiff_t>(index * kTcpFragmentBytes);
-    say(header(OperationKind::kFragment, ticket, index * kTcpFragmentBytes),
-        {begin, begin + static_cast<ptrdiff_t>(length)});
+    say(data(ticket, index * kTcpFragmentBytes), {begin, begin + static_cast<ptrdiff_t>(length)});
   }
-  // The latest RTS or CTS that the raw transport has received.
-  const MessageHeader& heard() const { return raw.arrivals.back().header; }
+  // The latest message of a rendezvous that the raw transport has received.
+  RendezvousHeader heard() const { return raw.arrivals.back().header.as<RendezvousHeader>(); }
+  uint64_t number_of_rts(size_t index = 0) const { return raw.arrivals.at(index).header.as<RendezvousHeader>().number; }
   LongMessage latest_rts(size_t index = 0) const {
     LongMessage message;
     EXPECT_EQ(raw.arrivals.at(index).bytes().size(), sizeof message);
     std::memcpy(&message, raw.arrivals.at(index).bytes().data(), sizeof message);
     return message;
   }
-  size_t num_heard(OperationKind kind) const {
-    return static_cast<size_t>(std::ranges::count_if(
-        raw.arrivals, [&](const Arrival& arrival) { return arrival.header.fingerprint.operation == kind; }));
+  size_t num_heard(MessageKind kind) const {
+    return static_cast<size_t>(
+        std::ranges::count_if(raw.arrivals, [&](const Arrival& arrival) { return arrival.header.kind == kind; }));
   }
 
   bool run(const std::function<bool()>& condition) { return drive({&one, &raw}, condition); }
@@ -101,12 +103,12 @@ class Fragments : public testing::Test {
 TEST_F(Fragments, come_in_any_order) {
   send_rts();
   ASSERT_EQ(one.arrivals.size(), 1U);
-  EXPECT_EQ(one.arrivals.front().header.sequence, 3U);
+  EXPECT_EQ(one.arrivals.front().sequence(), 3U);
   EXPECT_EQ(one.arrivals.front().num_bytes, kLong);
-  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kCts);
+  ASSERT_EQ(heard().kind, MessageKind::kCts);
   EXPECT_EQ(heard().key, kRawName);
-  EXPECT_EQ(number_of(heard()), kNumber);
-  const uint64_t ticket = heard().fingerprint.num_elements;
+  EXPECT_EQ(heard().number, kNumber);
+  const uint64_t ticket = heard().ticket;
   for (size_t i = 0; i < kNumFragments; ++i) {
     EXPECT_EQ(one.num_complete(), 0U);
     say_fragment(ticket, (i * 7 + 3) % kNumFragments);
@@ -119,31 +121,28 @@ TEST_F(Fragments, come_in_any_order) {
 
 TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
   send_rts();
-  const uint64_t ticket = heard().fingerprint.num_elements;
+  const uint64_t ticket = heard().ticket;
   say_fragment(ticket, 2);
   size_t num_refused = 0;
   const auto expect_refused = [&](const MessageHeader& header, size_t num_bytes) {
     say(header, pattern(num_bytes, 9));
     EXPECT_EQ(one.num_refused, ++num_refused) << num_refused;
   };
-  const auto fragment = [&](uint64_t number, uint64_t offset) {
-    return header(OperationKind::kFragment, number, offset);
-  };
-  expect_refused(fragment(ticket, 2 * kTcpFragmentBytes), kTcpFragmentBytes);  // the same fragment again
-  expect_refused(fragment(ticket, 1), kTcpFragmentBytes);
-  expect_refused(fragment(ticket, kNumFragments * kTcpFragmentBytes), kTcpFragmentBytes);
-  expect_refused(fragment(ticket, UINT64_MAX - kTcpFragmentBytes + 1), kTcpFragmentBytes);
-  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes - 1);
-  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes + 1);
-  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), 0);
-  expect_refused(fragment(ticket, (kNumFragments - 1) * kTcpFragmentBytes),
+  expect_refused(data(ticket, 2 * kTcpFragmentBytes), kTcpFragmentBytes);  // the same fragment again
+  expect_refused(data(ticket, 1), kTcpFragmentBytes);
+  expect_refused(data(ticket, kNumFragments * kTcpFragmentBytes), kTcpFragmentBytes);
+  expect_refused(data(ticket, UINT64_MAX - kTcpFragmentBytes + 1), kTcpFragmentBytes);
+  expect_refused(data(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes - 1);
+  expect_refused(data(ticket, 3 * kTcpFragmentBytes), kTcpFragmentBytes + 1);
+  expect_refused(data(ticket, 3 * kTcpFragmentBytes), 0);
+  expect_refused(data(ticket, (kNumFragments - 1) * kTcpFragmentBytes),
                  kTcpFragmentBytes);  // longer than the rest of the message
   // So long that it waits at its sender.
-  expect_refused(fragment(ticket, 3 * kTcpFragmentBytes), (size_t{64} << 10) + 1);
-  expect_refused(fragment(ticket + 1, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
-  expect_refused(fragment(ticket + (uint64_t{1} << 32), 3 * kTcpFragmentBytes), kTcpFragmentBytes);
-  expect_refused(fragment(0, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
-  MessageHeader foreign = fragment(ticket, 3 * kTcpFragmentBytes);
+  expect_refused(data(ticket, 3 * kTcpFragmentBytes), (size_t{64} << 10) + 1);
+  expect_refused(data(ticket + 1, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
+  expect_refused(data(ticket + (uint64_t{1} << 32), 3 * kTcpFragmentBytes), kTcpFragmentBytes);
+  expect_refused(data(0, 3 * kTcpFragmentBytes), kTcpFragmentBytes);
+  RendezvousHeader foreign = data(ticket, 3 * kTcpFragmentBytes);
   ++foreign.key;
   expect_refused(foreign, kTcpFragmentBytes);
   for (size_t i = 0; i < kNumFragments; ++i) {
@@ -156,21 +155,19 @@ TEST_F(Fragments, that_make_no_sense_are_refused_and_change_nothing) {
 }
 
 TEST_F(Fragments, rts_that_make_no_sense_are_refused) {
-  const MessageHeader of_fragments{.fingerprint = {.operation = OperationKind::kFragment}};
-  say(header(OperationKind::kRts),
-      bytes_of(LongMessage{.header = of_fragments, .sender = kRawName, .number = kNumber, .num_bytes = kLong}));
+  say(rts(), bytes_of(LongMessage{.header = data(1, 0), .sender = kRawName, .num_bytes = kLong}));
   EXPECT_EQ(one.num_refused, 1U);
   one.num_refused = 0;
   send_rts(0);
   EXPECT_EQ(one.num_refused, 1U);
-  const LongMessage message{.header = {}, .sender = kRawName, .number = kNumber, .num_bytes = kLong};
+  const LongMessage message{.header = {}, .sender = kRawName, .num_bytes = kLong};
   Bytes longer = bytes_of(message);
   longer.push_back({});
-  say(header(OperationKind::kRts), longer);
+  say(rts(), longer);
   EXPECT_EQ(one.num_refused, 2U);
-  say(header(OperationKind::kRts), pattern(size_t{65} << 10, 1));
+  say(rts(), pattern(size_t{65} << 10, 1));
   EXPECT_EQ(one.num_refused, 3U);
-  MessageHeader foreign = header(OperationKind::kRts);
+  RendezvousHeader foreign = rts();
   ++foreign.key;
   say(foreign, bytes_of(message));
   EXPECT_EQ(one.num_refused, 4U);
@@ -180,46 +177,47 @@ TEST_F(Fragments, rts_that_make_no_sense_are_refused) {
 TEST_F(Fragments, answers_that_make_no_sense_are_refused_and_change_nothing) {
   const Transfer& send = one.send(to_raw, content);
   settle();
-  ASSERT_EQ(heard().fingerprint.operation, OperationKind::kRts);
+  ASSERT_EQ(heard().kind, MessageKind::kRts);
   EXPECT_EQ(heard().key, kRawName);
   const LongMessage message = latest_rts();
   EXPECT_EQ(message.sender, name_of_one());
   EXPECT_EQ(message.num_bytes, kLong);
-  say(header(OperationKind::kCts, message.number + 1, 1));
-  say(header(OperationKind::kCts, message.number + (uint64_t{1} << 32), 1));
-  say(header(OperationKind::kCts, message.number, 1), pattern(8, 1));
-  say(header(OperationKind::kNack, message.number + 1));
-  say(header(OperationKind::kNack, message.number), pattern(513, 1));  // longer than the limit for a reason
+  say(cts(number_of_rts() + 1, 1));
+  say(cts(number_of_rts() + (uint64_t{1} << 32), 1));
+  say(cts(number_of_rts(), 1), pattern(8, 1));
+  say(nack(number_of_rts() + 1));
+  say(nack(number_of_rts()), pattern(513, 1));  // longer than the limit for a reason
   EXPECT_EQ(one.num_refused, 5U);
   EXPECT_EQ(raw.arrivals.size(), 1U);
-  say(header(OperationKind::kCts, message.number, 77));
+  say(cts(number_of_rts(), 77));
   ASSERT_TRUE(run([&] { return send.finished() && raw.arrivals.size() == 1 + kNumFragments; }));
   EXPECT_TRUE(send.status.ok()) << send.status.message();
   for (size_t i = 0; i < kNumFragments; ++i) {
     const Arrival& arrival = raw.arrivals[i + 1];
-    EXPECT_EQ(number_of(arrival.header), 77U);
-    const size_t offset = arrival.header.fingerprint.num_elements;
+    const auto header = arrival.header.as<RendezvousHeader>();
+    EXPECT_EQ(header.ticket, 77U);
+    const size_t offset = header.offset;
     ASSERT_LE(offset + arrival.num_bytes, kLong);
     EXPECT_EQ(std::memcmp(arrival.bytes().data(), content.data() + offset, arrival.num_bytes), 0) << i;
   }
-  say(header(OperationKind::kCts, message.number, 78));
+  say(cts(number_of_rts(), 78));
   EXPECT_EQ(one.num_refused, 5U) << "a late message is not a protocol violation";
 }
 
 TEST_F(Fragments, are_cleared_once) {
   one.send(to_raw, content);
   settle();
-  const uint64_t number = latest_rts().number;
+  const uint64_t number = number_of_rts();
   // Both requests arrive before the first fragment is sent, since progress() sends fragments.
   for (const uint64_t ticket : {1, 2}) {
     Transfer& transfer = said.emplace_back();
-    raw.transport().send(to_one, header(OperationKind::kCts, number, ticket), {}, transfer);
+    raw.transport().send(to_one, cts(number, ticket), {}, transfer);
   }
-  raw.transport().send(to_one, header(OperationKind::kNack, number), {}, said.emplace_back());
+  raw.transport().send(to_one, nack(number), {}, said.emplace_back());
   settle();
   EXPECT_EQ(one.num_refused, 2U);
-  EXPECT_EQ(num_heard(OperationKind::kFragment), kNumFragments);
-  EXPECT_EQ(number_of(heard()), 1U);
+  EXPECT_EQ(num_heard(MessageKind::kData), kNumFragments);
+  EXPECT_EQ(heard().ticket, 1U);
 }
 
 TEST_F(Fragments, of_two_messages_take_turns) {
@@ -228,11 +226,11 @@ TEST_F(Fragments, of_two_messages_take_turns) {
   settle();
   for (const size_t index : {0, 1}) {
     Transfer& transfer = said.emplace_back();
-    const MessageHeader cts = header(OperationKind::kCts, latest_rts(index).number, index + 1);
-    raw.transport().send(to_one, cts, {}, transfer);
+    raw.transport().send(to_one, cts(number_of_rts(index), index + 1), {}, transfer);
   }
-  ASSERT_TRUE(run([&] { return num_heard(OperationKind::kFragment) == 2 * kNumFragments; }));
-  for (size_t i = 0; i < 2 * kNumFragments; ++i) EXPECT_EQ(number_of(raw.arrivals[2 + i].header), 1 + i % 2) << i;
+  ASSERT_TRUE(run([&] { return num_heard(MessageKind::kData) == 2 * kNumFragments; }));
+  for (size_t i = 0; i < 2 * kNumFragments; ++i)
+    EXPECT_EQ(raw.arrivals[2 + i].header.as<RendezvousHeader>().ticket, 1 + i % 2) << i;
 }
 
 TEST_F(Fragments, keep_their_sender_awake) {
@@ -240,10 +238,10 @@ TEST_F(Fragments, keep_their_sender_awake) {
   settle();
   while (!one.transport().arm()) one.transport().progress();
   EXPECT_FALSE(one.transport().holds_back());
-  raw.transport().send(to_one, header(OperationKind::kCts, latest_rts().number, 1), {}, said.emplace_back());
-  while (num_heard(OperationKind::kFragment) == 0) {
+  raw.transport().send(to_one, cts(number_of_rts(), 1), {}, said.emplace_back());
+  while (num_heard(MessageKind::kData) == 0) {
     one.transport().progress();
-    if (num_heard(OperationKind::kFragment) == 0 && one.transport().holds_back()) {
+    if (num_heard(MessageKind::kData) == 0 && one.transport().holds_back()) {
       EXPECT_FALSE(one.transport().arm());
     }
     raw.transport().progress();
@@ -256,7 +254,7 @@ TEST_F(Fragments, end_with_their_receiver) {
   const Transfer& waiting = one.send(to_raw, content);
   const Transfer& cleared = one.send(to_raw, content);
   settle();
-  raw.transport().send(to_one, header(OperationKind::kCts, latest_rts(1).number, 1), {}, said.emplace_back());
+  raw.transport().send(to_one, cts(number_of_rts(1), 1), {}, said.emplace_back());
   fabric.kill(kRawProcess);
   ASSERT_TRUE(drive({&one}, [&] { return waiting.finished() && !one.lost.empty(); }));
   EXPECT_EQ(waiting.status.code(), ErrorCode::kPeerLost);
@@ -269,7 +267,7 @@ TEST_F(Fragments, end_with_their_receiver) {
 
 TEST_F(Fragments, end_with_their_sender) {
   send_rts();
-  say_fragment(heard().fingerprint.num_elements, 0);
+  say_fragment(heard().ticket, 0);
   one.policy = Node::Policy::kHold;
   send_rts();
   fabric.kill(kRawProcess);
@@ -283,7 +281,7 @@ TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
   const Transfer& sent = one.send(to_raw, content);
   settle();
   send_rts();
-  const uint64_t ticket = heard().fingerprint.num_elements;
+  const uint64_t ticket = heard().ticket;
   one.policy = Node::Policy::kHold;
   send_rts();
   one.transport().drop_peer(to_raw);
@@ -301,12 +299,12 @@ TEST_F(Fragments, end_with_a_peer_that_is_dropped) {
 }
 
 TEST_F(Fragments, of_unknown_peers_are_not_fetched) {
-  const LongMessage message{.header = {}, .sender = kRawName + 1, .number = kNumber, .num_bytes = kLong};
-  say(header(OperationKind::kRts), bytes_of(message));
+  const LongMessage message{.header = {}, .sender = kRawName + 1, .num_bytes = kLong};
+  say(rts(), bytes_of(message));
   ASSERT_EQ(one.num_complete(), 1U);
   EXPECT_EQ(one.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
   one.policy = Node::Policy::kRefuse;
-  say(header(OperationKind::kRts), bytes_of(message));
+  say(rts(), bytes_of(message));
   EXPECT_EQ(one.arrivals.size(), 2U);
 }
 
@@ -318,8 +316,8 @@ TEST_F(Fragments, fetched_into_memory_of_another_length_are_refused) {
   one.fetch(arrival);
   EXPECT_EQ(arrival.fetch.status.code(), ErrorCode::kInternal);
   settle();
-  EXPECT_EQ(heard().fingerprint.operation, OperationKind::kNack);
-  EXPECT_EQ(number_of(heard()), kNumber);
+  EXPECT_EQ(heard().kind, MessageKind::kNack);
+  EXPECT_EQ(heard().number, kNumber);
 }
 
 // Lets each send of an exchange fail, at once or in a later progress(): the RTS, the CTS, each fragment.

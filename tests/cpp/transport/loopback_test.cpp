@@ -20,7 +20,7 @@ std::vector<uint32_t> order_of_arrival(const FaultPlan& plan) {
   for (uint32_t i = 0; i < 20; ++i) first.send(peer, pattern(i % 3 == 0 ? 10'000 : 100, i), i);
   EXPECT_TRUE(drive({&first, &second}, [&] { return second.num_complete() == 20 && first.all_sends_finished(); }));
   std::vector<uint32_t> order;
-  for (const Arrival& arrival : second.arrivals) order.push_back(arrival.header.sequence);
+  for (const Arrival& arrival : second.arrivals) order.push_back(arrival.sequence());
   return order;
 }
 

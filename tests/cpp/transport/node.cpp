@@ -54,7 +54,11 @@ Transfer& Node::send_rendezvous(PeerId peer, Bytes bytes) {
 Transfer& Node::start(Sending sending, PeerId peer, Bytes bytes, uint32_t sequence) {
   Transfer& transfer = sends.emplace_back();
   transfer.bytes = std::move(bytes);
-  const MessageHeader header{.key = 7, .source = 1, .destination = 2, .sequence = sequence, .fingerprint = {}};
+  const OperationHeader header{.key = 7,
+                               .fingerprint = {.operation = OperationKind::kPointToPoint},
+                               .source = 1,
+                               .destination = 2,
+                               .sequence = sequence};
   auto sent = (*transport_.*sending)(peer, header, {transfer.bytes.data(), transfer.bytes.size()}, transfer);
   if (sent) transfer.tell(std::move(*sent));
   return transfer;

@@ -37,6 +37,7 @@ struct Arrival {
   Transfer fetch;  // finished when the payload has been fetched
 
   const Bytes& bytes() const noexcept { return fetch.bytes; }
+  uint32_t sequence() const noexcept { return header.as<OperationHeader>().sequence; }
 };
 
 class Node final : public Receiver {

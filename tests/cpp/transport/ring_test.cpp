@@ -17,18 +17,35 @@ namespace {
 
 using Outcome = RingWriter::Outcome;
 
+// Lets a test read a ring in which it expects only messages, and neither answers nor DATA.
+template <typename Deliver>
+struct OnlyMessages {
+  Deliver deliver;
+
+  void operator()(RingHead::Kind kind, const MessageHeader& header, const Payload& payload) {
+    deliver(kind, header, payload);
+  }
+  void operator()(RingHead::Kind, const TransferHeader&, const Payload&) { ADD_FAILURE() << "no message was written"; }
+};
+
+OperationHeader numbered(uint32_t sequence) {
+  return {.fingerprint = {.operation = OperationKind::kPointToPoint}, .sequence = sequence};
+}
+
 class Ring : public testing::Test {
  protected:
   Outcome write(uint32_t sequence, const Bytes& payload) {
-    return writer.write(RingHead::Kind::kMessage, {.sequence = sequence, .fingerprint = {}},
+    return writer.write(RingHead::Kind::kMessage, numbered(sequence),
                         {.data = payload.data(), .num_bytes = payload.size()});
   }
   // Reads the next message, if there is one.
   std::optional<std::pair<uint32_t, Bytes>> read() {
     std::optional<std::pair<uint32_t, Bytes>> message;
-    while (!message && reader.read(1, [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
-      message.emplace(header.sequence, Bytes(payload.bytes, payload.bytes + payload.num_bytes));
-    }) != 0) {
+    const auto take = [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
+      const Bytes bytes(payload.bytes, payload.bytes + payload.num_bytes);
+      message.emplace(header.as<OperationHeader>().sequence, bytes);
+    };
+    while (!message && reader.read(1, OnlyMessages{take}) != 0) {
     }
     return message;
   }
@@ -59,33 +76,54 @@ bool operator==(const MessageHeader& left, const MessageHeader& right) {
   return std::memcmp(&left, &right, sizeof left) == 0;
 }
 
+TEST_F(Ring, carries_answers_with_a_reason_of_48_bytes_in_one_entry) {
+  const Bytes reason = pattern(48, 1);
+  const ConstBuffer payload{.data = reason.data(), .num_bytes = reason.size()};
+  uint32_t entry = 0;
+  for (const RingHead::Kind kind :
+       {RingHead::Kind::kAck, RingHead::Kind::kNack, RingHead::Kind::kCts, RingHead::Kind::kData}) {
+    ASSERT_EQ(writer.write(kind, TransferHeader{.number = 5}, payload), Outcome::kWritten);
+    EXPECT_EQ(memory.entries[entry++].head.load().kind, kind);
+    bool has_arrived = false;
+    const auto check = [&](RingHead::Kind found, const auto& header, const Payload& bytes) {
+      if constexpr (std::is_same_v<decltype(header), const TransferHeader&>) has_arrived = header.number == 5;
+      EXPECT_EQ(found, kind);
+      EXPECT_EQ(Bytes(bytes.bytes, bytes.bytes + bytes.num_bytes), reason);
+    };
+    EXPECT_EQ(reader.read(16, check), 1U);
+    EXPECT_TRUE(has_arrived);
+  }
+}
+
 // Calls of more connections than the key table has entries, some of which share an entry, mixed with payload frames,
 // answers and other messages.
 TEST_F(Ring, brings_the_headers_of_calls_whole_however_short_they_are) {
   std::mt19937_64 random(1);
   std::array<uint64_t, 100> keys;
   std::ranges::generate(keys, random);
-  for (uint32_t sequence = 0; sequence < 10'000; ++sequence) {
-    MessageHeader sent{.key = keys[random() % keys.size()], .sequence = sequence, .fingerprint = {}};
-    sent.fingerprint.operation = static_cast<OperationKind>(14 + random() % 12);
-    if (random() % 8 == 0) sent.slot = 1 + random() % 3;
-    if (random() % 8 == 0) sent.fingerprint.num_elements = random();
-    const Bytes payload = pattern(random() % 100, sequence);
+  for (uint32_t number = 0; number < 10'000; ++number) {
+    CallHeader call{.key = keys[random() % keys.size()], .number = number};
+    call.kind = static_cast<MessageKind>(14 + random() % 12);
+    if (random() % 8 == 0) call.tensor = 1 + random() % 3;
+    if (random() % 8 == 0) call.sent_at_ms = call.remaining_ms = random() % 3;
+    if (random() % 8 == 0) call.num_answers = random();
+    const MessageHeader sent = call;
+    const Bytes payload = pattern(random() % 100, number);
     ASSERT_EQ(writer.write(RingHead::Kind::kMessage, sent, {payload.data(), payload.size()}), Outcome::kWritten);
     bool has_arrived = false;
     const auto check = [&](RingHead::Kind kind, const MessageHeader& received, const Payload& bytes) {
       has_arrived = true;
       EXPECT_EQ(kind, RingHead::Kind::kMessage);
-      EXPECT_TRUE(received == sent) << sequence;
+      EXPECT_TRUE(received == sent) << number;
       EXPECT_EQ(Bytes(bytes.bytes, bytes.bytes + bytes.num_bytes), payload);
     };
-    while (!has_arrived) ASSERT_EQ(reader.read(1, check), 1U);
+    while (!has_arrived) ASSERT_EQ(reader.read(1, OnlyMessages{check}), 1U);
     ASSERT_FALSE(HasFailure());
   }
 }
 
 TEST_F(Ring, carries_a_small_call_in_one_entry) {
-  const MessageHeader header{.key = 7, .fingerprint = {.operation = OperationKind::kInvoke}};
+  const CallHeader header{.key = 7, .kind = MessageKind::kInvoke};
   const Bytes payload(48);
   for (int i = 0; i < 2; ++i) writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()});
   // Following the first message, whose header is whole.
@@ -97,46 +135,45 @@ TEST_F(Ring, carries_a_small_call_in_one_entry) {
 
 class WithdrawnCalls : public Ring {
  protected:
-  void send(uint64_t key, uint32_t sequence, OperationKind kind = OperationKind::kInvoke, size_t num_bytes = 8) {
-    const MessageHeader header{.key = key, .sequence = sequence, .fingerprint = {.operation = kind}};
+  void send(uint64_t key, uint32_t number, MessageKind kind = MessageKind::kInvoke, size_t num_bytes = 8) {
+    const CallHeader header{.key = key, .kind = kind, .number = number};
     const Bytes payload(num_bytes);
     ASSERT_NE(writer.write(RingHead::Kind::kMessage, header, {payload.data(), payload.size()}), Outcome::kFull);
   }
-  void withdraw(uint64_t key, uint32_t sequence) {
-    writer.withdraw({.key = key, .sequence = sequence, .fingerprint = {}});
-  }
+  void withdraw(uint64_t key, uint32_t number) { writer.withdraw({.key = key, .number = number}); }
   struct Received {
     uint64_t key;
-    uint32_t sequence;
-    OperationKind kind;
+    uint32_t number;
+    MessageKind kind;
     friend bool operator==(const Received&, const Received&) = default;
   };
   std::vector<Received> all() {
     std::vector<Received> received;
-    reader.read(~0U, [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
-      received.push_back({header.key, header.sequence, header.fingerprint.operation});
-    });
+    const auto take = [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
+      received.push_back({header.key, header.as<CallHeader>().number, header.kind});
+    };
+    reader.read(~0U, OnlyMessages{take});
     return received;
   }
-  static constexpr auto kInvoke = OperationKind::kInvoke;
-  static constexpr auto kWithdrawn = OperationKind::kWithdrawn;
+  static constexpr auto kInvoke = MessageKind::kInvoke;
+  static constexpr auto kWithdrawn = MessageKind::kWithdrawn;
 };
 
 TEST_F(WithdrawnCalls, are_found_as_such_unless_they_have_been_read) {
-  for (uint32_t sequence = 0; sequence < 3; ++sequence) send(7, sequence);
-  send(7, 1, OperationKind::kInvokePayload);
-  send(7, 3, OperationKind::kTell);
-  EXPECT_EQ(reader.read(1, [](RingHead::Kind, const MessageHeader&, const Payload&) {}), 1U);
-  for (uint32_t sequence = 0; sequence < 5; ++sequence) {
-    if (sequence != 2) withdraw(7, sequence);
+  for (uint32_t number = 0; number < 3; ++number) send(7, number);
+  send(7, 1, MessageKind::kInvokePayload);
+  send(7, 3, MessageKind::kTell);
+  EXPECT_EQ(reader.read(1, [](RingHead::Kind, const auto&, const Payload&) {}), 1U);
+  for (uint32_t number = 0; number < 5; ++number) {
+    if (number != 2) withdraw(7, number);
   }
   withdraw(8, 2);
   const std::vector<Received> expected{
-      {7, 1, kWithdrawn}, {7, 2, kInvoke}, {7, 1, OperationKind::kInvokePayload}, {7, 3, kWithdrawn}};
+      {7, 1, kWithdrawn}, {7, 2, kInvoke}, {7, 1, MessageKind::kInvokePayload}, {7, 3, kWithdrawn}};
   EXPECT_EQ(all(), expected);
 }
 
-// Two connections share a key table entry, and each has calls with the same sequence numbers.
+// Two connections share a key table entry, and each has calls with the same numbers.
 TEST_F(WithdrawnCalls, are_not_taken_for_those_of_another_connection) {
   constexpr uint64_t kOther = 7 + KeyTable::kNumKeys;
   for (const uint64_t key : {uint64_t{7}, uint64_t{7}, kOther, kOther, kOther}) {
@@ -153,15 +190,15 @@ TEST_F(WithdrawnCalls, are_not_taken_for_those_of_another_connection) {
 
 TEST_F(WithdrawnCalls, are_found_wherever_the_ring_goes_around) {
   std::mt19937 random(1);
-  for (uint32_t sequence = 0; sequence < 5'000; ++sequence) {
-    for (uint32_t i = 0; i < 3; ++i) send(7, 3 * sequence + i, kInvoke, random() % 20'000);
-    withdraw(7, 3 * sequence + 1);
+  for (uint32_t number = 0; number < 5'000; ++number) {
+    for (uint32_t i = 0; i < 3; ++i) send(7, 3 * number + i, kInvoke, random() % 20'000);
+    withdraw(7, 3 * number + 1);
     std::vector<Received> received;
     while (received.size() < 3) std::ranges::copy(all(), std::back_inserter(received));
     EXPECT_EQ(received[0].kind, kInvoke);
     EXPECT_EQ(received[1].kind, kWithdrawn);
     EXPECT_EQ(received[2].kind, kInvoke);
-    ASSERT_FALSE(HasFailure()) << sequence;
+    ASSERT_FALSE(HasFailure()) << number;
   }
 }
 
@@ -176,16 +213,16 @@ TEST_F(WithdrawnCalls, are_not_looked_for_beyond_the_ring_whatever_its_reader_sa
   withdraw(7, 2);
 }
 
-// A CallHeader with an index that no whole header has stored, or with any other content, belongs to no receiver.
+// A ShortCallHeader with an index that no whole header has stored, or with any other content, belongs to no receiver.
 TEST_F(Ring, takes_no_short_header_for_one_that_was_named) {
-  const CallHeader forged{.sequence = 5, .operation = OperationKind::kReply, .key = 255, .reserved = 1};
+  const ShortCallHeader forged{.number = 5, .kind = MessageKind::kReply, .key = 255, .reserved = 1};
   std::memcpy(memory.entries[0].begin(), &forged, sizeof forged);
   memory.entries[0].head.store({.kind = RingHead::Kind::kCall, .num_bytes = 0, .entry = 0});
   const auto check = [&](RingHead::Kind, const MessageHeader& header, const Payload&) {
     EXPECT_EQ(header.key, 0U);
-    EXPECT_EQ(header.sequence, 5U);
+    EXPECT_EQ(header.as<CallHeader>().number, 5U);
   };
-  EXPECT_EQ(reader.read(1, check), 1U);
+  EXPECT_EQ(reader.read(1, OnlyMessages{check}), 1U);
   EXPECT_FALSE(reader.is_broken());
 }
 
@@ -241,7 +278,7 @@ TEST_F(Ring, is_broken_by_what_no_writer_writes) {
   for (const RingHead& head : heads) {
     RingReader another = RingReader::open(getpid(), writer.descriptor(), kWriter, kReader).value();
     memory.entries[0].head.store(head);
-    EXPECT_EQ(another.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
+    EXPECT_EQ(another.read(16, [](RingHead::Kind, const auto&, const Payload&) { FAIL(); }), 1U);
     EXPECT_TRUE(another.is_broken());
   }
   // A message that would end past the ring's end.
@@ -260,7 +297,7 @@ TEST_F(Ring, is_broken_by_what_no_writer_writes) {
 TEST_F(Ring, ends_a_look_although_it_goes_around_for_ever) {
   for (uint32_t lap = 0; lap < 3; ++lap) {
     memory.entries[0].head.store({.kind = RingHead::Kind::kWrap, .entry = lap * RingMemory::kNumEntries});
-    EXPECT_EQ(reader.read(16, [](RingHead::Kind, const MessageHeader&, const Payload&) { FAIL(); }), 1U);
+    EXPECT_EQ(reader.read(16, [](RingHead::Kind, const auto&, const Payload&) { FAIL(); }), 1U);
   }
 }
 
@@ -273,10 +310,10 @@ TEST_F(Ring, believes_no_second_look) {
     const auto change = [&](RingHead::Kind, const MessageHeader& header, const Payload& payload) {
       first.head.store({.kind = RingHead::Kind::kMessage, .num_bytes = 1000, .entry = first.head.load().entry});
       std::memset(first.begin(), 0xFF, sizeof header);
-      EXPECT_EQ(header.sequence, sequence);
+      EXPECT_EQ(header.as<OperationHeader>().sequence, sequence);
       EXPECT_EQ(payload.num_bytes, sent.size());
     };
-    ASSERT_EQ(reader.read(1, change), 1U) << "the next message is not where it should be";
+    ASSERT_EQ(reader.read(1, OnlyMessages{change}), 1U) << "the next message is not where it should be";
   }
   EXPECT_FALSE(reader.is_broken());
 }

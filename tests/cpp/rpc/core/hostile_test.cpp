@@ -53,7 +53,7 @@ transport::Bytes first_of(Outbound& outbound) {
   Recorder recorder;
   NoLosses losses;
   messaging::Messenger messenger(recorder, losses);
-  EXPECT_TRUE(outbound.send(messenger, 0, {}, transport::OperationKind::kInvokePayload).ok());
+  EXPECT_TRUE(outbound.send(messenger, 0, {}, transport::MessageKind::kInvokePayload).ok());
   return recorder.sent.front();
 }
 
@@ -201,16 +201,13 @@ class HostileTest : public testing::Test, private transport::Receiver {
   HostileTest() : HostileTest(RuntimeOptions()) {}
   explicit HostileTest(const RuntimeOptions& servers) : pair_(engine::loopback_transports(fabric_, 2), servers) {
     transport_->set_receiver(*this);
-    peer_ = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
+    peer_ = transport_->add_peer(pair_.server_engine().peers().own_address().transport_address, true).value();
     EXPECT_TRUE(pair_.server->add("echo", echo).ok());
   }
 
-  void send(transport::OperationKind kind, uint32_t number, uint32_t slot, const transport::Bytes& payload) {
-    transport::MessageHeader header;
-    header.key = pair_.to_server->identity().peer_key;
-    header.sequence = number;
-    header.slot = slot;
-    header.fingerprint.operation = kind;
+  void send(transport::MessageKind kind, uint32_t number, uint32_t tensor, const transport::Bytes& payload) {
+    const transport::CallHeader header{
+        .key = pair_.to_server->identity().peer_key, .kind = kind, .number = number, .tensor = tensor};
     transport::Completion completion{.done = [](transport::Completion&, Status) noexcept {}};
     EXPECT_TRUE(transport_->send(peer_, header, {payload.data(), payload.size()}, completion).has_value());
   }
@@ -247,12 +244,11 @@ class HostileExposer : public HostileTest {
   }
 
   // Sends the payload frame that represents the tensor and waits for its reader, with this size.
-  void offer(uint32_t number, uint32_t slot, size_t num_bytes) {
-    transport::MessageHeader header;
-    header.key = pair_.to_server->identity().peer_key;
-    header.sequence = number;
-    header.slot = slot;
-    header.fingerprint.operation = transport::OperationKind::kInvokePayload;
+  void offer(uint32_t number, uint32_t tensor, size_t num_bytes) {
+    const transport::CallHeader header{.key = pair_.to_server->identity().peer_key,
+                                       .kind = transport::MessageKind::kInvokePayload,
+                                       .number = number,
+                                       .tensor = tensor};
     const bool is_over = transport_->send_rendezvous(peer_, header, {bytes_.data(), num_bytes}, ended_).has_value();
     num_offered_ += is_over ? 0 : 1;
   }
@@ -281,7 +277,7 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
   for (int i = 0; i < 20'000; ++i) {
     transport::Bytes payload = random() % 4 == 0 ? transport::pattern(random() % 300, random()) : whole;
     if (!payload.empty()) payload[random() % payload.size()] = static_cast<std::byte>(random());
-    const auto kind = static_cast<transport::OperationKind>(16 + random() % 7);  // all kinds except close
+    const auto kind = static_cast<transport::MessageKind>(16 + random() % 7);  // all kinds except close
     // Slots that the client does not use here, in any order.
     send(kind, static_cast<uint32_t>(500 + random() % 500 + kWindow * (random() % 50)),
          static_cast<uint32_t>(random() % 5), payload);
@@ -290,8 +286,8 @@ TEST_F(HostileTest, noise_of_every_kind_changes_nothing_for_others) {
 }
 
 TEST_F(HostileTest, payload_frames_without_header_frames_are_bounded) {
-  for (uint32_t slot = 0; slot < kMostTensors + 10; ++slot) {
-    send(transport::OperationKind::kInvokePayload, 700 + kWindow, slot, transport::pattern(8, slot));
+  for (uint32_t tensor = 0; tensor < kMostTensors + 10; ++tensor) {
+    send(transport::MessageKind::kInvokePayload, 700 + kWindow, tensor, transport::pattern(8, tensor));
   }
   expect_service();
 }
@@ -306,32 +302,32 @@ TEST_F(HostileTest, repeated_calls_run_once) {
                         })
                   .ok());
   const transport::Bytes call = header_frame("count", 10);
-  for (int i = 0; i < 5; ++i) send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
+  for (int i = 0; i < 5; ++i) send(transport::MessageKind::kInvoke, 800 + kWindow, 0, call);
   const Clock::time_point deadline = Clock::now() + 30s;
   while ((num_run.load() == 0 || !pair_.server->is_idle()) && Clock::now() < deadline) std::this_thread::yield();
-  send(transport::OperationKind::kInvoke, 800 + 2 * kWindow, 0, call);
-  send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
+  send(transport::MessageKind::kInvoke, 800 + 2 * kWindow, 0, call);
+  send(transport::MessageKind::kInvoke, 800 + kWindow, 0, call);
   expect_service();
   EXPECT_EQ(num_run.load(), 2);
 }
 
 TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
   const transport::Bytes call = exposing_header_frame("take");
-  send(transport::OperationKind::kInvoke, 800 + kWindow, 0, call);
+  send(transport::MessageKind::kInvoke, 800 + kWindow, 0, call);
   offer(800 + kWindow, 0, kExposedFrameNumBytes);  // correct
   ASSERT_TRUE(comes_true([&] { return num_taken_.load() == 1; }));
-  send(transport::OperationKind::kInvoke, 801 + kWindow, 0, call);
+  send(transport::MessageKind::kInvoke, 801 + kWindow, 0, call);
   offer(801 + kWindow, 0, kExposedFrameNumBytes + 1);  // too long
-  send(transport::OperationKind::kInvoke, 802 + kWindow, 0, call);
-  send(transport::OperationKind::kInvokePayload, 802 + kWindow, 0,
+  send(transport::MessageKind::kInvoke, 802 + kWindow, 0, call);
+  send(transport::MessageKind::kInvokePayload, 802 + kWindow, 0,
        transport::pattern(kExposedFrameNumBytes, 1));  // arrives eagerly: the reader could not acknowledge it
-  send(transport::OperationKind::kInvoke, 803 + kWindow, 0, call);
+  send(transport::MessageKind::kInvoke, 803 + kWindow, 0, call);
   offer(803 + kWindow, 1, kExposedFrameNumBytes);  // of another tensor
   offer(804 + kWindow, 0, kExposedFrameNumBytes);  // before its call, twice
   offer(804 + kWindow, 0, kExposedFrameNumBytes);
-  send(transport::OperationKind::kInvoke, 804 + kWindow, 0, call);
-  send(transport::OperationKind::kInvoke, 805 + kWindow, 0, call);  // never arrives
-  send(transport::OperationKind::kCancel, 805 + kWindow, 0, {});
+  send(transport::MessageKind::kInvoke, 804 + kWindow, 0, call);
+  send(transport::MessageKind::kInvoke, 805 + kWindow, 0, call);  // never arrives
+  send(transport::MessageKind::kCancel, 805 + kWindow, 0, {});
   expect_service();
   EXPECT_TRUE(comes_true([&] { return ended_.count == num_offered_; })) << ended_.count << " of " << num_offered_;
   EXPECT_TRUE(comes_true([&] { return pair_.server->is_idle(); }));
@@ -340,11 +336,10 @@ TEST_F(HostileExposer, the_frame_of_an_exposed_tensor_is_as_it_is_said_to_be) {
 TEST_F(HostileTest, messages_of_other_keys_are_refused) {
   const uint64_t before = pair_.server_engine().num_refused();
   testing::internal::CaptureStderr();
-  transport::MessageHeader header;
-  header.key = 12345;
-  header.fingerprint.operation = transport::OperationKind::kInvoke;
+  const transport::CallHeader header{.key = 12345, .kind = transport::MessageKind::kInvoke};
   transport::Completion completion{.done = [](transport::Completion&, Status) noexcept {}};
-  const transport::PeerId peer = transport_->add_peer(pair_.server_engine().address().transport_address, true).value();
+  const transport::PeerId peer =
+      transport_->add_peer(pair_.server_engine().peers().own_address().transport_address, true).value();
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(transport_->send(peer, header, {}, completion).has_value());
   expect_service();
   EXPECT_EQ(pair_.server_engine().num_refused(), before + 10);
