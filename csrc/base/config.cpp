@@ -54,8 +54,9 @@ static bool is_switch(std::string_view value) noexcept {
   return value == "0" || value == "1";
 }
 
-static bool is_use_of_fragments(std::string_view value) noexcept {
-  return value == "auto" || value == "always" || value == "never";
+// The bound is OutgoingStripes::kMostRails (transport/rails/outgoing_stripes.hpp).
+static bool is_number_of_rails(std::string_view value) noexcept {
+  return value == "auto" || is_number_up_to(16, value);
 }
 
 static constexpr Setting kSettings[] = {
@@ -72,11 +73,16 @@ static constexpr Setting kSettings[] = {
      is_switch},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "The least severe level that is written to stderr; the levels before it are written, too.", is_log_level},
-    {"AXON_TCP_FRAGMENTS", ReadBy::kEngine, "auto", "auto, always or never",
-     "Messages of more than 64 KiB to a host that TCP reaches are sent in fragments of 60 KiB (always), or in one "
-     "write (never). auto: in fragments if this host's congestion control is bbr, whose estimate of the link's speed "
-     "such a write distorts. Each process decides for the messages that it sends.",
-     is_use_of_fragments},
+    {"AXON_RAILS", ReadBy::kEngine, "auto", "auto, or 0 to 16",
+     "TCP connections (rails) over which messages of more than 256 KiB are spread between two processes of different "
+     "hosts. Each has a thread at either end. auto: one for every four cores of a process, at least 1 and at most 4; "
+     "processes of a group on one host share its cores. 0: none; a process with 0 accepts none either.",
+     is_number_of_rails},
+    {"AXON_RAIL_DEVICES", ReadBy::kEngine, "", "names of network devices, separated by commas",
+     "The devices at which this process accepts rails: the rails of each peer are spread over their addresses. Without "
+     "it, the devices that UCX may use (UCX_NET_DEVICES) take turns, or all rails use the first address of this host that "
+     "the peer reaches.",
+     nullptr},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "File to which each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on are inserted "
      "before the ending.",

@@ -1,14 +1,16 @@
 #include "engine/network.hpp"
 
-#include <fstream>
+#include <sstream>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/config.hpp"
 #include "base/log.hpp"
 #include "base/resources.hpp"
+#include "transport/rails/rail_address.hpp"
+#include "transport/rails/rails.hpp"
 #include "transport/rings/rings.hpp"
-#include "transport/tcp_fragments/fragments.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon::engine {
@@ -61,17 +63,30 @@ Result<std::unique_ptr<transport::Transport>> open_ucx(transport::RingUse rings)
   return opened.status().followed_by("Shared memory: " + describe_shared_memory());
 }
 
-// Returns whether TCP paces its sending by an estimate of the link's speed, as seen in this network namespace.
-bool tcp_estimates_links() {
-  std::string congestion_control;
-  std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> congestion_control;
-  return congestion_control.starts_with("bbr");
+std::vector<std::string> names_in(const std::string& list) {
+  std::vector<std::string> names;
+  std::istringstream stream(list);
+  for (std::string name; std::getline(stream, name, ',');) names.push_back(name);
+  return names;
 }
 
-transport::FragmentUse use_of_fragments() {
-  const std::string setting = config::text("AXON_TCP_FRAGMENTS");
-  const bool is_wanted = setting == "auto" ? tcp_estimates_links() : setting == "always";
-  return is_wanted ? transport::FragmentUse::kToOtherHosts : transport::FragmentUse::kNever;
+// A user who restricts UCX to some devices wants no rails on others. Devices that are not of TCP have no address.
+std::vector<std::string> devices_of_ucx() {
+  for (const char* const variable : {"AXON_UCX_NET_DEVICES", "UCX_NET_DEVICES"}) {
+    const std::string list = config::text(variable);
+    if (!list.empty()) return list == "all" ? std::vector<std::string>() : names_in(list);
+  }
+  return {};
+}
+
+transport::RailOptions rail_options() {
+  transport::RailOptions options;
+  if (const std::string number = config::text("AXON_RAILS"); number != "auto") options.num_rails = std::stoul(number);
+  options.devices = names_in(config::text("AXON_RAIL_DEVICES"));
+  if (!options.devices.empty()) return options;
+  options.devices = devices_of_ucx();
+  if (transport::addresses_of_devices(options.devices).empty()) options.num_rails = 0;  // there are no other hosts
+  return options;
 }
 
 transport::RingUse use_of_rings() {
@@ -92,7 +107,7 @@ Result<std::unique_ptr<transport::Transport>> open_network() {
   const transport::RingUse rings = use_of_rings();
   auto ucx = open_ucx(rings);
   if (!ucx.ok()) return std::move(ucx.status());
-  return with_rings(with_fragments(std::move(ucx).value(), use_of_fragments()), rings);
+  return with_rings(with_rails(std::move(ucx).value(), rail_options()), rings);
 }
 
 }  // namespace axon::engine

@@ -8,7 +8,7 @@
 //   kControl      ControlHeader      between engines: failures, departures, and the progress of ranks
 //   kCredit       CreditHeader       between inboxes: how many messages a rank may send (messaging/flow_control.hpp)
 //   kCall         CallHeader         between runtimes
-//   kRendezvous   RendezvousHeader   between transports: a long message in fragments (transport/tcp_fragments)
+//   kRendezvous   RendezvousHeader   between transports: a long message over rails (transport/rails)
 //
 //   const MessageHeader header = CallHeader{.key = key, .kind = MessageKind::kCancel, .number = number};
 //   if (family_of(header.kind) == MessageFamily::kCall) cancel(header.as<CallHeader>().number);
@@ -43,7 +43,7 @@ enum class MessageKind : uint8_t {
   kRts = 32,
   kCts = 33,
   kNack = 34,
-  kData = 35,
+  kAck = 35,
   kFailureNotice = 64,
   kProgressQuery = 65,
   kProgressReply = 66,
@@ -71,7 +71,7 @@ constexpr MessageFamily family_of(MessageKind kind) noexcept {
     case MessageKind::kRts:
     case MessageKind::kCts:
     case MessageKind::kNack:
-    case MessageKind::kData:
+    case MessageKind::kAck:
       return MessageFamily::kRendezvous;
     case MessageKind::kFailureNotice:
     case MessageKind::kProgressQuery:
@@ -167,9 +167,9 @@ struct RendezvousHeader {
   uint64_t key = 0;  // the name of the addressed transport
   MessageKind kind{};
   std::array<uint8_t, 7> reserved{};
-  uint64_t number = 0;  // of an RTS and its answers: the sender's number of the long message
-  uint64_t ticket = 0;  // of a CTS and the DATA that it asks for: the receiver's number of the long message
-  uint64_t offset = 0;  // of DATA: the place of its bytes in the long message
+  uint64_t number = 0;  // the sender's, of the long message
+  uint64_t ticket = 0;  // of a CTS: the receiver's, of the long message
+  uint64_t reserved_too = 0;
 };
 
 template <typename Header>

@@ -1,5 +1,5 @@
-// The interface through which the engine moves bytes between processes. ucx/ and loopback/ implement it; tcp_fragments/
-// and rings/ implement it on top of another transport.
+// The interface through which the engine moves bytes between processes. ucx/ and loopback/ implement it; rails/ and
+// rings/ implement it on top of another transport.
 //
 // Thread rule: the progress owner calls every function here, one thread at a time.
 // Re-entrancy: send() may deliver to the receiver before it returns, because a peer may be this very process.

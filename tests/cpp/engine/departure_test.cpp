@@ -29,7 +29,7 @@ class DepartureTest : public testing::TestWithParam<transport::NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, DepartureTest,
-                         testing::Values(transport::kLoopback, transport::kFragments, transport::kRings,
+                         testing::Values(transport::kLoopback, transport::kRails, transport::kRings,
                                          transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 

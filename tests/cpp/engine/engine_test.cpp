@@ -25,7 +25,7 @@ struct Setting {
 std::vector<Setting> settings() {
   std::vector<Setting> all;
   for (const transport::NetworkKind& network :
-       {transport::kUcxSharedMemory, transport::kRings, transport::kFragments}) {
+       {transport::kUcxSharedMemory, transport::kRings, transport::kRails}) {
     for (const int num_ranks : {1, 2, 3}) all.push_back({num_ranks, network});
   }
   return all;
@@ -159,7 +159,7 @@ class TwoRanks : public testing::TestWithParam<transport::NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, TwoRanks,
-                         testing::Values(transport::kUcxSharedMemory, transport::kRings, transport::kFragments),
+                         testing::Values(transport::kUcxSharedMemory, transport::kRings, transport::kRails),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(TwoRanks, short_messages_take_a_ring_where_there_are_rings) {

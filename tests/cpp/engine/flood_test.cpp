@@ -56,7 +56,7 @@ class FloodTest : public testing::TestWithParam<transport::NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Networks, FloodTest,
-                         testing::Values(transport::kLoopback, transport::kFragments, transport::kUcxSharedMemory,
+                         testing::Values(transport::kLoopback, transport::kRails, transport::kUcxSharedMemory,
                                          transport::kRings, transport::kRingsCopies),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -52,7 +52,7 @@ class LookalikesTest : public testing::TestWithParam<transport::NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, LookalikesTest,
-                         testing::Values(transport::kLoopback, transport::kFragmentsTcp, transport::kRings),
+                         testing::Values(transport::kLoopback, transport::kRailsTcp, transport::kRings),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(LookalikesTest, a_claim_without_proof_is_another_hosts) {

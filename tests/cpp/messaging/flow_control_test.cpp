@@ -181,8 +181,8 @@ class FlowControlTest : public testing::TestWithParam<transport::NetworkKind> {
 
 INSTANTIATE_TEST_SUITE_P(All, FlowControlTest,
                          testing::Values(transport::kLoopback, transport::kLoopbackWithFaults,
-                                         transport::kUcxSharedMemory, transport::kUcxTcp, transport::kFragments,
-                                         transport::kFragmentsWithFaults, transport::kFragmentsTcp, transport::kRings,
+                                         transport::kUcxSharedMemory, transport::kUcxTcp, transport::kRails,
+                                         transport::kRailsWithFaults, transport::kRailsTcp, transport::kRings,
                                          transport::kRingsCopies),
                          [](const auto& kind) { return std::string(kind.param.name); });
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "transport/message.hpp"
+#include "transport/rails/rail_transport.hpp"
 #include "transport/rings/ring_transport.hpp"
-#include "transport/tcp_fragments/fragment_transport.hpp"
 
 namespace axon::messaging {
 namespace {
@@ -77,14 +77,11 @@ TEST(Wire, call_header_bytes) {
 }
 
 TEST(Wire, rendezvous_header_bytes) {
-  const transport::RendezvousHeader header{.key = kKey,
-                                           .kind = transport::MessageKind::kData,
-                                           .number = 0x1817161514131211,
-                                           .ticket = 0x201F1E1D1C1B1A19,
-                                           .offset = 0x2827262524232221};
-  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    35,   0,    0,    0,    0,    0,
+  const transport::RendezvousHeader header{
+      .key = kKey, .kind = transport::MessageKind::kCts, .number = 0x1817161514131211, .ticket = 0x201F1E1D1C1B1A19};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    33,   0,    0,    0,    0,    0,
                       0,    0,    0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
-                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
+                      0x1D, 0x1E, 0x1F, 0x20, 0,    0,    0,    0,    0,    0,    0,    0};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
 }
 
@@ -117,7 +114,7 @@ TEST(Wire, enumerations_keep_their_values) {
   EXPECT_EQ(static_cast<int>(transport::MessageKind::kClose), 23);
   EXPECT_EQ(static_cast<int>(transport::MessageKind::kWithdrawn), 24);
   EXPECT_EQ(static_cast<int>(transport::MessageKind::kRts), 32);
-  EXPECT_EQ(static_cast<int>(transport::MessageKind::kData), 35);
+  EXPECT_EQ(static_cast<int>(transport::MessageKind::kAck), 35);
   EXPECT_EQ(static_cast<int>(transport::MessageKind::kFailureNotice), 64);
   EXPECT_EQ(static_cast<int>(transport::MessageKind::kProgressReply), 66);
   EXPECT_EQ(static_cast<int>(transport::MessageKind::kDeparture), 67);
@@ -129,10 +126,34 @@ TEST(Wire, enumerations_keep_their_values) {
 
 TEST(Wire, long_message_bytes) {
   const transport::CallHeader header{.key = 1, .kind = transport::MessageKind::kInvoke, .number = 2};
-  const transport::LongMessage message{.header = header, .sender = 0x0807060504030201, .num_bytes = 3};
-  const std::array<uint64_t, 7> golden{1, 0x0000000200000010, 0, 0, 0, 0x0807060504030201, 3};
+  const transport::LongMessage message{
+      .header = header, .sender = 0x0807060504030201, .num_bytes = 3, .stripe_num_bytes = 4};
+  const std::array<uint64_t, 8> golden{1, 0x0000000200000010, 0, 0, 0, 0x0807060504030201, 3, 4};
   EXPECT_EQ(std::memcmp(&message, golden.data(), sizeof golden), 0);
-  EXPECT_EQ(transport::FragmentTransport::kTcpFragmentBytes, 61'440U);
+}
+
+TEST(Wire, stripe_bytes) {
+  transport::StripeHeader header{.ticket = 1, .offset = 0x200000, .num_bytes = 0x100000, .seal = 0};
+  transport::StripeSealer sealer(Digest{std::byte{7}});
+  header.seal = sealer.next(header);
+  const std::array<uint64_t, 4> golden{1, 0x200000, 0x100000, 0x31F00A3DE71E6F8Fu};
+  EXPECT_EQ(std::memcmp(&header, golden.data(), sizeof golden), 0);
+  EXPECT_EQ(sealer.next(header), 0x5F8B1571B557911Eu) << "the second header of a rail has another seal";
+}
+
+TEST(Wire, rail_address_bytes) {
+  transport::RailAddress address{.name = 0x0807060504030201,
+                                 .token = {std::byte{9}},
+                                 .port = 0x0A0B,
+                                 .takes_turns = true,
+                                 .addresses = {transport::kAnyIpv4}};
+  const std::array<uint8_t, 48> golden{1, 2, 3, 4, 5, 6, 7, 8, 9,    0,    0,    0,    0, 0, 0, 0,
+                                       0, 0, 0, 0, 0, 0, 0, 0, 0x0B, 0x0A, 1,    1,    0, 0, 0, 0,
+                                       0, 0, 0, 0, 0, 0, 0, 0, 0,    0,    0xFF, 0xFF, 0, 0, 0, 0};
+  const std::vector<std::byte> encoded = address.encode();
+  ASSERT_EQ(encoded.size(), golden.size());
+  EXPECT_EQ(std::memcmp(encoded.data(), golden.data(), golden.size()), 0);
+  EXPECT_EQ(transport::RailAddress::decode(encoded).value().encode(), encoded);
 }
 
 TEST(Wire, ring_bytes) {

@@ -29,8 +29,8 @@ class TransportConformance : public testing::TestWithParam<NetworkKind> {
 };
 
 INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
-                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kFragments,
-                                         kFragmentsWithFaults, kFragmentsTcp, kRings, kRingsCopies),
+                         testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kRails,
+                                         kRailsWithFaults, kRailsTcp, kRings, kRingsCopies),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(TransportConformance, delivers_every_size_exactly) {

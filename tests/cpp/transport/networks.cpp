@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "transport/loopback/loopback.hpp"
+#include "transport/rails/rails.hpp"
 #include "transport/rings/rings.hpp"
-#include "transport/tcp_fragments/fragments.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon::transport {
@@ -38,16 +38,18 @@ class UcxNetwork final : public Network {
   const Over over_;
 };
 
-class FragmentsAbove final : public Network {
+class RailsAbove final : public Network {
  public:
-  explicit FragmentsAbove(std::unique_ptr<Network> network, FragmentUse use = FragmentUse::kToAll)
-      : network_(std::move(network)), use_(use) {}
-  std::unique_ptr<Transport> make_transport() override { return with_fragments(network_->make_transport(), use_); }
+  explicit RailsAbove(std::unique_ptr<Network> network, RailOptions options = kToAll)
+      : network_(std::move(network)), options_(std::move(options)) {}
+  std::unique_ptr<Transport> make_transport() override { return with_rails(network_->make_transport(), options_); }
   bool same_host() const noexcept override { return network_->same_host(); }
+
+  static inline const RailOptions kToAll{.num_rails = 2, .devices = {"lo"}, .use = RailOptions::Use::kToAll};
 
  private:
   const std::unique_ptr<Network> network_;
-  const FragmentUse use_;
+  const RailOptions options_;
 };
 
 class RingsAbove final : public Network {
@@ -76,31 +78,23 @@ const NetworkKind kUcxSharedMemory{"ucx_shared_memory", []() -> std::unique_ptr<
 const NetworkKind kUcxTcp{
     "ucx_tcp", []() -> std::unique_ptr<Network> { return std::make_unique<UcxNetwork>(UcxNetwork::Over::kTcp); }};
 
-// Sends each fragment at once, as UCX does.
-static constexpr size_t kEagerAsUcx = size_t{64} << 10;
-
-const NetworkKind kFragments{"fragments", []() -> std::unique_ptr<Network> {
-                               return std::make_unique<FragmentsAbove>(std::make_unique<LoopbackNetwork>(
-                                   FaultPlan{.largest_eager_num_bytes = kEagerAsUcx, .holds = {}, .kills = {}}));
-                             }};
-const NetworkKind kFragmentsWithFaults{"fragments_with_faults", []() -> std::unique_ptr<Network> {
-                                         return std::make_unique<FragmentsAbove>(std::make_unique<LoopbackNetwork>(
-                                             FaultPlan{.seed = 1,
-                                                       .largest_eager_num_bytes = kEagerAsUcx,
-                                                       .mailbox_capacity = 16,
-                                                       .pending = 0.5,
-                                                       .delay = 0.3,
-                                                       .reorder = 0.3,
-                                                       .kills = {}}));
-                                       }};
-const NetworkKind kFragmentsTcp{"fragments_tcp", []() -> std::unique_ptr<Network> {
-                                  return std::make_unique<FragmentsAbove>(kUcxTcp.make(), FragmentUse::kToOtherHosts);
-                                }};
-
-const NetworkKind kRings{"rings", []() -> std::unique_ptr<Network> {
-                           return std::make_unique<RingsAbove>(
-                               std::make_unique<FragmentsAbove>(kUcxSharedMemory.make(), FragmentUse::kToOtherHosts));
+const NetworkKind kRails{"rails", []() -> std::unique_ptr<Network> {
+                           return std::make_unique<RailsAbove>(std::make_unique<LoopbackNetwork>(FaultPlan{}));
                          }};
+const NetworkKind kRailsWithFaults{
+    "rails_with_faults", []() -> std::unique_ptr<Network> {
+      return std::make_unique<RailsAbove>(std::make_unique<LoopbackNetwork>(
+          FaultPlan{.seed = 1, .mailbox_capacity = 16, .pending = 0.5, .delay = 0.3, .reorder = 0.3, .kills = {}}));
+    }};
+const NetworkKind kRailsTcp{"rails_tcp", []() -> std::unique_ptr<Network> {
+                              return std::make_unique<RailsAbove>(kUcxTcp.make(),
+                                                                  RailOptions{.num_rails = 2, .devices = {"lo"}});
+                            }};
+
+const NetworkKind kRings{
+    "rings", []() -> std::unique_ptr<Network> {
+      return std::make_unique<RingsAbove>(std::make_unique<RailsAbove>(kUcxSharedMemory.make(), RailOptions{}));
+    }};
 const NetworkKind kRingsCopies{"rings_copies", []() -> std::unique_ptr<Network> {
                                  return std::make_unique<RingsAbove>(kLoopback.make(), RingUse::kCopies);
                                }};

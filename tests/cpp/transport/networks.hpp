@@ -28,10 +28,10 @@ extern const NetworkKind kLoopback;
 extern const NetworkKind kLoopbackWithFaults;  // every send is pending or late, and messages arrive in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
-extern const NetworkKind kFragments;            // above the loopback
-extern const NetworkKind kFragmentsWithFaults;  // above the loopback with faults
-extern const NetworkKind kFragmentsTcp;         // above UCX over TCP
-extern const NetworkKind kRings;                // above fragments and UCX over shared memory, as in a process's engine
-extern const NetworkKind kRingsCopies;          // above the loopback; only the rings' memory is read
+extern const NetworkKind kRails;            // above the loopback
+extern const NetworkKind kRailsWithFaults;  // above the loopback with faults
+extern const NetworkKind kRailsTcp;         // above UCX over TCP
+extern const NetworkKind kRings;            // above rails and UCX over shared memory, as in a process's engine
+extern const NetworkKind kRingsCopies;      // above the loopback; only the rings' memory is read
 
 }  // namespace axon::transport

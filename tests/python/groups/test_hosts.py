@@ -9,8 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,26 +35,40 @@ def hosts() -> Iterator[Hosts]:
         yield hosts
 
 
-def test_all_reduce_between_hosts_until_the_link_is_cut(hosts: Hosts) -> None:
+def _stop_for_a_while(ranks: Sequence[subprocess.Popen[str]]) -> None:
+    """Stops rank 1 until rank 0 has given up."""
+    ranks[1].send_signal(signal.SIGSTOP)
+    threading.Timer(TIMEOUT_S + 2, ranks[1].send_signal, [signal.SIGCONT]).start()
+
+
+@pytest.mark.parametrize("num_rails", ["0", "1", "3"])
+@pytest.mark.parametrize("obstacle", ["cut", "silence", "stop"])
+def test_all_reduce_between_hosts_until_the_other_one_is_out_of_reach(
+    obstacle: str, num_rails: str, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AXON_RAILS", num_rails)
+    obstacles = {"cut": lambda _: hosts.cut(), "silence": lambda _: hosts.silence(), "stop": _stop_for_a_while}
     ranks = run_ranks(
         "crosses_hosts",
         2,
         f"tcp://{ADDRESSES[0]}:29513",
         str(TIMEOUT_S),
-        when_ready=lambda _: hosts.cut(),
+        when_ready=obstacles[obstacle],
         prefixes=[hosts.prefix(0), hosts.prefix(1)],
     )
     for rank, ended in enumerate(ranks):
         assert ended.code == 0, ended.errors
         seconds, message = ended.output.splitlines()[-2:]
+        if obstacle == "stop" and rank == 1:
+            continue
         assert float(seconds) < TIMEOUT_S + 1
         assert f"rank {1 - rank}" in message
 
 
-def _exchange_long_messages(store: str, rank: int, pieces: str) -> None:
-    os.environ["AXON_TCP_FRAGMENTS"] = pieces
+def _exchange_long_messages(store: str, rank: int, num_rails: str) -> None:
+    os.environ["AXON_RAILS"] = num_rails
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
-    for num_bytes in (65_536, 65_537, 122_880, 122_881, 5_000_000):
+    for num_bytes in (65_536, 65_537, 262_144, 262_145, 1_048_577, 5_000_000) * 3:
         sent = [(torch.arange(num_bytes) % 251 + source).to(torch.uint8) for source in range(2)]
         for source in range(2):
             data = sent[source].clone() if rank == source else torch.zeros_like(sent[source])
@@ -68,14 +83,14 @@ def _exchange_long_messages(store: str, rank: int, pieces: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("pieces", [("always", "always"), ("always", "never"), ("never", "never")])
-def test_long_messages_go_whole_or_in_pieces_as_their_sender_likes(
-    pieces: tuple[str, str], hosts: Hosts, tmp_path: Path
+@pytest.mark.parametrize("num_rails", [("0", "0"), ("0", "2"), ("1", "1"), ("2", "3")])
+def test_long_messages_take_the_rails_that_both_ends_have(
+    num_rails: tuple[str, str], hosts: Hosts, tmp_path: Path
 ) -> None:
     with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
         for rank, pool in enumerate((one, other)):
             pool.run(move_to, hosts.names[rank])
-            pool.start(_exchange_long_messages, str(tmp_path / "store"), rank, pieces[rank])
+            pool.start(_exchange_long_messages, str(tmp_path / "store"), rank, num_rails[rank])
         for pool in (one, other):
             pool.finish()
 

@@ -1,0 +1,133 @@
+#include "transport/rails/rail_address.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+namespace axon::transport {
+
+namespace {
+
+// Of IPv4 addresses.
+constexpr size_t kPrefixBytes = 12;
+
+struct Packed {
+  uint64_t name = 0;
+  RailToken token{};
+  uint16_t port = 0;
+  uint8_t takes_turns = 0;
+  uint8_t num_addresses = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(Packed) == 32);
+
+bool is_mapped(const IpAddress& address) noexcept {
+  return std::equal(address.begin(), address.begin() + kPrefixBytes, kAnyIpv4.begin());
+}
+
+}  // namespace
+
+std::vector<std::byte> RailAddress::encode() const {
+  const Packed packed{.name = name,
+                      .token = token,
+                      .port = port,
+                      .takes_turns = takes_turns ? uint8_t{1} : uint8_t{0},
+                      .num_addresses = static_cast<uint8_t>(addresses.size())};
+  const auto fixed = std::as_bytes(std::span(&packed, 1));
+  std::vector<std::byte> bytes(fixed.begin(), fixed.end());
+  for (const IpAddress& address : addresses) bytes.insert(bytes.end(), address.begin(), address.end());
+  return bytes;
+}
+
+Result<RailAddress> RailAddress::decode(std::span<const std::byte> packed) {
+  Packed fixed;
+  if (packed.size() < sizeof fixed) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "not the address of rails: " + std::to_string(packed.size()) + " bytes, expected at least 32");
+  }
+  std::memcpy(&fixed, packed.data(), sizeof fixed);
+  const size_t num_addresses = fixed.num_addresses;
+  const bool is_valid = num_addresses <= kMostAddresses && fixed.takes_turns <= 1 && fixed.reserved == 0;
+  if (!is_valid || packed.size() != sizeof fixed + num_addresses * sizeof(IpAddress)) {
+    return Status(ErrorCode::kInvalidArgument, "not the address of rails: " + std::to_string(packed.size()) +
+                                                   " bytes for " + std::to_string(num_addresses) + " addresses");
+  }
+  RailAddress address{.name = fixed.name,
+                      .token = fixed.token,
+                      .port = fixed.port,
+                      .takes_turns = fixed.takes_turns == 1,
+                      .addresses = std::vector<IpAddress>(num_addresses)};
+  std::ranges::copy(packed.subspan(sizeof fixed), std::as_writable_bytes(std::span(address.addresses)).begin());
+  return address;
+}
+
+SystemAddress system_address(const IpAddress& address, uint16_t port) noexcept {
+  SystemAddress result;
+  if (is_mapped(address)) {
+    sockaddr_in ipv4{};
+    ipv4.sin_family = AF_INET;
+    ipv4.sin_port = htons(port);
+    std::memcpy(&ipv4.sin_addr, address.data() + kPrefixBytes, sizeof ipv4.sin_addr);
+    std::memcpy(&result.storage, &ipv4, sizeof ipv4);
+    result.num_bytes = sizeof ipv4;
+    return result;
+  }
+  sockaddr_in6 ipv6{};
+  ipv6.sin6_family = AF_INET6;
+  ipv6.sin6_port = htons(port);
+  std::memcpy(&ipv6.sin6_addr, address.data(), sizeof ipv6.sin6_addr);
+  std::memcpy(&result.storage, &ipv6, sizeof ipv6);
+  result.num_bytes = sizeof ipv6;
+  return result;
+}
+
+IpAddress ip_address(const sockaddr& address) noexcept {
+  IpAddress result{};
+  if (address.sa_family == AF_INET) {
+    result = kAnyIpv4;
+    std::memcpy(result.data() + kPrefixBytes, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, 4);
+  } else if (address.sa_family == AF_INET6) {
+    std::memcpy(result.data(), &reinterpret_cast<const sockaddr_in6&>(address).sin6_addr, result.size());
+  }
+  return result;
+}
+
+std::string text_of(const IpAddress& address, uint16_t port) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  const bool mapped = is_mapped(address);
+  inet_ntop(mapped ? AF_INET : AF_INET6, address.data() + (mapped ? kPrefixBytes : 0), text.data(), text.size());
+  return (mapped ? std::string(text.data()) : "[" + std::string(text.data()) + "]") + ":" + std::to_string(port);
+}
+
+static bool is_global(const ifaddrs& device) noexcept {
+  if ((device.ifa_flags & IFF_LOOPBACK) != 0) return false;
+  if (device.ifa_addr->sa_family != AF_INET6) return true;
+  return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(device.ifa_addr)->sin6_addr);
+}
+
+std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices) {
+  std::vector<IpAddress> found;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return found;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  const auto add_of = [&](const std::string* device) {
+    for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
+      const bool is_up = (each->ifa_flags & IFF_UP) != 0 && each->ifa_addr != nullptr;
+      if (!is_up || (each->ifa_addr->sa_family != AF_INET && each->ifa_addr->sa_family != AF_INET6)) continue;
+      if (device != nullptr ? *device != each->ifa_name : !is_global(*each)) continue;
+      if (found.size() == RailAddress::kMostAddresses) return;
+      found.push_back(ip_address(*each->ifa_addr));
+      if (device != nullptr) return;  // one address for each named device
+    }
+  };
+  for (const std::string& device : devices) add_of(&device);
+  if (devices.empty()) add_of(nullptr);
+  return found;
+}
+
+}  // namespace axon::transport

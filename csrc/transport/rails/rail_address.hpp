@@ -1,0 +1,59 @@
+// Where a transport accepts rails: part of its address, which only processes know that were given it.
+//
+//   std::vector<std::byte> packed = own.encode();
+//   Result<RailAddress> peer = RailAddress::decode(packed);
+#pragma once
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+#include "transport/rails/rail_handshake.hpp"
+
+namespace axon::transport {
+
+// An IPv6 address, or an IPv4 address mapped into one (::ffff:10.0.0.1).
+using IpAddress = std::array<std::byte, 16>;
+
+inline constexpr IpAddress kAnyIpv6{};
+inline constexpr IpAddress kAnyIpv4{std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
+                                    std::byte{0}, std::byte{0}, std::byte{0},    std::byte{0},
+                                    std::byte{0}, std::byte{0}, std::byte{0xFF}, std::byte{0xFF}};
+
+struct RailAddress {
+  static constexpr size_t kMostAddresses = 16;
+
+  uint64_t name = 0;  // of the transport
+  RailToken token{};
+  uint16_t port = 0;         // 0: it accepts no rails
+  bool takes_turns = false;  // rails are spread over the addresses; otherwise they all use the first that works
+  std::vector<IpAddress> addresses;
+
+  std::vector<std::byte> encode() const;
+  static Result<RailAddress> decode(std::span<const std::byte> packed);
+};
+
+// A socket address in the system's form.
+struct SystemAddress {
+  sockaddr_storage storage{};
+  socklen_t num_bytes = 0;
+
+  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
+};
+
+SystemAddress system_address(const IpAddress& address, uint16_t port) noexcept;
+// Returns the form in which rails compare and send addresses; all zeros for other families.
+IpAddress ip_address(const sockaddr& address) noexcept;
+std::string text_of(const IpAddress& address, uint16_t port);
+
+// Returns the addresses of this host's devices that are up, without loopback and link-local ones; of these devices and
+// in their order, if any are named, which may be any.
+std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices);
+
+}  // namespace axon::transport

@@ -1,0 +1,42 @@
+#include "transport/rails/rail_events.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/resources.hpp"
+
+namespace axon::transport {
+
+Status RailEvents::open() {
+  wake_event_ = FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  return wake_event_.valid() ? Status() : out_of("eventfd", errno);
+}
+
+void RailEvents::push(RailEvent event) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+    any_.store(true);
+  }
+  if (!armed_.exchange(false)) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
+}
+
+std::vector<RailEvent> RailEvents::take() noexcept {
+  const std::lock_guard lock(mutex_);
+  any_.store(false, std::memory_order_relaxed);
+  return std::exchange(events_, {});
+}
+
+bool RailEvents::arm() noexcept {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t num_read = ::read(wake_event_.get(), &count, sizeof count);
+  armed_.store(true);
+  return !any_.load();
+}
+
+}  // namespace axon::transport

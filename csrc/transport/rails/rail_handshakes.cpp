@@ -1,0 +1,262 @@
+#include "transport/rails/rail_handshakes.hpp"
+
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <iterator>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "base/resources.hpp"
+#include "base/tcp_socket.hpp"
+
+namespace axon::transport {
+
+static constexpr int kBacklog = 1024;
+static constexpr size_t kLongestFrame = 56;
+
+static FileDescriptor open_socket(int family) {
+  return withheld(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+// Returns a socket for IPv6 and IPv4, or for IPv4 alone on hosts without IPv6.
+static Result<FileDescriptor> listen_anywhere() {
+  for (const IpAddress& address : {kAnyIpv6, kAnyIpv4}) {
+    const SystemAddress any = system_address(address, 0);
+    FileDescriptor socket = open_socket(any.storage.ss_family);
+    if (!socket.valid()) continue;
+    if (address == kAnyIpv6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
+    if (::bind(socket.get(), any.get(), any.num_bytes) == 0 && ::listen(socket.get(), kBacklog) == 0) return socket;
+  }
+  return out_of("a port for rails cannot be opened", errno);
+}
+
+Result<std::unique_ptr<RailHandshakes>> RailHandshakes::open(RailAddress& own, Handler& handler) {
+  Result<FileDescriptor> listener = listen_anywhere();
+  if (!listener.ok()) return std::move(listener.status());
+  own.port = port_of(listener.value());
+  return std::unique_ptr<RailHandshakes>(new RailHandshakes(own, std::move(listener).value(), handler));
+}
+
+Status RailHandshakes::start() {
+  AXON_TRY(RailThread::start("axon-rails"));
+  return watch(listener_, EPOLLIN, const_cast<FileDescriptor*>(&listener_));
+}
+
+void RailHandshakes::connect(RailRequest request) {
+  {
+    const std::lock_guard lock(mutex_);
+    requests_.push_back(std::move(request));
+  }
+  wake();
+}
+
+void RailHandshakes::on_wake() noexcept {
+  std::vector<RailRequest> requests;
+  {
+    const std::lock_guard lock(mutex_);
+    requests.swap(requests_);
+  }
+  std::ranges::move(requests, std::back_inserter(delayed_));
+}
+
+void RailHandshakes::on_event(void* watched, uint32_t /*events*/) noexcept {
+  if (watched == &listener_) return accept_all();
+  auto& pending = *static_cast<Pending*>(watched);
+  if (!advance(pending)) return;
+  if (pending.handshake.state() == RailHandshake::State::kEstablished) hand_over(pending);
+}
+
+// ---- Deadlines and room
+
+size_t RailHandshakes::num_strangers() const noexcept {
+  return static_cast<size_t>(std::ranges::count_if(pending_, [](const Pending& each) { return !each.request; }));
+}
+
+RailHandshakes::Clock::time_point RailHandshakes::deadline_of(const Pending& pending) const noexcept {
+  return pending.began + (pending.request || accepts_ ? kTimeout : kTimeoutWhenFull);
+}
+
+int RailHandshakes::on_round() noexcept {
+  const Clock::time_point now = Clock::now();
+  for (auto each = pending_.begin(); each != pending_.end();) {
+    Pending& pending = *each++;
+    if (deadline_of(pending) <= now) fail(pending, {ErrorCode::kTimeout, "no answer within the time of a handshake"});
+  }
+  begin_due(now);
+  look_for_room();
+  if (pending_.empty() && delayed_.empty()) return -1;
+  Clock::time_point next = Clock::time_point::max();
+  for (const Pending& pending : pending_) next = std::min(next, deadline_of(pending));
+  for (const RailRequest& request : delayed_) next = std::min(next, request.not_before);
+  return static_cast<int>(std::max<int64_t>(std::chrono::ceil<std::chrono::milliseconds>(next - now).count(), 0));
+}
+
+void RailHandshakes::begin_due(Clock::time_point now) {
+  std::vector<RailRequest> due;
+  std::erase_if(delayed_, [&](RailRequest& request) {
+    if (request.not_before > now) return false;
+    due.push_back(std::move(request));
+    return true;
+  });
+  for (RailRequest& request : due) begin(std::move(request));
+}
+
+// While there is no room, connections wait in the kernel's queue.
+void RailHandshakes::look_for_room() noexcept {
+  const bool has_room = num_strangers() < kMostStrangers;
+  if (std::exchange(accepts_, has_room) != has_room)
+    change(listener_, has_room ? uint32_t{EPOLLIN} : 0, const_cast<FileDescriptor*>(&listener_));
+}
+
+static bool has_descriptors() noexcept {
+  return num_free_descriptors().value_or(SIZE_MAX) > RailHandshakes::kDescriptorsLeftAlone;
+}
+
+// ---- Accepting
+
+bool RailHandshakes::is_own(const FileDescriptor& socket) const noexcept {
+  SystemAddress local;
+  local.num_bytes = sizeof local.storage;
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local.storage), &local.num_bytes);
+  return std::ranges::find(own_.addresses, ip_address(*local.get())) != own_.addresses.end();
+}
+
+// The listener is bound to all devices; a connection through one that rails do not use is closed.
+void RailHandshakes::accept_all() noexcept {
+  while (num_strangers() < kMostStrangers) {
+    FileDescriptor socket = withheld(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!socket.valid()) return;
+    if (!is_own(socket) || !has_descriptors()) continue;
+    send_at_once(socket);
+    pending_.push_back({.socket = std::move(socket),
+                        .handshake = RailHandshake::listener(own_.token, random_nonce()),
+                        .began = Clock::now(),
+                        .is_connected = true,
+                        .request = {},
+                        .failure = {}});
+    Pending& pending = pending_.back();
+    if (!watch(pending.socket, EPOLLIN, &pending).ok()) pending_.pop_back();
+  }
+}
+
+// ---- Connecting
+
+void RailHandshakes::begin(RailRequest request) {
+  const RailAddress& address = *request.address;
+  pending_.push_back({.socket = FileDescriptor(),
+                      .handshake = RailHandshake::connector(address.token, own_.name,
+                                                            static_cast<uint32_t>(request.rail), random_nonce()),
+                      .began = Clock::now(),
+                      .request = std::move(request),
+                      .failure = Status(ErrorCode::kTransport, "it has no address for rails")});
+  Pending& pending = pending_.back();
+  if (Status tried = try_next_address(pending); !tried.ok()) {
+    handler_.on_not_connected(*pending.request, std::move(tried));
+    erase(pending);
+  }
+}
+
+// Returns the failure of the latest address once all have failed.
+Status RailHandshakes::try_next_address(Pending& pending) {
+  const RailAddress& address = *pending.request->address;
+  const size_t first = address.takes_turns ? pending.request->rail : 0;
+  while (pending.num_tried < address.addresses.size()) {
+    if (!has_descriptors()) return {ErrorCode::kResourceExhausted, "few file descriptors are left in this process"};
+    const IpAddress& ip = address.addresses[(first + pending.num_tried++) % address.addresses.size()];
+    const SystemAddress system = system_address(ip, address.port);
+    pending.socket = open_socket(system.storage.ss_family);
+    pending.handshake = RailHandshake::connector(address.token, own_.name, static_cast<uint32_t>(pending.request->rail),
+                                                 random_nonce());
+    pending.began = Clock::now();
+    pending.is_connected = false;
+    if (pending.socket.valid()) {
+      send_at_once(pending.socket);
+      const bool begun = ::connect(pending.socket.get(), system.get(), system.num_bytes) == 0 || errno == EINPROGRESS;
+      if (begun && watch(pending.socket, EPOLLOUT, &pending).ok()) return Status();
+    }
+    pending.failure = Status(ErrorCode::kTransport, text_of(ip, address.port) + ": " + last_error());
+  }
+  return std::move(pending.failure);
+}
+
+// ---- Handshakes
+
+bool RailHandshakes::advance(Pending& pending) noexcept {
+  if (!pending.is_connected) {
+    if (const int error = error_of(pending.socket); error != 0) {
+      fail(pending, {ErrorCode::kTransport, std::generic_category().message(error)});
+      return false;
+    }
+    pending.is_connected = true;
+    change(pending.socket, EPOLLIN, &pending);
+  } else if (!receive(pending)) {
+    return false;
+  }
+  if (pending.handshake.state() == RailHandshake::State::kFailed) {
+    fail(pending, {ErrorCode::kUnauthenticated, "not a rail, or without knowledge of the token"});
+    return false;
+  }
+  if (send_output(pending)) return true;
+  fail(pending, {ErrorCode::kTransport, last_error()});
+  return false;
+}
+
+bool RailHandshakes::receive(Pending& pending) noexcept {
+  std::array<std::byte, kLongestFrame> bytes;
+  const ssize_t num_read = ::recv(pending.socket.get(), bytes.data(), pending.handshake.num_wanted(), MSG_DONTWAIT);
+  if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (num_read <= 0) {
+    fail(pending, {ErrorCode::kTransport, num_read == 0 ? "the other end has closed it" : last_error()});
+    return false;
+  }
+  pending.handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));
+  return true;
+}
+
+// The frames of a whole handshake fit into an empty send buffer.
+bool RailHandshakes::send_output(Pending& pending) noexcept {
+  const std::vector<std::byte> output = pending.handshake.take_output();
+  if (output.empty()) return true;
+  const ssize_t num_sent = ::send(pending.socket.get(), output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  return num_sent == static_cast<ssize_t>(output.size());
+}
+
+void RailHandshakes::fail(Pending& pending, Status why) noexcept {
+  pending.socket = FileDescriptor();
+  if (!pending.request) {
+    handler_.on_stranger("a connection to the port of rails that was not from a peer");
+    return erase(pending);
+  }
+  const RailAddress& address = *pending.request->address;
+  const size_t first = address.takes_turns ? pending.request->rail : 0;
+  const IpAddress& ip = address.addresses[(first + pending.num_tried - 1) % address.addresses.size()];
+  pending.failure = Status(why.code(), text_of(ip, address.port) + ": " + why.message());
+  Status tried = try_next_address(pending);
+  if (tried.ok()) return;
+  handler_.on_not_connected(*pending.request, std::move(tried));
+  erase(pending);
+}
+
+void RailHandshakes::hand_over(Pending& pending) noexcept {
+  unwatch(pending.socket);
+  watch_for_silence(pending.socket);
+  const Digest key = pending.handshake.stripe_key();
+  if (pending.request) {
+    handler_.on_connected(*pending.request, std::move(pending.socket), key);
+  } else {
+    handler_.on_accepted(pending.handshake.name(), pending.handshake.rail(), std::move(pending.socket), key);
+  }
+  erase(pending);
+}
+
+void RailHandshakes::erase(Pending& pending) noexcept {
+  pending_.remove_if([&](const Pending& each) { return &each == &pending; });
+}
+
+}  // namespace axon::transport

@@ -1,0 +1,111 @@
+// The thread that connects and accepts rails, and runs their handshakes. Its port is open from the start; connections
+// that arrive before start() wait in the kernel's queue.
+//
+// A process that does not know the token costs at most one of kMostStrangers connections, for as long as a handshake
+// may take. Descriptors that the process may need otherwise are left alone: rails are neither connected nor accepted
+// then.
+//
+//   Result<std::unique_ptr<RailHandshakes>> handshakes = RailHandshakes::open(own_address, handler);
+//   AXON_TRY(handshakes.value()->start());
+//   handshakes.value()->connect({.peer = peer, .rail = 0, .address = address});   // any thread
+#pragma once
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "transport/rails/rail_address.hpp"
+#include "transport/rails/rail_handshake.hpp"
+#include "transport/rails/rail_thread.hpp"
+#include "transport/transport.hpp"
+
+namespace axon::transport {
+
+// A rail to be connected.
+struct RailRequest {
+  PeerId peer = 0;
+  size_t rail = 0;
+  std::shared_ptr<const RailAddress> address;  // shared by the peer and its requests
+  std::chrono::steady_clock::time_point not_before{};
+};
+
+class RailHandshakes final : private RailThread {
+ public:
+  static constexpr size_t kMostStrangers = 64;
+  static constexpr std::chrono::seconds kTimeout{5};  // of a handshake, and of one address's connection
+  static constexpr std::chrono::seconds kTimeoutWhenFull{1};
+  // For the engine's other connections and the program: rails take no descriptor if fewer are left.
+  static constexpr size_t kDescriptorsLeftAlone = 256;
+
+  // Called on the thread.
+  class Handler {
+   public:
+    virtual void on_connected(const RailRequest& request, FileDescriptor socket, const Digest& key) noexcept = 0;
+    virtual void on_not_connected(const RailRequest& request, Status why) noexcept = 0;
+    virtual void on_accepted(uint64_t name, uint32_t rail, FileDescriptor socket, const Digest& key) noexcept = 0;
+    virtual void on_stranger(const char* what) noexcept = 0;
+
+   protected:
+    ~Handler() = default;
+  };
+
+  // Opens a port of the system's choice; `own` gets its number.
+  static Result<std::unique_ptr<RailHandshakes>> open(RailAddress& own, Handler& handler);
+  ~RailHandshakes() { stop(); }
+
+  Status start();
+  using RailThread::stop;
+
+  // Any thread. The handler learns how it ends.
+  void connect(RailRequest request);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Pending {
+    FileDescriptor socket;
+    RailHandshake handshake;
+    Clock::time_point began;
+    bool is_connected = false;
+    std::optional<RailRequest> request;  // none: accepted
+    size_t num_tried = 0;                // addresses
+    Status failure;                      // of the latest address
+  };
+
+  RailHandshakes(RailAddress own, FileDescriptor listener, Handler& handler) noexcept
+      : own_(std::move(own)), listener_(std::move(listener)), handler_(handler) {}
+
+  void on_wake() noexcept override;
+  void on_event(void* watched, uint32_t events) noexcept override;
+  int on_round() noexcept override;
+
+  void accept_all() noexcept;
+  bool is_own(const FileDescriptor& socket) const noexcept;
+  void begin_due(Clock::time_point now);
+  void begin(RailRequest request);
+  Status try_next_address(Pending& pending);
+  // Return false if the handshake cannot go on.
+  bool advance(Pending& pending) noexcept;
+  bool receive(Pending& pending) noexcept;
+  static bool send_output(Pending& pending) noexcept;
+  void fail(Pending& pending, Status why) noexcept;
+  void hand_over(Pending& pending) noexcept;
+  void erase(Pending& pending) noexcept;
+  size_t num_strangers() const noexcept;
+  Clock::time_point deadline_of(const Pending& pending) const noexcept;
+  void look_for_room() noexcept;
+
+  const RailAddress own_;
+  const FileDescriptor listener_;
+  Handler& handler_;
+  std::list<Pending> pending_;  // the thread's, as the next two
+  std::vector<RailRequest> delayed_;
+  bool accepts_ = true;
+  std::mutex mutex_;  // guards requests_, which on_wake() takes
+  std::vector<RailRequest> requests_;
+};
+
+}  // namespace axon::transport

@@ -1,0 +1,113 @@
+#include "transport/rails/rail_reader.hpp"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace axon::transport {
+
+// The most that one call receives: bounds how long cancel() waits.
+static constexpr size_t kMostAtOnce = size_t{256} << 10;
+// Calls for one connection before others have their turn.
+static constexpr unsigned kMostCalls = 16;
+// For what is dropped.
+static constexpr size_t kScratchBytes = size_t{64} << 10;
+
+void RailReader::add(FileDescriptor socket, uint64_t sender, const Digest& key) {
+  {
+    const std::lock_guard lock(mutex_);
+    added_.emplace_back(std::move(socket), sender, key);
+  }
+  wake();
+}
+
+void RailReader::drop(uint64_t sender) {
+  {
+    const std::lock_guard lock(mutex_);
+    dropped_.push_back(sender);
+    std::erase_if(added_, [&](const Connection& connection) { return connection.sender == sender; });
+  }
+  wake();
+}
+
+void RailReader::on_wake() noexcept {
+  std::list<Connection> added;
+  std::vector<uint64_t> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    added.swap(added_);
+    dropped.swap(dropped_);
+  }
+  std::erase_if(connections_, [&](const Connection& connection) {
+    return std::ranges::find(dropped, connection.sender) != dropped.end();
+  });
+  while (!added.empty()) {
+    connections_.splice(connections_.end(), added, added.begin());
+    Connection& connection = connections_.back();
+    if (!watch(connection.socket, EPOLLIN, &connection).ok()) close(connection);
+  }
+}
+
+void RailReader::close(Connection& connection) noexcept {
+  connections_.remove_if([&](const Connection& each) { return &each == &connection; });
+}
+
+void RailReader::on_event(void* watched, uint32_t /*events*/) noexcept {
+  auto& connection = *static_cast<Connection*>(watched);
+  for (unsigned i = 0; i < kMostCalls; ++i) {
+    const Outcome outcome = receive(connection);
+    if (outcome == Outcome::kMoved) continue;
+    if (outcome == Outcome::kEnded) close(connection);
+    return;
+  }
+}
+
+RailReader::Outcome RailReader::receive(Connection& connection) noexcept {
+  return connection.num_header_bytes < sizeof(StripeHeader) ? receive_header(connection) : receive_stripe(connection);
+}
+
+RailReader::Outcome RailReader::refuse(const char* what) noexcept {
+  events_.push({.kind = RailEvent::Kind::kRefused, .why = Status(ErrorCode::kTransport, what)});
+  return Outcome::kEnded;
+}
+
+RailReader::Outcome RailReader::receive_header(Connection& connection) noexcept {
+  auto* const bytes = reinterpret_cast<std::byte*>(&connection.header);
+  const ssize_t num_read = ::recv(connection.socket.get(), bytes + connection.num_header_bytes,
+                                  sizeof(StripeHeader) - connection.num_header_bytes, MSG_DONTWAIT);
+  if (num_read < 0) return errno == EAGAIN || errno == EINTR ? Outcome::kWaits : Outcome::kEnded;
+  if (num_read == 0) return Outcome::kEnded;
+  connection.num_header_bytes += static_cast<size_t>(num_read);
+  if (connection.num_header_bytes < sizeof(StripeHeader)) return Outcome::kMoved;
+  const StripeHeader& header = connection.header;
+  if (header.seal != connection.sealer.next(header)) return refuse("a stripe whose seal is wrong");
+  if (!incoming_.is_valid(connection.sender, header)) return refuse("a stripe that its message does not have");
+  connection.num_bytes = 0;
+  connection.is_whole = true;
+  return Outcome::kMoved;
+}
+
+RailReader::Outcome RailReader::receive_stripe(Connection& connection) noexcept {
+  static thread_local std::array<std::byte, kScratchBytes> scratch;
+  const StripeHeader& header = connection.header;
+  const size_t num_left = header.num_bytes - connection.num_bytes;
+  ssize_t num_read = 0;
+  if (const StripeMemory memory = incoming_.open(connection.sender, header, connection.num_bytes)) {
+    num_read = ::recv(connection.socket.get(), memory.data(), std::min(num_left, kMostAtOnce), MSG_DONTWAIT);
+  } else {
+    connection.is_whole = false;
+    num_read = ::recv(connection.socket.get(), scratch.data(), std::min(num_left, scratch.size()), MSG_DONTWAIT);
+  }
+  if (num_read < 0) return errno == EAGAIN || errno == EINTR ? Outcome::kWaits : Outcome::kEnded;
+  if (num_read == 0) return Outcome::kEnded;
+  connection.num_bytes += static_cast<size_t>(num_read);
+  if (connection.num_bytes < header.num_bytes) return Outcome::kMoved;
+  connection.num_header_bytes = 0;
+  if (connection.is_whole) incoming_.arrived(header);
+  return Outcome::kMoved;
+}
+
+}  // namespace axon::transport

@@ -1,0 +1,94 @@
+#include "transport/rails/rail_thread.hpp"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+
+#include "base/resources.hpp"
+
+namespace axon::transport {
+
+static constexpr size_t kMostEvents = 32;
+
+Status RailThread::start(const char* name) {
+  born_after_ = num_forks();
+  wake_event_ = FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!wake_event_.valid()) return out_of("eventfd", errno);
+  epoll_set_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_set_.valid()) return out_of("epoll_create1", errno);
+  AXON_TRY(watch(wake_event_, EPOLLIN, this));
+  sigset_t all;
+  sigset_t former;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &former);
+  Status started;
+  try {
+    thread_ = std::thread([this, name] { run(name); });
+  } catch (const std::system_error& failure) {
+    started = Status(ErrorCode::kResourceExhausted, describe_thread_failure(name, failure));
+  }
+  pthread_sigmask(SIG_SETMASK, &former, nullptr);
+  return started;
+}
+
+void RailThread::stop() noexcept {
+  if (!thread_.joinable()) return;
+  if (num_forks() != born_after_) return thread_.detach();
+  stopping_.store(true);
+  wake();
+  thread_.join();
+}
+
+void RailThread::wake() noexcept {
+  if (is_woken_.exchange(true)) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
+}
+
+Status RailThread::watch(const FileDescriptor& descriptor, uint32_t events, void* watched) noexcept {
+  epoll_event event{.events = events, .data = {.ptr = watched}};
+  return epoll_ctl(epoll_set_.get(), EPOLL_CTL_ADD, descriptor.get(), &event) == 0 ? Status()
+                                                                                   : out_of("epoll_ctl", errno);
+}
+
+void RailThread::change(const FileDescriptor& descriptor, uint32_t events, void* watched) noexcept {
+  epoll_event event{.events = events, .data = {.ptr = watched}};
+  epoll_ctl(epoll_set_.get(), EPOLL_CTL_MOD, descriptor.get(), &event);
+}
+
+void RailThread::unwatch(const FileDescriptor& descriptor) noexcept {
+  epoll_ctl(epoll_set_.get(), EPOLL_CTL_DEL, descriptor.get(), nullptr);
+}
+
+void RailThread::run(const char* name) noexcept {
+  pthread_setname_np(pthread_self(), name);
+  while (!stopping_.load()) run_round(on_round());
+}
+
+// Being woken comes last, because it may end what other events of the round are for.
+void RailThread::run_round(int timeout_ms) noexcept {
+  std::array<epoll_event, kMostEvents> events;
+  const int num_events = epoll_wait(epoll_set_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  bool is_to_wake = false;
+  for (int i = 0; i < num_events; ++i) {
+    const epoll_event& event = events[static_cast<size_t>(i)];
+    if (event.data.ptr == this) {
+      is_to_wake = true;
+    } else {
+      on_event(event.data.ptr, event.events);
+    }
+  }
+  if (!is_to_wake) return;
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t num_read = ::read(wake_event_.get(), &count, sizeof count);
+  is_woken_.store(false);
+  on_wake();
+}
+
+}  // namespace axon::transport

@@ -1,0 +1,66 @@
+#include "transport/rails/rail_threads.hpp"
+
+#include <utility>
+
+namespace axon::transport {
+
+Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, std::span<const std::string> devices,
+                                                       uint64_t name) {
+  std::unique_ptr<RailThreads> threads(new RailThreads);
+  AXON_TRY(threads->events_.open());
+  threads->address_ = {.name = name,
+                       .token = random_token(),
+                       .takes_turns = !devices.empty(),
+                       .addresses = addresses_of_devices(devices)};
+  if (threads->address_.addresses.empty()) {
+    return Status(ErrorCode::kTransport,
+                  devices.empty() ? "no device of this host is up" : "none of the devices is up");
+  }
+  auto handshakes = RailHandshakes::open(threads->address_, *threads);
+  if (!handshakes.ok()) return std::move(handshakes.status());
+  threads->handshakes_ = std::move(handshakes).value();
+  for (size_t rail = 0; rail < num_rails; ++rail) {
+    threads->readers_.emplace_back(threads->incoming_, threads->events_);
+    threads->writers_.emplace_back(rail, threads->outgoing_, threads->events_);
+  }
+  return threads;
+}
+
+// The thread of the handshakes gives connections to the others, so it ends first.
+RailThreads::~RailThreads() {
+  if (handshakes_) handshakes_->stop();
+}
+
+Status RailThreads::start() {
+  for (RailReader& reader : readers_) AXON_TRY(reader.start());
+  for (RailWriter& writer : writers_) AXON_TRY(writer.start());
+  return handshakes_->start();
+}
+
+void RailThreads::send_waiting() noexcept {
+  for (RailWriter& writer : writers_) writer.send_waiting();
+}
+
+void RailThreads::drop(PeerId peer, uint64_t name) {
+  for (RailReader& reader : readers_) reader.drop(name);
+  for (RailWriter& writer : writers_) writer.drop(peer);
+}
+
+void RailThreads::on_connected(const RailRequest& request, FileDescriptor socket, const Digest& key) noexcept {
+  writers_[request.rail].add(std::move(socket), request.peer, key);
+}
+
+void RailThreads::on_not_connected(const RailRequest& request, Status why) noexcept {
+  events_.push(
+      {.kind = RailEvent::Kind::kNotOpened, .peer = request.peer, .rail = request.rail, .why = std::move(why)});
+}
+
+void RailThreads::on_accepted(uint64_t name, uint32_t rail, FileDescriptor socket, const Digest& key) noexcept {
+  readers_[rail % readers_.size()].add(std::move(socket), name, key);
+}
+
+void RailThreads::on_stranger(const char* what) noexcept {
+  events_.push({.kind = RailEvent::Kind::kRefused, .why = Status(ErrorCode::kUnauthenticated, what)});
+}
+
+}  // namespace axon::transport

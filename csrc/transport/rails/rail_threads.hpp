@@ -1,0 +1,62 @@
+// All threads of a transport's rails: one for handshakes, and per rail one that sends and one that receives, for all
+// peers. They start with the first peer that rails may reach.
+//
+// The progress owner calls everything here, and learns what the threads do from events().
+//
+//   Result<std::unique_ptr<RailThreads>> threads = RailThreads::open(num_rails, devices, name);
+//   AXON_TRY(threads.value()->start());
+//   threads.value()->connect({.peer = peer, .rail = rail, .address = address});
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "transport/rails/incoming_stripes.hpp"
+#include "transport/rails/outgoing_stripes.hpp"
+#include "transport/rails/rail_events.hpp"
+#include "transport/rails/rail_handshakes.hpp"
+#include "transport/rails/rail_reader.hpp"
+#include "transport/rails/rail_writer.hpp"
+
+namespace axon::transport {
+
+class RailThreads final : private RailHandshakes::Handler {
+ public:
+  // Opens the port. `num_rails` is from 1 to OutgoingStripes::kMostRails.
+  static Result<std::unique_ptr<RailThreads>> open(size_t num_rails, std::span<const std::string> devices,
+                                                   uint64_t name);
+  ~RailThreads();
+
+  const RailAddress& address() const noexcept { return address_; }
+  size_t num_rails() const noexcept { return writers_.size(); }
+  Status start();
+
+  IncomingStripes& incoming() noexcept { return incoming_; }
+  OutgoingStripes& outgoing() noexcept { return outgoing_; }
+  RailEvents& events() noexcept { return events_; }
+
+  void connect(RailRequest request) { handshakes_->connect(std::move(request)); }
+  void send_waiting() noexcept;
+  // Closes all rails to and from this peer soon.
+  void drop(PeerId peer, uint64_t name);
+
+ private:
+  RailThreads() noexcept : incoming_(events_) {}
+
+  void on_connected(const RailRequest& request, FileDescriptor socket, const Digest& key) noexcept override;
+  void on_not_connected(const RailRequest& request, Status why) noexcept override;
+  void on_accepted(uint64_t name, uint32_t rail, FileDescriptor socket, const Digest& key) noexcept override;
+  void on_stranger(const char* what) noexcept override;
+
+  RailAddress address_;
+  RailEvents events_;
+  IncomingStripes incoming_;
+  OutgoingStripes outgoing_;
+  std::deque<RailReader> readers_;  // of rails whose index is theirs, modulo the number of readers
+  std::deque<RailWriter> writers_;  // by the rail's index
+  std::unique_ptr<RailHandshakes> handshakes_;
+};
+
+}  // namespace axon::transport

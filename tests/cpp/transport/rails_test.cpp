@@ -1,0 +1,209 @@
+// Tests long messages over rails between two transports of this process: rails that break at every step, peers that are
+// dropped meanwhile, and what is not a rail. The loopback transport carries everything else.
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "transport/loopback/loopback.hpp"
+#include "transport/node.hpp"
+#include "transport/rails/rail_transport.hpp"
+#include "transport/relay.hpp"
+
+namespace axon::transport {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr size_t kLong = (size_t{5} << 20) + 7;
+
+RailOptions on_loopback(size_t num_rails) {
+  return {.num_rails = num_rails, .devices = {"lo"}, .use = RailOptions::Use::kToAll};
+}
+
+RailAddress rails_of(Transport& transport) {
+  const auto address = transport.address();
+  uint32_t num_bytes = 0;
+  std::memcpy(&num_bytes, address.last(sizeof num_bytes).data(), sizeof num_bytes);
+  return RailAddress::decode(address.first(address.size() - sizeof num_bytes).last(num_bytes)).value();
+}
+
+// The address of a transport, with rails that lead to another port.
+Bytes with_port(Transport& transport, uint16_t port) {
+  const auto address = transport.address();
+  RailAddress rails = rails_of(transport);
+  const size_t num_own = rails.encode().size() + sizeof(uint32_t);
+  rails.port = port;
+  const std::vector<std::byte> encoded = rails.encode();
+  Bytes changed(address.begin(), address.end());
+  std::ranges::copy(encoded, changed.end() - static_cast<ptrdiff_t>(num_own));
+  return changed;
+}
+
+// Messages go from `sender` to `receiver`, over rails through a relay that tests may disturb.
+class Rails : public testing::TestWithParam<size_t> {
+ protected:
+  RailTransport& rails() { return static_cast<RailTransport&>(sender.transport()); }
+  bool run(const std::function<bool()>& condition) { return drive({&sender, &receiver}, condition); }
+  // Until all rails are open, long messages take the network.
+  void open_rails() {
+    ASSERT_TRUE(run([&] {
+      const bool are_open = rails().num_open_rails(to_receiver) == GetParam();
+      if (!are_open && sender.all_sends_finished()) sender.send(to_receiver, pattern(kLong, 0));
+      return are_open && sender.all_sends_finished() && receiver.num_complete() == receiver.arrivals.size();
+    }));
+    forget();
+  }
+  void forget() {
+    sender.sends.clear();
+    receiver.arrivals.clear();
+  }
+  void expect_whole(size_t num_messages) {
+    ASSERT_TRUE(run([&] { return sender.all_sends_finished() && receiver.num_complete() == num_messages; }));
+    for (const Transfer& send : sender.sends) EXPECT_TRUE(send.status.ok()) << send.status.message();
+    for (const Arrival& arrival : receiver.arrivals) {
+      EXPECT_TRUE(arrival.fetch.status.ok()) << arrival.fetch.status.message();
+      EXPECT_EQ(arrival.bytes(), pattern(arrival.num_bytes, arrival.sequence()));
+    }
+  }
+
+  LoopbackFabric fabric{FaultPlan{}};
+  Node sender{with_rails(fabric.make_transport(), on_loopback(GetParam()))};
+  Node receiver{with_rails(fabric.make_transport(), on_loopback(GetParam()))};
+  Relay relay{rails_of(receiver.transport()).port};
+  const PeerId to_receiver = sender.transport().add_peer(with_port(receiver.transport(), relay.port()), false).value();
+  const PeerId to_sender = receiver.meet(sender, false);
+};
+
+INSTANTIATE_TEST_SUITE_P(Numbers, Rails, testing::Values(1, 3));
+
+TEST_P(Rails, carry_long_messages_of_every_length) {
+  open_rails();
+  const uint64_t before = relay.num_bytes();
+  uint64_t num_bytes = 0;
+  uint32_t sequence = 0;
+  for (const size_t length :
+       {RailTransport::kLongestWhole + 1, size_t{1} << 20, (size_t{1} << 20) + 1, size_t{9} << 20}) {
+    sender.send(to_receiver, pattern(length, sequence), sequence);
+    num_bytes += length;
+    ++sequence;
+  }
+  expect_whole(sequence);
+  EXPECT_GE(relay.num_bytes() - before, num_bytes) << "some message took the network";
+}
+
+TEST_P(Rails, carry_many_messages_at_a_time_both_ways) {
+  open_rails();
+  receiver.send(to_sender, pattern(kLong, 0));
+  ASSERT_TRUE(run([&] { return sender.num_complete() == 1 && receiver.all_sends_finished(); }));
+  sender.arrivals.clear();
+  for (uint32_t i = 0; i < 20; ++i) {
+    sender.send(to_receiver, pattern(kLong / (1 + i % 5), i), i);
+    receiver.send(to_sender, pattern(kLong / (1 + i % 4), i), i);
+  }
+  expect_whole(20);
+  ASSERT_TRUE(run([&] { return receiver.all_sends_finished() && sender.num_complete() == 20; }));
+  for (const Arrival& arrival : sender.arrivals) {
+    EXPECT_EQ(arrival.bytes(), pattern(arrival.num_bytes, arrival.sequence()));
+  }
+}
+
+// Cuts the rails one after the other, each after some more bytes. Those that are left, or new ones, carry the rest.
+TEST_P(Rails, break_at_every_step_without_harm) {
+  uint32_t sequence = 0;
+  for (const uint64_t num_bytes : {0, 1, 31, 32, 33, 70'000, 1'048'576, 1'048'608, 1'048'640, 3'000'000, 5'000'000}) {
+    open_rails();
+    relay.cut_one_after(num_bytes);
+    for (int i = 0; i < 3; ++i, ++sequence) sender.send(to_receiver, pattern(kLong, sequence), sequence);
+    expect_whole(3);
+    ASSERT_TRUE(sender.lost.empty() && receiver.lost.empty()) << "cut after " << num_bytes << " bytes";
+    forget();
+  }
+}
+
+TEST_P(Rails, that_all_break_for_good_lose_the_peer_with_the_reason) {
+  open_rails();
+  relay.hold();
+  const Transfer& send = sender.send(to_receiver, pattern(size_t{64} << 20, 1));
+  ASSERT_TRUE(run([&] { return !receiver.arrivals.empty(); }));
+  relay.close();
+  ASSERT_TRUE(run([&] { return send.finished() && !sender.lost.empty(); }));
+  EXPECT_EQ(send.status.code(), ErrorCode::kPeerLost);
+  EXPECT_NE(send.status.message().find("all rails to it broke"), std::string::npos) << send.status.message();
+  EXPECT_EQ(sender.lost, std::vector<PeerId>{to_receiver});
+}
+
+// Between messages a break is nothing to worry about: the network carries long ones until rails are open again.
+TEST_P(Rails, that_break_while_idle_are_opened_again) {
+  open_rails();
+  for (int i = 0; i < 3; ++i) {
+    relay.cut_all();
+    ASSERT_TRUE(run([&] { return rails().num_open_rails(to_receiver) == 0; }));
+    sender.send(to_receiver, pattern(kLong, 1), 1);
+    expect_whole(1);
+    forget();
+    open_rails();
+  }
+}
+
+// A stalled rail delays its stripes. The memory of a dropped peer's transfers is free at once nevertheless.
+TEST_P(Rails, leave_memory_alone_once_their_peer_is_dropped) {
+  open_rails();
+  relay.hold();
+  sender.send(to_receiver, pattern(size_t{64} << 20, 1));
+  ASSERT_TRUE(run([&] { return !receiver.arrivals.empty(); }));
+  receiver.transport().drop_peer(to_sender);
+  sender.transport().drop_peer(to_receiver);
+  Bytes& sent = sender.sends.front().bytes;
+  Bytes& received = receiver.arrivals.front().fetch.bytes;
+  std::ranges::fill(sent, std::byte{1});
+  std::ranges::fill(received, std::byte{2});
+  relay.go_on();
+  ASSERT_TRUE(run([&] { return sender.all_sends_finished() && receiver.arrivals.front().fetch.finished(); }));
+  drive({&sender, &receiver}, [] { return false; }, 100ms);
+  EXPECT_TRUE(std::ranges::all_of(received, [](std::byte byte) { return byte == std::byte{2}; }));
+  EXPECT_EQ(sender.sends.front().status.code(), ErrorCode::kPeerLost);
+  EXPECT_EQ(receiver.arrivals.front().fetch.status.code(), ErrorCode::kPeerLost);
+}
+
+// The receiver must not take what remains of a stripe from anywhere else.
+TEST_P(Rails, never_complete_a_message_that_its_sender_gave_up) {
+  open_rails();
+  relay.hold();
+  sender.send(to_receiver, pattern(size_t{16} << 20, 1));
+  ASSERT_TRUE(run([&] { return !receiver.arrivals.empty(); }));
+  sender.transport().drop_peer(to_receiver);
+  relay.go_on();
+  drive({&sender, &receiver}, [] { return false; }, 300ms);
+  EXPECT_FALSE(receiver.arrivals.front().fetch.finished());
+}
+
+TEST_P(Rails, end_with_their_transport_however_far_they_are) {
+  open_rails();
+  relay.hold();
+  sender.send(to_receiver, pattern(size_t{64} << 20, 1));
+  ASSERT_TRUE(run([&] { return !receiver.arrivals.empty(); }));
+  receiver.close();
+  sender.close();
+  EXPECT_FALSE(sender.all_sends_finished());
+}
+
+TEST_P(Rails, wake_a_sleeper) {
+  open_rails();
+  for (uint32_t round = 0; round < 20; ++round) {
+    sender.send(to_receiver, pattern(kLong, round), round);
+    const std::jthread other([&] { drive({&sender}, [&] { return sender.all_sends_finished(); }); });
+    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    while (receiver.num_complete() <= round && std::chrono::steady_clock::now() < deadline) {
+      if (receiver.transport().progress() != 0 || !receiver.transport().arm()) continue;
+      pollfd set{.fd = receiver.transport().event_fd(), .events = POLLIN, .revents = 0};
+      ASSERT_EQ(poll(&set, 1, 10'000), 1) << "nothing woke it";
+    }
+    ASSERT_EQ(receiver.num_complete(), round + 1);
+  }
+}
+
+}  // namespace
+}  // namespace axon::transport
