@@ -69,8 +69,11 @@ bool Mailbox::arrive(std::unique_ptr<Mail> mail) {
       const auto [found, is_new] = orders_.try_emplace(mail->sender());
       Order& order = found->second;
       const MailHeader header = mail->header();
-      const bool is_awaited = header.number >= order.next && !order.early.contains(header.number);
-      if (is_awaited) order.early.emplace(header.number, std::move(mail));
+      if (header.number == order.next) {
+        put_next(order, std::move(mail), effects);
+      } else if (header.number > order.next && !order.early.contains(header.number)) {
+        order.early.emplace(header.number, std::move(mail));
+      }
       settle(order, header.settled, effects);
       is_first = is_new;
     }
@@ -103,9 +106,7 @@ void Mailbox::settle(Order& order, int64_t settled, Effects& effects) {
     if (const auto due = order.early.find(order.next); due != order.early.end()) {
       std::unique_ptr<Mail> mail = std::move(due->second);
       order.early.erase(due);
-      ++order.next;
-      use_grants(order, 1);
-      put(std::move(mail), effects);
+      put_next(order, std::move(mail), effects);
     } else if (order.next < settled) {
       const int64_t next = order.early.empty() ? settled : std::min(settled, order.early.begin()->first);
       use_grants(order, static_cast<size_t>(next - order.next));
@@ -114,6 +115,12 @@ void Mailbox::settle(Order& order, int64_t settled, Effects& effects) {
       return;
     }
   }
+}
+
+void Mailbox::put_next(Order& order, std::unique_ptr<Mail> mail, Effects& effects) {
+  ++order.next;
+  use_grants(order, 1);
+  put(std::move(mail), effects);
 }
 
 void Mailbox::put(std::unique_ptr<Mail> mail, Effects& effects) {

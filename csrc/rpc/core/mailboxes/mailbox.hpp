@@ -106,6 +106,7 @@ class Mailbox {
 
   // Called with `mutex_` held.
   void settle(Order& order, int64_t settled, Effects& effects);
+  void put_next(Order& order, std::unique_ptr<Mail> mail, Effects& effects);
   void put(std::unique_ptr<Mail> mail, Effects& effects);
   bool give_to_receiver(std::unique_ptr<Mail>& mail, Effects& effects);
   std::unique_ptr<Mail> next(Effects& effects);
