@@ -161,7 +161,6 @@ class RuntimeCore:
         name: str,
         runtime: Callable[[], object],
         on_cancelled: Callable[[int], None],
-        on_lost: Callable[[RuntimeConnection], None],
         bounds: dict[str, int],
         /,
     ) -> None: ...
@@ -177,6 +176,15 @@ class RuntimeCore:
         device: torch.device | None,
         where: Callable[..., Any] | None,
         iterate: Callable[..., Any] | None,
+        /,
+    ) -> None: ...
+    def open_generator(
+        self,
+        invocation: RuntimeInvocation,
+        number: int,
+        next: Callable[..., Any],
+        dispatched: bool,
+        close: Callable[[], None],
         /,
     ) -> None: ...
     def mailbox(

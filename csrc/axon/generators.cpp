@@ -1,25 +1,18 @@
 #include "axon/generators.hpp"
 
-#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "axon/guarded.hpp"
 
 namespace axon::library {
 
-static constexpr size_t kMostOpen = 1024;     // per runtime
-static constexpr size_t kMostStopped = 1024;  // remembered per caller
 // For values that other threads' requests need; longer than handing them over takes.
 static constexpr std::chrono::microseconds kLongestTurn{100};
 
-// Returns the number of the generator that a message is about.
-static int64_t number_of(Invocation& invocation) noexcept {
-  return invocation.arguments().argument(0).next().integer;
-}
-
-void OpenGenerator::next(Invocation invocation) {
+void OpenGenerator::next(rpc::Invocation& invocation) {
   std::unique_lock lock(mutex_);
-  waiting_.push_back(std::move(invocation));
+  waiting_.emplace_back(&invocation);
   if (!is_running_ && kept_ == nullptr) run_those_that_wait(lock);
 }
 
@@ -67,103 +60,17 @@ void OpenGenerator::close() noexcept {
   if (!is_running_) gone = std::exchange(generator_, {});
 }
 
-bool Generators::Caller::has_stopped(int64_t number) const noexcept {
-  return std::ranges::find(stopped, number) != stopped.end();
-}
-
-void Generators::open(Invocation& invocation, const GeneratorFunction& function) {
-  const rpc::Value number = invocation.arguments().argument(kNumber).next();
+void open_generator(Invocation& invocation, rpc::Generators& generators, std::shared_ptr<Gate> gate,
+                    const GeneratorFunction& function) {
+  const rpc::Value number = invocation.arguments().argument(rpc::kNumber).next();
   if (number.kind != rpc::Value::Kind::kInteger) {
     return invocation.fail("TypeError",
                            "'" + std::string(invocation.function()) + "' is a generator function; iterate over it");
   }
   const std::shared_ptr<rpc::Connection> caller = invocation.caller().connection();
-  auto opened = std::make_shared<OpenGenerator>(caller->engine(), gate_, function(invocation.arguments()));
-  const std::string fault = add(caller, number.integer, std::move(opened));
-  if (!fault.empty()) return invocation.fail("BufferError", fault);
-  if (caller->has_ended()) drop(caller);  // the end may have been reported before this was added
-  invocation.answer().integer(number.integer);
-  invocation.reply();
-}
-
-std::string Generators::add(const std::shared_ptr<rpc::Connection>& caller, int64_t number,
-                            std::shared_ptr<OpenGenerator> generator) {
-  const std::lock_guard lock(mutex_);
-  if (is_closed_) return "the runtime is closed";
-  if (num_open_ >= kMostOpen) return std::to_string(kMostOpen) + " generators are open, the limit per runtime";
-  Caller& theirs = callers_[caller];
-  if (theirs.has_stopped(number)) return {};
-  if (!theirs.open.try_emplace(number, std::move(generator)).second) {
-    return "generator " + std::to_string(number) + " is already open";
-  }
-  ++num_open_;
-  return {};
-}
-
-void Generators::next(Invocation& invocation) {
-  const int64_t number = number_of(invocation);
-  std::shared_ptr<OpenGenerator> generator;
-  bool has_stopped = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto caller = callers_.find(invocation.caller().connection()); caller != callers_.end()) {
-      has_stopped = caller->second.has_stopped(number);
-      if (const auto found = caller->second.open.find(number); found != caller->second.open.end()) {
-        generator = found->second;
-      }
-    }
-  }
-  if (generator != nullptr) return generator->next(std::move(invocation));
-  if (!has_stopped) return invocation.fail("LookupError", "there is no open generator " + std::to_string(number));
-  invocation.answer().nothing();
-  invocation.reply();
-}
-
-void Generators::stop(Invocation& invocation) {
-  const int64_t number = number_of(invocation);
-  const std::shared_ptr<rpc::Connection> connection = invocation.caller().connection();
-  std::shared_ptr<OpenGenerator> stopped;
-  {
-    const std::lock_guard lock(mutex_);
-    Caller& caller = callers_[connection];
-    if (caller.stopped.size() == kMostStopped) caller.stopped.pop_front();
-    caller.stopped.push_back(number);
-    if (const auto found = caller.open.find(number); found != caller.open.end()) {
-      stopped = std::move(found->second);
-      caller.open.erase(found);
-      --num_open_;
-    }
-  }
-  if (stopped != nullptr) stopped->close();
-  if (connection->has_ended()) drop(connection);
-  invocation.answer().nothing();
-  invocation.reply();
-}
-
-void Generators::drop(const std::shared_ptr<rpc::Connection>& connection) {
-  Caller gone;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = callers_.find(connection);
-    if (found == callers_.end()) return;
-    gone = std::move(found->second);
-    callers_.erase(found);
-    num_open_ -= gone.open.size();
-  }
-  for (const auto& [number, generator] : gone.open) generator->close();
-}
-
-void Generators::close() noexcept {
-  std::unordered_map<std::shared_ptr<rpc::Connection>, Caller> gone;
-  {
-    const std::lock_guard lock(mutex_);
-    is_closed_ = true;
-    gone = std::exchange(callers_, {});
-    num_open_ = 0;
-  }
-  for (const auto& [connection, caller] : gone) {
-    for (const auto& [number, generator] : caller.open) generator->close();
-  }
+  auto opened = std::make_shared<OpenGenerator>(caller->engine(), std::move(gate), function(invocation.arguments()));
+  generators.open(*static_cast<rpc::Invocation*>(invocation.hand_over()), number.integer, std::move(opened));
+  if (caller->has_ended()) generators.drop(caller);  // the end may have been reported before
 }
 
 }  // namespace axon::library

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <string_view>
+#include <utility>
 
 #include "axon/message.hpp"
 #include "axon/peer.hpp"
@@ -52,6 +53,9 @@ class Invocation {
 
   /// @return whether the invocation has been answered or moved from
   bool is_answered() const noexcept { return invocation_ == nullptr; }
+
+  // For the library itself: leaves the answer to the caller.
+  void* hand_over() noexcept { return std::exchange(invocation_, nullptr); }
 
  private:
   friend class Next;

@@ -27,8 +27,8 @@ static_assert(Runtime::kAwake == pace::kSpinBudget);
 struct Runtime::State {
   std::unique_ptr<axon::rpc::Runtime> runtime;
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();  // shared with the called functions, which outlive the runtime
-  std::shared_ptr<Generators> generators = std::make_shared<Generators>(gate);                 // shared as above
-  std::shared_ptr<axon::rpc::Mailboxes> mailboxes = std::make_shared<axon::rpc::Mailboxes>();  // shared as above
+  std::shared_ptr<axon::rpc::Generators> generators = std::make_shared<axon::rpc::Generators>();  // shared as above
+  std::shared_ptr<axon::rpc::Mailboxes> mailboxes = std::make_shared<axon::rpc::Mailboxes>();     // shared as above
   sync::atomic<bool> is_stopped{false};
   bool is_closed = false;
 
@@ -107,15 +107,19 @@ Status Runtime::State::add_own() {
     mailboxes->drop(lost);
   };
   core.set_on_lost(forget);
-  const auto next = [generators = generators](Invocation& invocation) { generators->next(invocation); };
-  const auto stop = [generators = generators](Invocation& invocation) { generators->stop(invocation); };
+  const auto next = [generators = generators](axon::rpc::Invocation& invocation) { generators->next(invocation); };
+  const auto stop = [generators = generators](axon::rpc::Invocation& invocation) {
+    const std::shared_ptr<rpc::Connection> caller = invocation.connection();
+    generators->stop(invocation);
+    if (caller->has_ended()) generators->drop(caller);  // the end may have been reported before
+  };
   const auto settle = [mailboxes = mailboxes](axon::rpc::Invocation& invocation) {
     const std::shared_ptr<rpc::Connection> sender = invocation.connection();
     if (mailboxes->settle(invocation) && sender->has_ended()) mailboxes->drop(sender);
   };
   AXON_TRY(core.add(std::string(rpc::kSettled), gated(gate, settle)));
-  AXON_TRY(core.add(std::string(kNext), guarded(gate, next)));
-  return core.add(std::string(kStop), guarded(gate, stop));
+  AXON_TRY(core.add(std::string(rpc::kNext), gated(gate, next)));
+  return core.add(std::string(rpc::kStop), gated(gate, stop));
 }
 
 Runtime::Runtime(std::unique_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -166,9 +170,8 @@ Status Runtime::add(std::string name, Handler handler, Ask ask) {
 
 Status Runtime::add_generator(std::string name, GeneratorFunction function, Ask ask) {
   if (!state_) return moved_from();
-  const auto open = [generators = state_->generators, function = std::move(function)](Invocation& invocation) {
-    generators->open(invocation, function);
-  };
+  const auto open = [generators = state_->generators, gate = state_->gate, function = std::move(function)](
+                        Invocation& invocation) { open_generator(invocation, *generators, gate, function); };
   return add(std::move(name), open, std::move(ask));
 }
 

@@ -13,7 +13,7 @@
 #include "axon/call.hpp"
 #include "axon/deadline.hpp"
 #include "axon/gate.hpp"
-#include "axon/generators.hpp"
+#include "rpc/core/generators/generators.hpp"
 #include "rpc/core/inbound.hpp"
 
 namespace axon::library {
@@ -108,7 +108,7 @@ bool Stream::State::begin(sync::Clock::time_point deadline) {
   }
   has_begun = true;
   for (size_t index = 0; index <= options.ahead; ++index) {
-    Call& call = calls.emplace_back(peer, kNext);
+    Call& call = calls.emplace_back(peer, rpc::kNext);
     call.set_timeout(options.timeout);
     call.on_announced(asks_where);
     idle.push_back(index);
@@ -138,7 +138,7 @@ void Stream::State::ask() {
   while (!is_stopped && asked.size() + arrived.size() < options.ahead) {
     const size_t index = idle.back();
     idle.pop_back();
-    calls[index].open(peer, kNext);
+    calls[index].open(peer, rpc::kNext);
     write_number(calls[index], number);
     calls[index].start();
     asked.push_back(index);
@@ -193,7 +193,7 @@ void Stream::State::stop() noexcept {
   if (std::exchange(is_stopped, true) || !is_started) return;
   const bool has_failed = opening.finished() && !opening.status().ok();
   if (has_failed && opening.status().code() != ErrorCode::kTimeout) return;
-  Call message(peer, kStop);
+  Call message(peer, rpc::kStop);
   write_number(message, number);
   message.tell();
 }
@@ -221,7 +221,7 @@ Message Stream::arguments(size_t num_positional) {
 Message Stream::named(size_t num_named) {
   Message request = state().opening.request();
   request.map(num_named + 1);
-  request.text(kNumber);
+  request.text(rpc::kNumber);
   request.integer(state_->number);
   state_->has_named = true;
   return request;

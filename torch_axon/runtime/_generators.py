@@ -13,20 +13,16 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import CancelledError, Executor
 from typing import TYPE_CHECKING, Any
 
-from torch_axon.runtime._current import invocation_here
 from torch_axon.runtime._functions import InExecutor, OnLoop
 from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, policy_of, read_step
 from torch_axon.runtime._names import NEXT, NUMBER, STOP
 
 if TYPE_CHECKING:
-    from torch_axon._C import RuntimeConnection, RuntimeInvocation
+    from torch_axon._C import RuntimeCore, RuntimeInvocation
     from torch_axon.runtime._future import Future
     from torch_axon.runtime._peer import Peer
 
 Step = Callable[["RuntimeInvocation", tuple[Any, ...], dict[str, Any]], None]
-
-_MOST_OPEN = 1024
-_MOST_STOPPED = 1024
 
 
 class _Open:
@@ -34,7 +30,6 @@ class _Open:
 
     def __init__(self, values: Iterator[Any] | AsyncIterator[Any]) -> None:
         self.values: Iterator[Any] | AsyncIterator[Any] | None = values
-        self.elsewhere: Step | None = None  # how it continues, unless on the runtime's thread
         self._count = 0
         self._turn = threading.Lock()  # several threads of an executor may request values at once
         self._async_turn: asyncio.Lock | None = None
@@ -76,91 +71,33 @@ class _Open:
         self._count += 1
         return [self._count - 1, value]
 
-    def answer(self, invocation: RuntimeInvocation) -> None:
-        if self.elsewhere is not None:
-            return self.elsewhere(invocation, (), {})
-        before = invocation_here.set(invocation)
+
+def opener(core: RuntimeCore, function: Callable[..., Any], executor: Executor | None, loop: OnLoop | None) -> Step:
+    """Returns what the runtime calls to open a generator. It answers with the number of the generator."""
+
+    def open_generator(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         try:
-            answer = self.next()
+            number = kwargs.pop(NUMBER, None)
+            if not isinstance(number, int):
+                raise TypeError(f"'{invocation.name}' is a generator function; call it with Peer.iterate")
+            opened = _Open(_checked(function(*args, **kwargs), invocation.name))
+            elsewhere = _elsewhere(opened, invocation.name, executor, loop)
+            core.open_generator(invocation, number, elsewhere or opened.next, elsewhere is not None, opened.close)
         except BaseException as exception:
             invocation.fail(exception)
-        else:
-            invocation.reply(answer)
-        finally:
-            invocation_here.reset(before)
+
+    return open_generator
 
 
-class Generators:
-    """The open generators of a runtime, by caller and number. Only the runtime's thread uses this."""
-
-    def __init__(self) -> None:
-        self._open: dict[tuple[RuntimeConnection, int], _Open] = {}
-        # A stop may arrive before the opening, whose arguments take longer to transfer.
-        self._stopped: dict[RuntimeConnection, deque[int]] = {}
-
-    def opener(self, function: Callable[..., Any], executor: Executor | None, loop: OnLoop | None) -> Step:
-        """Returns what the runtime calls to open a generator. It answers with the number of the generator."""
-
-        def open_generator(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            try:
-                number = kwargs.pop(NUMBER, None)
-                if not isinstance(number, int):
-                    raise TypeError(f"'{invocation.name}' is a generator function; call it with Peer.iterate")
-                opened = _Open(_checked(function(*args, **kwargs), invocation.name))
-                if isinstance(opened.values, AsyncIterator):
-                    if loop is None:
-                        raise TypeError(
-                            f"'{invocation.name}' returned an asynchronous generator, but its decorator hides that; "
-                            "use functools.wraps"
-                        )
-                    opened.elsewhere = loop.function(opened.anext)
-                elif executor is not None:
-                    opened.elsewhere = InExecutor(opened.next, executor)
-                self._add(invocation.connection, number, opened)
-            except BaseException as exception:
-                invocation.fail(exception)
-            else:
-                invocation.reply(number)
-
-        return open_generator
-
-    def answer_next(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        opened = self._open.get((invocation.connection, args[0]))
-        if opened is None:
-            invocation.fail(LookupError(f"no generator {args[0]!r} is open"))
-        else:
-            opened.answer(invocation)
-
-    def stop(self, invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        opened = self._open.pop((invocation.connection, args[0]), None)
-        if opened is not None:
-            opened.close()
-        else:
-            self._stopped.setdefault(invocation.connection, deque(maxlen=_MOST_STOPPED)).append(args[0])
-        invocation.reply(None)
-
-    def drop(self, connection: RuntimeConnection) -> None:
-        """Closes the generators of a caller whose connection ended."""
-        self._stopped.pop(connection, None)
-        for key in [key for key in self._open if key[0] is connection]:
-            self._open.pop(key).close()
-
-    def close(self) -> None:
-        for key in list(self._open):  # a generator that ends meanwhile removes itself
-            opened = self._open.pop(key, None)
-            if opened is not None:
-                opened.close()
-
-    def _add(self, connection: RuntimeConnection, number: int, opened: _Open) -> None:
-        stopped = self._stopped.get(connection, ())
-        if number in stopped:
-            self._stopped[connection].remove(number)
-            return
-        if (connection, number) in self._open:
-            raise ValueError(f"generator {number} is already open")
-        if len(self._open) >= _MOST_OPEN:
-            raise BufferError(f"{_MOST_OPEN} generators are open, which is the limit; close some of them first")
-        self._open[connection, number] = opened
+def _elsewhere(opened: _Open, name: str, executor: Executor | None, loop: OnLoop | None) -> Step | None:
+    """Returns how the generator continues; None: on the runtime's thread."""
+    if isinstance(opened.values, AsyncIterator):
+        if loop is None:
+            raise TypeError(
+                f"'{name}' returned an asynchronous generator, but its decorator hides that; use functools.wraps"
+            )
+        return loop.function(opened.anext)
+    return None if executor is None else InExecutor(opened.next, executor)
 
 
 def _checked(made: object, name: str) -> Iterator[Any] | AsyncIterator[Any]:

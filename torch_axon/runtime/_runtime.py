@@ -20,10 +20,10 @@ from torch_axon.runtime import _at_exit, _connecting, _errors, _kinds
 from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._connecting import Target
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
-from torch_axon.runtime._generators import Generators
+from torch_axon.runtime._generators import opener
 from torch_axon.runtime._mailboxes import Mailbox
 from torch_axon.runtime._memory import AnyMemory, policy_of, read_arguments, read_message
-from torch_axon.runtime._names import EXPOSE, NEXT, OWN, STOP
+from torch_axon.runtime._names import EXPOSE, OWN
 from torch_axon.runtime._peer import Peer
 
 if TYPE_CHECKING:
@@ -91,7 +91,6 @@ class Runtime(Closable):
             name,
             weakref.ref(self),
             _weakly(self._on_cancelled),
-            _weakly(self._on_lost),
             {
                 "max_message_bytes": max_message_bytes,
                 "max_waiting_calls": max_waiting_calls,
@@ -99,13 +98,7 @@ class Runtime(Closable):
                 "max_connections": max_connections,
             },
         )
-        self._generators = Generators()
-        for own, function in (
-            (NEXT, self._generators.answer_next),
-            (STOP, self._generators.stop),
-            (EXPOSE, _expose),
-        ):
-            self._core.register(own, function, True, None, None, None)
+        self._core.register(EXPOSE, _expose, True, None, None, None)
         # One Peer per connection, so that equal peers compare equal.
         self._peers: weakref.WeakValueDictionary[RuntimeConnection, Peer] = weakref.WeakValueDictionary()
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
@@ -322,17 +315,17 @@ class Runtime(Closable):
                 stacklevel=3,
             )
         on_loop = self._on_loop() if kind.may_be_async else None
-        opener = self._generators.opener(function, executor, on_loop) if kind.may_iterate else None
+        iterate = opener(self._core, function, executor, on_loop) if kind.may_iterate else None
         call, is_dispatched = function, True
-        if kind.is_generator and opener is not None:
-            call = opener
+        if kind.is_generator and iterate is not None:
+            call = iterate
         elif kind.is_coroutine and on_loop is not None:
             call = on_loop.function(function)
         elif executor is not None:
             call = InExecutor(function, executor)
         else:
             is_dispatched = False
-        self._core.register(name, call, is_dispatched, *policy, opener)
+        self._core.register(name, call, is_dispatched, *policy, iterate)
         if on_loop is not None:
             self._loops_by_name[name] = on_loop
 
@@ -374,9 +367,6 @@ class Runtime(Closable):
     def _on_cancelled(self, serial: int) -> None:
         for on_loop in list(self._loops.values()):
             on_loop.cancel(serial)
-
-    def _on_lost(self, connection: RuntimeConnection) -> None:
-        self._generators.drop(connection)
 
     def _is_own_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -420,7 +410,6 @@ class Runtime(Closable):
         with ExitStack() as steps:  # in reverse order; every step runs even if another one is interrupted
             steps.callback(self._await_threads)
             steps.callback(self._core.stop)
-            steps.callback(self._generators.close)
             steps.callback(self._core.close)
 
     def _await_threads(self) -> None:

@@ -50,7 +50,7 @@ Placement placement_of(const py::object& device) {
 }
 
 // `bounds` holds the options of the same names.
-std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled, py::object on_lost,
+std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled,
                                     const py::dict& bounds) {
   const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
   rpc::RuntimeOptions options{.name = std::move(name),
@@ -67,8 +67,7 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
   }
   return std::make_unique<PythonRuntime>(
       std::move(opened).value(),
-      PythonRuntime::Listeners{
-          .runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled), .on_lost = std::move(on_lost)});
+      PythonRuntime::Listeners{.runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled)});
 }
 
 rpc::Counted<PythonCall> packed(const std::shared_ptr<rpc::Connection>& connection, std::string_view function,
@@ -321,6 +320,10 @@ void bind_connection(py::module_& module) {
       .def("close", [](CompletionQueue& self) { return waiters_of(self.close()); });
 }
 
+PythonRuntime::Where where_of(bool is_dispatched) noexcept {
+  return is_dispatched ? PythonRuntime::Where::kDispatched : PythonRuntime::Where::kHere;
+}
+
 void bind_invocation(py::module_& module) {
   py::class_<PythonInvocation>(module, "RuntimeInvocation")
       .def_property_readonly("name", [](const PythonInvocation& self) { return text_of(self.name()); })
@@ -357,12 +360,16 @@ void bind_runtime(py::module_& module) {
       .def("register",
            [](PythonRuntime& self, const std::string& name, py::object function, bool is_dispatched,
               const py::object& device, py::object destinations, py::object iterate) {
-             using Where = PythonRuntime::Where;
              self.add(name, {.call = std::move(function),
-                             .where = is_dispatched ? Where::kDispatched : Where::kHere,
+                             .where = where_of(is_dispatched),
                              .placement = placement_of(device),
                              .destinations = destinations.is_none() ? py::object() : std::move(destinations),
                              .iterate = iterate.is_none() ? py::object() : std::move(iterate)});
+           })
+      .def("open_generator",
+           [](PythonRuntime& self, PythonInvocation& invocation, int64_t number, py::object next, bool is_dispatched,
+              py::object close) {
+             self.open_generator(invocation, number, std::move(next), where_of(is_dispatched), std::move(close));
            })
       .def("mailbox",
            [](PythonRuntime& self, const std::string& tag, size_t capacity, const py::object& device,

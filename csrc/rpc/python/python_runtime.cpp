@@ -7,6 +7,7 @@
 #include "python/signals.hpp"
 #include "rpc/core/values.hpp"
 #include "rpc/python/destinations.hpp"
+#include "rpc/python/python_generator.hpp"
 #include "rpc/python/python_mailbox.hpp"
 
 namespace axon::rpc_python {
@@ -225,6 +226,7 @@ void PythonRuntime::close() {
     runtime_->close();
   }
   mailboxes_.close(Status(ErrorCode::kAborted, "the runtime '" + runtime_->name() + "' is closed"));
+  generators_.close();
   const auto gone = std::exchange(functions_, {});
 }
 
@@ -297,8 +299,7 @@ void PythonRuntime::handle(Item& item) {
       return;
     case Item::Kind::kLost:
       mailboxes_.drop(item.connection);
-      run_python(listeners_.on_lost, item.connection);
-      return;
+      return generators_.drop(item.connection);
   }
 }
 
@@ -381,11 +382,11 @@ py::object current_invocation() {
   return CallHere::latest() == nullptr ? py::none() : CallHere::latest()->hand_out();
 }
 
-void PythonRuntime::call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments) {
+void PythonRuntime::call_here(const py::object& function, PythonInvocation& held, const Arguments& arguments) {
   CallHere call(held);
   const auto run = [&] {
     const auto result = py::reinterpret_steal<py::object>(
-        python::call_or_sleep(function.call.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
+        python::call_or_sleep(function.ptr(), arguments.positional.ptr(), arguments.named.ptr()));
     if (!result) throw py::error_already_set();
     if (PyCoro_CheckExact(result.ptr()) == 0) [[likely]]
       return call.invocation().reply(result);
@@ -403,9 +404,21 @@ void PythonRuntime::dispatch(const py::object& function, PythonInvocation held, 
           [&](const py::object& exception) { handed_over.cast<PythonInvocation&>().fail(exception); });
 }
 
+void PythonRuntime::answer(const py::object& function, Where where, PythonInvocation held, Arguments& arguments) {
+  if (where == Where::kDispatched) return dispatch(function, std::move(held), arguments);
+  call_here(function, held, arguments);
+}
+
+void PythonRuntime::open_generator(PythonInvocation& invocation, int64_t number, py::object next, Where where,
+                                   py::object close) {
+  auto generator = std::make_shared<PythonGenerator>(PythonGenerator::Functions{
+      .next = std::move(next), .where = where, .close = std::move(close), .runtime = listeners_.runtime});
+  generators_.open(invocation.hand_over(), number, std::move(generator));
+}
+
 // Returns whether the caller wants to iterate, as an argument tells.
 static bool is_iterated(const Arguments& arguments) {
-  static PyObject* const number = PyUnicode_InternFromString("axon.number");
+  static PyObject* const number = PyUnicode_InternFromString(rpc::kNumber.data());
   return arguments.named && PyDict_Contains(arguments.named.ptr(), number) == 1;
 }
 
@@ -417,10 +430,12 @@ void PythonRuntime::invoke(rpc::Invocation& invocation) {
 
 // Calls a function of the runtime itself.
 void PythonRuntime::run_own(PythonInvocation& held) {
-  if (held.name() != rpc::kSettled) {
-    return held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
+  if (held.name() == rpc::kNext) return generators_.next(held.hand_over());
+  if (held.name() == rpc::kStop) return generators_.stop(held.hand_over());
+  if (held.name() == rpc::kSettled) {
+    return static_cast<void>(mailboxes_.settle(held.hand_over()));  // the end of the connection is reported later
   }
-  static_cast<void>(mailboxes_.settle(held.hand_over()));  // the end of the connection is reported later
+  held.fail("LookupError", "the runtime '" + runtime_->name() + "' has no " + spoken(held.name()));
 }
 
 void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
@@ -433,8 +448,7 @@ void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
     if (function.iterate) return dispatch(function.iterate, std::move(held), arguments);
     return held.fail("TypeError", "'" + held.name() + "' is not a generator function; use invoke()");
   }
-  if (function.where == Where::kDispatched) return dispatch(function.call, std::move(held), arguments);
-  call_here(function, held, arguments);
+  answer(function.call, function.where, std::move(held), arguments);
 }
 
 }  // namespace axon::rpc_python

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rpc/core/generators/generators.hpp"
 #include "rpc/core/mailboxes/mailboxes.hpp"
 #include "rpc/core/runtime.hpp"
 #include "rpc/python/python_call.hpp"
@@ -79,7 +80,6 @@ class PythonRuntime {
   struct Listeners {
     pybind11::object runtime;       // a weak reference to the Python Runtime
     pybind11::object on_cancelled;  // receives the serial of an invocation whose caller has given up
-    pybind11::object on_lost;       // receives a connection that has ended
   };
 
   PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners listeners);
@@ -98,6 +98,11 @@ class PythonRuntime {
     std::shared_ptr<PythonMailbox> mailbox{};  // receives the calls in place of `call`; shared with Python
   };
   void add(const std::string& name, PythonFunction function);
+  // Opens a generator whose functions are `next` and `close`, see PythonGenerator. It answers the invocation.
+  void open_generator(PythonInvocation& invocation, int64_t number, pybind11::object next, Where where,
+                      pybind11::object close);
+  // Calls a function, which answers the invocation unless it is dispatched.
+  static void answer(const pybind11::object& function, Where where, PythonInvocation held, Arguments& arguments);
 
   // Runs until stop(), and then until nothing is left. The GIL is held, except during waits.
   void serve(sync::Clock::duration spin_budget);
@@ -149,7 +154,7 @@ class PythonRuntime {
   void invoke(rpc::Invocation& invocation);
   void run(rpc::Invocation& invocation, PythonInvocation& held);
   void run_own(PythonInvocation& held);
-  static void call_here(const PythonFunction& function, PythonInvocation& held, const Arguments& arguments);
+  static void call_here(const pybind11::object& function, PythonInvocation& held, const Arguments& arguments);
   static void dispatch(const pybind11::object& function, PythonInvocation held, Arguments& arguments);
   void land_arguments(rpc::Invocation& invocation);
   void land_answer(PythonCall& call);
@@ -159,6 +164,7 @@ class PythonRuntime {
   const Listeners listeners_;
   std::unordered_map<std::string, PythonFunction> functions_;  // needs the GIL
   rpc::Mailboxes mailboxes_;
+  rpc::Generators generators_;
 };
 
 }  // namespace axon::rpc_python

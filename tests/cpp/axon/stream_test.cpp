@@ -346,7 +346,7 @@ TEST_F(Streaming, what_is_none_says_so) {
     return call.status().message() + ": " + std::string(call.failure());
   };
   EXPECT_EQ(failure_of_call("count"), "TypeError: 'count' is a generator function; iterate over it");
-  EXPECT_EQ(failure_of_call("axon.next"), "LookupError: there is no open generator 0");
+  EXPECT_EQ(failure_of_call("axon.next"), "LookupError: no generator 0 is open");
 }
 
 }  // namespace
