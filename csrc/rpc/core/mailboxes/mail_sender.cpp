@@ -19,7 +19,7 @@ namespace {
 // The MessagePack encoding, up to the value, of [[number, how many earlier messages may still come, how many wait here,
 // value], nil]. Each integer has the width of its field, however small it is, so that the header's length is fixed. Big
 // endian.
-struct __attribute__((packed)) MailHeader {
+struct __attribute__((packed)) EncodedMailHeader {
   uint8_t both = 0x92;
   uint8_t positional = 0x94;
   uint8_t code_of_number = 0xcf;
@@ -29,12 +29,12 @@ struct __attribute__((packed)) MailHeader {
   uint8_t code_of_waiting = 0xcd;
   uint16_t num_waiting = 0;
 };
-static_assert(sizeof(MailHeader) == 19);
+static_assert(sizeof(EncodedMailHeader) == 19);
 
 }  // namespace
 
 void MailSender::write_header(ByteVector& bytes) {
-  static constexpr MailHeader kEmpty;
+  static constexpr EncodedMailHeader kEmpty;
   const auto header = std::as_bytes(std::span(&kEmpty, 1));
   bytes.insert(bytes.end(), header.begin(), header.end());
 }
@@ -68,7 +68,7 @@ void MailSender::take_turn(Call& message) noexcept {
   message.turn_ = num_sent_++;
   ++num_unanswered_;
   if (num_granted_ != 0) --num_granted_;
-  MailHeader header;
+  EncodedMailHeader header;
   header.number = __builtin_bswap64(static_cast<uint64_t>(message.turn_));
   header.num_unsettled = __builtin_bswap32(static_cast<uint32_t>(message.turn_ - settled_));
   header.num_waiting = __builtin_bswap16(static_cast<uint16_t>(std::min<size_t>(num_waiting_, UINT16_MAX)));
