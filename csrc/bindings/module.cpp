@@ -68,7 +68,8 @@ py::list algorithms(int fewest_ranks, std::optional<int> most_ranks, int num_hos
   const auto choose = [&](transport::OperationKind kind, int num_ranks, size_t num_bytes) {
     collectives::Choice choice;
     if (kind != transport::OperationKind::kPointToPoint) {
-      choice.algorithm = collectives::select(kind, {num_ranks, on_one_host}, num_bytes, overrides).name;
+      const collectives::GroupShape group{.num_ranks = num_ranks, .num_hosts = std::min(num_hosts, num_ranks)};
+      choice.algorithm = collectives::select(kind, group, num_bytes, overrides).name;
     }
     if (on_one_host) choice.kernel = c10d_backend::typical_kernel(kind, num_ranks, num_bytes, overrides);
     return choice;

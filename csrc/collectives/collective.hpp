@@ -6,7 +6,7 @@
 
 #include "base/task.hpp"
 #include "memory/buffer.hpp"
-#include "messaging/exchange.hpp"
+#include "messaging/view.hpp"
 
 namespace axon::collectives {
 
@@ -32,12 +32,12 @@ struct CollectiveArguments {
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1.0;
   int root = -1;
-  std::span<const ConstBuffer> inputs;
-  std::span<const Buffer> outputs;
+  std::span<const ConstBuffer> inputs{};
+  std::span<const Buffer> outputs{};
 };
 
-// Runs on every rank of the exchange with matching arguments. Each algorithm has its own file in the operation's
-// folder, and a row in algorithm_names.hpp.
-using Algorithm = Task<Status> (*)(messaging::Exchange& exchange, const CollectiveArguments& arguments);
+// Runs on every rank of the view with matching arguments. Each algorithm has its own file in the operation's folder,
+// and a row in algorithm_names.hpp.
+using Algorithm = Task<Status> (*)(messaging::View& view, const CollectiveArguments& arguments);
 
 }  // namespace axon::collectives

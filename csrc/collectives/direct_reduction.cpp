@@ -17,32 +17,32 @@ static constexpr size_t kLargestBetweenHosts = size_t{60} << 10;
 static constexpr size_t kStagedBytes = size_t{1} << 20;
 static constexpr size_t kChunksInShard = 8;
 
-static size_t chunk_bytes_for(const messaging::Exchange& exchange, size_t longest_shard) noexcept {
+static size_t chunk_bytes_for(const messaging::View& view, size_t longest_shard) noexcept {
   const auto rounded = [](size_t num_bytes) {
     return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
   };
-  if (!exchange.on_one_host()) {
+  if (!view.on_one_host()) {
     const size_t count = Chunks(longest_shard, kLargestBetweenHosts).count();
     return rounded((longest_shard + count - 1) / count);
   }
-  const size_t num_ranks = static_cast<size_t>(exchange.size());
+  const size_t num_ranks = static_cast<size_t>(view.size());
   const size_t largest = std::max(kSmallestChunk, kStagedBytes / num_ranks / kGranule * kGranule);
   const size_t chunk = std::clamp(rounded(longest_shard / kChunksInShard), kSmallestChunk, largest);
   return std::min(chunk, rounded(longest_shard));
 }
 
-DirectReduction::DirectReduction(messaging::Exchange& exchange, const CollectiveArguments& arguments,
+DirectReduction::DirectReduction(messaging::View& view, const CollectiveArguments& arguments,
                                  std::span<const ConstBuffer> shards)
-    : exchange_(exchange),
-      window_(exchange.on_one_host() ? kWithinHost : kBetweenHosts),
-      plan_(reduction_plan(arguments, exchange.size())),
+    : view_(view),
+      window_(view.on_one_host() ? kWithinHost : kBetweenHosts),
+      plan_(reduction_plan(view, arguments)),
       shards_(shards),
-      chunk_bytes_(chunk_bytes_for(exchange, longest_of(shards))),
+      chunk_bytes_(chunk_bytes_for(view, longest_of(shards))),
       num_chunks_(chunks_of(longest_of(shards)).count()),
-      staging_(exchange.scratch(chunk_bytes_ * shards.size() * std::min(window_.depth, num_chunks_))),
-      operands_(exchange.size_class_pool(), exchange.size()),
-      arrivals_(exchange, window_.depth),
-      departures_(exchange, window_.depth) {}
+      staging_(view.scratch(chunk_bytes_ * shards.size() * std::min(window_.depth, num_chunks_))),
+      operands_(view.size_class_pool(), view.size()),
+      arrivals_(view, window_.depth),
+      departures_(view, window_.depth) {}
 
 Buffer DirectReduction::staging_slot(size_t chunk, int source) const noexcept {
   const size_t index = (chunk % window_.depth) * shards_.size() + static_cast<size_t>(source);
@@ -50,12 +50,12 @@ Buffer DirectReduction::staging_slot(size_t chunk, int source) const noexcept {
 }
 
 Buffer DirectReduction::spare(size_t chunk) const noexcept {
-  return staging_slot(chunk, exchange_.rank());
+  return staging_slot(chunk, view_.rank());
 }
 
 void DirectReduction::post(size_t chunk) noexcept {
-  const int size = exchange_.size();
-  const int rank = exchange_.rank();
+  const int size = view_.size();
+  const int rank = view_.rank();
   const Chunks own = chunks_of(shards_[static_cast<size_t>(rank)].num_bytes);
   for (int distance = 1; distance < size; ++distance) {
     const int source = ring_neighbour(rank, -distance, size);
@@ -72,10 +72,10 @@ void DirectReduction::post(size_t chunk) noexcept {
 }
 
 void DirectReduction::reduce(size_t chunk, Buffer output) noexcept {
-  const int rank = exchange_.rank();
+  const int rank = view_.rank();
   const ConstBuffer own = shards_[static_cast<size_t>(rank)];
   const Range range = chunks_of(own.num_bytes)[chunk];
-  for (int source = 0; source < exchange_.size(); ++source) {
+  for (int source = 0; source < view_.size(); ++source) {
     operands_[source] = source == rank ? slice(own, range) : staging_slot(chunk, source).slice(0, range.length);
   }
   combine(plan_, output, operands_, range.length / size_of(plan_.dtype));

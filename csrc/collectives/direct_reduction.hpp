@@ -2,7 +2,7 @@
 // sends every other rank its contribution to that rank's shard, chunk by chunk, and reduces the contributions to its
 // own.
 //
-//   DirectReduction reduction(exchange, arguments, shards);
+//   DirectReduction reduction(view, arguments, shards);
 //   for (size_t step = 0; step < reduction.num_steps(); ++step) {
 //     if (reduction.posts(step)) {
 //       AXON_CO_TRY(co_await reduction.departures(step));   // waits for the chunk depth() earlier, to reuse its memory
@@ -33,8 +33,7 @@ namespace axon::collectives {
 class DirectReduction {
  public:
   // `shards`: this rank's contribution to each rank's shard. They must outlive this object.
-  DirectReduction(messaging::Exchange& exchange, const CollectiveArguments& arguments,
-                  std::span<const ConstBuffer> shards);
+  DirectReduction(messaging::View& view, const CollectiveArguments& arguments, std::span<const ConstBuffer> shards);
 
   size_t ahead() const noexcept { return window_.ahead; }
   size_t depth() const noexcept { return window_.depth; }
@@ -70,7 +69,7 @@ class DirectReduction {
 
   Buffer staging_slot(size_t chunk, int source) const noexcept;
 
-  messaging::Exchange& exchange_;
+  messaging::View& view_;
   const Window window_;
   const ReductionPlan plan_;
   const std::span<const ConstBuffer> shards_;

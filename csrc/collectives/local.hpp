@@ -13,10 +13,11 @@ inline void copy_shard(Buffer output, ConstBuffer input) noexcept {
   if (output.data != input.data && input.num_bytes != 0) std::memcpy(output.data, input.data, input.num_bytes);
 }
 
-inline ReductionPlan reduction_plan(const CollectiveArguments& arguments, int num_ranks) noexcept {
+// An average is one over the whole group, also in a view of some of its ranks: they reduce what others have added up.
+inline ReductionPlan reduction_plan(const messaging::View& view, const CollectiveArguments& arguments) noexcept {
   return {.dtype = arguments.dtype,
           .reduction = arguments.reduction,
-          .num_ranks = num_ranks,
+          .num_ranks = view.exchange().size(),
           .premul_factor = arguments.premul_factor};
 }
 

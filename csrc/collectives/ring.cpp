@@ -26,13 +26,13 @@ namespace {
 // received with the slot of the left neighbour's item i − kGroup, which is one step earlier there.
 class ReductionLane {
  public:
-  ReductionLane(messaging::Exchange& exchange, const ReductionPlan& plan, const RingReduction& ring)
-      : schedule(schedule_of(exchange.size(), longest_of(ring.shards))),
-        exchange_(exchange),
+  ReductionLane(messaging::View& view, const ReductionPlan& plan, const RingReduction& ring)
+      : schedule(schedule_of(view.size(), longest_of(ring.shards))),
+        view_(view),
         plan_(plan),
         ring_(ring),
         stride_(partial_bytes(plan.dtype, std::min(longest_of(ring.shards), kChunkBytes))),
-        staging_(exchange.scratch(stride_ * kDepth)) {}
+        staging_(view.scratch(stride_ * kDepth)) {}
 
   const RingSchedule schedule;
 
@@ -40,14 +40,14 @@ class ReductionLane {
     return item < schedule.count() && chunks_of(item).contains(schedule[item].chunk);
   }
   bool is_first(size_t item) const noexcept { return schedule[item].step == 0; }
-  bool is_last(size_t item) const noexcept { return schedule[item].step == exchange_.size() - 1; }
+  bool is_last(size_t item) const noexcept { return schedule[item].step == view_.size() - 1; }
 
   void receive(messaging::Batch& batch, size_t item) const noexcept {
-    batch.receive({.peer = ring_neighbour(exchange_.rank(), -1, exchange_.size()), .slot = slot_of(item - kGroup)},
+    batch.receive({.peer = ring_neighbour(view_.rank(), -1, view_.size()), .slot = slot_of(item - kGroup)},
                   partial(item));
   }
   void send(messaging::Batch& batch, size_t item) const noexcept {
-    batch.send({.peer = ring_neighbour(exchange_.rank(), 1, exchange_.size()), .slot = slot_of(item)}, partial(item));
+    batch.send({.peer = ring_neighbour(view_.rank(), 1, view_.size()), .slot = slot_of(item)}, partial(item));
   }
   void begin(size_t item) const noexcept { begin_partial(plan_, partial(item), own(item), num_elements(item)); }
   void add_own(size_t item) const noexcept { add_own_to_partial(plan_, partial(item), own(item), num_elements(item)); }
@@ -59,7 +59,7 @@ class ReductionLane {
   static uint32_t slot_of(size_t item) noexcept { return static_cast<uint32_t>(2 * item); }
 
   ConstBuffer shard_of(size_t item) const noexcept {
-    const int owner = ring_neighbour(exchange_.rank(), -1 - schedule[item].step, exchange_.size());
+    const int owner = ring_neighbour(view_.rank(), -1 - schedule[item].step, view_.size());
     return ring_.shards[static_cast<size_t>(owner)];
   }
   Chunks chunks_of(size_t item) const noexcept { return {shard_of(item).num_bytes, kChunkBytes}; }
@@ -70,7 +70,7 @@ class ReductionLane {
     return staging_.slice(stride_ * (item % kDepth), partial_bytes(plan_.dtype, range_of(item).length));
   }
 
-  messaging::Exchange& exchange_;
+  messaging::View& view_;
   const ReductionPlan plan_;
   const RingReduction ring_;
   const size_t stride_;
@@ -79,11 +79,10 @@ class ReductionLane {
 
 }  // namespace
 
-Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const CollectiveArguments& arguments,
-                                 RingReduction ring) {
-  const ReductionLane lane(exchange, reduction_plan(arguments, exchange.size()), ring);
-  BatchRing<kDepth> arrivals(exchange);
-  BatchRing<kDepth> departures(exchange);
+Task<Status> ring_reduce_scatter(messaging::View& view, const CollectiveArguments& arguments, RingReduction ring) {
+  const ReductionLane lane(view, reduction_plan(view, arguments), ring);
+  BatchRing<kDepth> arrivals(view);
+  BatchRing<kDepth> departures(view);
 
   for (size_t item = 0; item < lane.schedule.count(); ++item) {
     const size_t ahead = item + kGroup;
@@ -111,15 +110,15 @@ Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const Collective
 
 // In step s, item i receives the shard of the rank 1 + s down the ring. It sends that of the rank s down, which item
 // i − kGroup has received.
-Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring) {
-  const int size = exchange.size();
-  const int left = ring_neighbour(exchange.rank(), -1, size);
-  const int right = ring_neighbour(exchange.rank(), 1, size);
+Task<Status> ring_all_gather(messaging::View& view, RingGather ring) {
+  const int size = view.size();
+  const int left = ring_neighbour(view.rank(), -1, size);
+  const int right = ring_neighbour(view.rank(), 1, size);
   const RingSchedule schedule = schedule_of(size - 1, longest_of(ring.shards));
-  BatchRing<kDepth> arrivals(exchange);
-  BatchRing<kDepth> departures(exchange);
+  BatchRing<kDepth> arrivals(view);
+  BatchRing<kDepth> departures(view);
   const auto chunk_from = [&](int distance, size_t chunk) -> std::optional<Buffer> {
-    const Buffer shard = ring.shards[static_cast<size_t>(ring_neighbour(exchange.rank(), -distance, size))];
+    const Buffer shard = ring.shards[static_cast<size_t>(ring_neighbour(view.rank(), -distance, size))];
     const Chunks chunks(shard.num_bytes, kChunkBytes);
     return chunks.contains(chunk) ? std::optional(slice(shard, chunks[chunk])) : std::nullopt;
   };
@@ -130,7 +129,7 @@ Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring) {
     AXON_CO_TRY(co_await arrivals[item]);
     AXON_CO_TRY(co_await departures[item]);
     const std::optional<Buffer> incoming = chunk_from(step + 1, chunk);
-    if (incoming && exchange.rank() != ring.complete_rank) arrivals[item].receive({left, slot}, *incoming);
+    if (incoming && view.rank() != ring.complete_rank) arrivals[item].receive({left, slot}, *incoming);
     if (step > 0) AXON_CO_TRY(co_await arrivals[item - kGroup]);
     const std::optional<Buffer> outgoing = chunk_from(step, chunk);
     if (outgoing && right != ring.complete_rank) departures[item].send({right, slot}, *outgoing);

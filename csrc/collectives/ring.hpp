@@ -23,8 +23,7 @@ struct RingReduction {
   std::span<const ConstBuffer> shards;
   Buffer output;
 };
-Task<Status> ring_reduce_scatter(messaging::Exchange& exchange, const CollectiveArguments& arguments,
-                                 RingReduction ring);
+Task<Status> ring_reduce_scatter(messaging::View& view, const CollectiveArguments& arguments, RingReduction ring);
 
 // Brings shards[r], which rank r already has in place, to all ranks. `complete_rank` (if any) has all shards already
 // and is sent none.
@@ -32,6 +31,6 @@ struct RingGather {
   std::span<const Buffer> shards;
   int complete_rank = -1;
 };
-Task<Status> ring_all_gather(messaging::Exchange& exchange, RingGather ring);
+Task<Status> ring_all_gather(messaging::View& view, RingGather ring);
 
 }  // namespace axon::collectives

@@ -25,7 +25,7 @@ inline constexpr int kManyRanks = 33;
 // The properties of a group that determine the choice.
 struct GroupShape {
   int num_ranks;
-  bool on_one_host;
+  int num_hosts;
 };
 
 enum class Hosts : uint8_t { kAny, kOne };
@@ -37,7 +37,7 @@ struct TuningLimits {
   Hosts hosts = Hosts::kAny;
 
   constexpr bool include(GroupShape group, size_t num_bytes) const noexcept {
-    return group.num_ranks <= most_ranks && num_bytes <= most_bytes && (hosts == Hosts::kAny || group.on_one_host);
+    return group.num_ranks <= most_ranks && num_bytes <= most_bytes && (hosts == Hosts::kAny || group.num_hosts == 1);
   }
 };
 

@@ -67,14 +67,16 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
                                      "'] other ranks cannot be reached: " + room.message());
     }
+    std::vector<uint64_t> hosts;
     for (const PeerAddress& peer_address : specification.addresses) {
       Result<transport::PeerId> peer = meet_unchecked(peer_address);
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
       team.keys.push_back(peer_address.key);
       team.shares_host.push_back(peers_.shares_host(peer.value()));
-      team.on_one_host &= peer_address.host == specification.addresses.front().host;
+      hosts.push_back(peer_address.host);
     }
+    team.topology = messaging::Topology(hosts);
     auto group = std::make_shared<Group>(*this, std::move(specification.name), std::move(team));
     clients_.push_back(group.get());
     group->open();

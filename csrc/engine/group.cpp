@@ -33,7 +33,7 @@ std::string Group::signed_text(const std::string& text) const {
 }
 
 const collectives::AlgorithmRow& Group::algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept {
-  return collectives::select(kind, {team_.size(), team_.on_one_host}, num_bytes, engine_.overrides());
+  return collectives::select(kind, {team_.size(), team_.topology.num_hosts()}, num_bytes, engine_.overrides());
 }
 
 void Group::note_launch(const Operation& operation, std::string_view kernel) {

@@ -72,7 +72,8 @@ void Operation::run(Engine& engine) noexcept {
 Task<Status> Operation::exchange_messages() {
   Status status;
   if (direction == Direction::kCollective) {
-    status = co_await algorithm_(*exchange_, arguments);
+    messaging::View everyone(*exchange_);
+    status = co_await algorithm_(everyone, arguments);
   } else {
     messaging::Batch batch(*exchange_);
     if (direction == Direction::kSend) {

@@ -23,7 +23,7 @@
 #include "engine/call_record.hpp"
 #include "engine/client.hpp"
 #include "engine/progress.hpp"
-#include "messaging/exchange.hpp"
+#include "messaging/view.hpp"
 
 namespace axon::engine {
 

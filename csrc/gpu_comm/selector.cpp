@@ -44,7 +44,7 @@ bool is_able(Kernel kernel, const KernelQuery& query, const cuda::TeamLayout& la
 
 Kernel select_kernel(const KernelQuery& query, const cuda::TeamLayout& layout, Kernel wanted) noexcept {
   if (wanted != Kernel::kNone && is_able(wanted, query, layout)) return wanted;
-  const collectives::GroupShape group{.num_ranks = query.num_ranks, .on_one_host = true};
+  const collectives::GroupShape group{.num_ranks = query.num_ranks, .num_hosts = 1};
   const collectives::TuningRow* row =
       collectives::find_row(query.kind, group, query.num_bytes, [&](const collectives::TuningRow& each) {
         return each.kernel != Kernel::kNone && is_able(each.kernel, query, layout);

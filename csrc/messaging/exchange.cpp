@@ -66,6 +66,13 @@ Buffer Exchange::scratch(size_t num_bytes) {
   return scratches_[num_scratches_++] = messenger_.scratch_pool().take(num_bytes);
 }
 
+void Exchange::release_scratch(Buffer scratch) noexcept {
+  const auto end = scratches_.begin() + num_scratches_;
+  const auto taken = std::find_if(scratches_.begin(), end, [&](Buffer each) { return each.data == scratch.data; });
+  *taken = scratches_[--num_scratches_];
+  messenger_.scratch_pool().give_back(scratch);
+}
+
 void Exchange::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = std::move(reason);
@@ -302,13 +309,13 @@ Batch::~Batch() {
 void Batch::send(Message message, ConstBuffer buffer) noexcept {
   if (!exchange_.failure_.ok()) return;
   ++num_outstanding_;
-  exchange_.send(*this, message, buffer);
+  exchange_.send(*this, in_group(message), buffer);
 }
 
 void Batch::receive(Message message, Buffer buffer) noexcept {
   if (!exchange_.failure_.ok()) return;
   ++num_outstanding_;
-  exchange_.receive(*this, message, buffer);
+  exchange_.receive(*this, in_group(message), buffer);
 }
 
 void Batch::one_less() noexcept {

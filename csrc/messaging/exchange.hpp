@@ -1,8 +1,8 @@
-// An operation's exchange of messages with its peers; algorithms are written against it. Owned by its operation;
-// progress owner only.
+// An operation's exchange of messages with its peers. Algorithms are written against a view of it (messaging/view.hpp),
+// which may include some of its ranks only. Owned by its operation; progress owner only.
 //
-//   Task<Status> direct(Exchange& exchange, const CollectiveArguments& arguments) {
-//     Batch batch(exchange);
+//   Task<Status> direct(View& view, const CollectiveArguments& arguments) {
+//     Batch batch(view);
 //     batch.receive({.peer = left, .slot = 0}, incoming);
 //     batch.send({.peer = right, .slot = 0}, outgoing);
 //     AXON_CO_TRY(co_await batch);     // all of the batch has moved, or the operation has failed
@@ -16,6 +16,7 @@
 
 #include <array>
 #include <coroutine>
+#include <span>
 #include <vector>
 
 #include "base/size_class_pool.hpp"
@@ -27,9 +28,11 @@
 
 namespace axon::messaging {
 
+class View;
+
 // Names a message of an operation: between this rank and `peer`, with this slot (collectives) or tag (point to point).
 struct Message {
-  int peer;  // rank in the group; kAnyRank receives a point-to-point message from any rank
+  int peer;  // rank in the group or view; kAnyRank receives a point-to-point message from any rank
   uint32_t slot = 0;
   // all_to_all: the number of elements in the opposite direction, as this rank expects it. The ranks compare it, so
   // that a sender learns of a mismatch from what it receives; an eager send itself gets no answer.
@@ -49,14 +52,15 @@ class Exchange {
 
   int rank() const noexcept { return inbox_.team().rank; }
   int size() const noexcept { return inbox_.team().size(); }
-  bool on_one_host() const noexcept { return inbox_.team().on_one_host; }
+  const Topology& topology() const noexcept { return inbox_.team().topology; }
   const transport::Fingerprint& fingerprint() const noexcept { return fingerprint_; }
   uint32_t sequence() const noexcept { return sequence_; }
   SizeClassPool& size_class_pool() noexcept { return messenger_.size_class_pool(); }
 
-  // Returns memory that lives as long as this exchange: after the algorithm has failed, transfers may still read and
-  // write it. Page-aligned and at least as long as requested; at most kMostScratches times.
+  // For View: returns memory that lives as long as this exchange, or until release_scratch(). At most kMostScratches
+  // are taken at once.
   Buffer scratch(size_t num_bytes);
+  void release_scratch(Buffer scratch) noexcept;
 
   // Ends the operation: every batch, open or later, returns this failure. Idempotent; the first reason stays.
   void fail(Status reason) noexcept;
@@ -105,7 +109,7 @@ class Exchange {
   Inbox& inbox_;
   const uint32_t sequence_;
   const transport::Fingerprint fingerprint_;
-  static constexpr size_t kMostScratches = 4;
+  static constexpr size_t kMostScratches = 16;
 
   IntrusiveList<Request, InExchange> live_;
   size_t num_moving_ = 0;
@@ -119,6 +123,7 @@ class Exchange {
 class Batch : public Wakeable {
  public:
   explicit Batch(Exchange& exchange) noexcept : exchange_(exchange) {}
+  explicit Batch(const View& view) noexcept;
   ~Batch();
 
   void send(Message message, ConstBuffer buffer) noexcept;
@@ -135,9 +140,16 @@ class Batch : public Wakeable {
 
  private:
   friend class Exchange;
+  Message in_group(Message message) const noexcept {
+    if (!ranks_.empty()) message.peer = ranks_[static_cast<size_t>(message.peer)];
+    message.slot += first_slot_;
+    return message;
+  }
   void one_less() noexcept;
 
   Exchange& exchange_;
+  const std::span<const int> ranks_;  // the group's ranks, by rank in the view; empty: they are the same
+  const uint32_t first_slot_ = 0;
   size_t num_outstanding_ = 0;
 };
 

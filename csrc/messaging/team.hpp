@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "messaging/topology.hpp"
 #include "transport/transport.hpp"
 
 namespace axon::messaging {
@@ -13,9 +14,7 @@ struct Team {
   std::vector<transport::PeerId> peers;  // by rank; this rank's own entry is this process
   std::vector<uint64_t> keys;            // by rank: the key that a message to it must carry
   std::vector<bool> shares_host{};       // by rank: whether it has proven to be on this rank's host
-  // All addresses name one host. The choice of algorithms uses this flag, since all ranks must agree on it. Proofs may
-  // differ by rank, for example when a rank has just ended.
-  bool on_one_host = true;
+  Topology topology{};                   // the choice of algorithms uses it, since all ranks agree on it
 
   int size() const noexcept { return static_cast<int>(peers.size()); }
   uint64_t own_key() const noexcept { return keys[static_cast<size_t>(rank)]; }

@@ -12,17 +12,17 @@
 
 namespace axon::collectives {
 
-Task<Status> all_gather::bruck(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
-  const int size = exchange.size();
-  const int rank = exchange.rank();
+Task<Status> all_gather::bruck(messaging::View& view, const CollectiveArguments& arguments) {
+  const int size = view.size();
+  const int rank = view.rank();
   // Staging holds the shards in sequence, starting with the own one: position p is the shard of rank + p.
   const auto shard_at = [&](int position) { return arguments.outputs[ring_neighbour(rank, position, size)]; };
-  PoolArray<size_t> offsets(exchange.size_class_pool(), size + 1);
+  PoolArray<size_t> offsets(view.size_class_pool(), size + 1);
   for (int i = 0; i < size; ++i) offsets[i + 1] = offsets[i] + shard_at(i).num_bytes;
-  const Buffer staging = exchange.scratch(offsets[size]);
+  const Buffer staging = view.scratch(offsets[size]);
   const auto shards = [&](int begin, int end) { return staging.slice(offsets[begin], offsets[end] - offsets[begin]); };
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   copy_shard(staging, arguments.inputs[0]);
   uint32_t slot = 0;
   for (int held = 1; held < size; held *= 2, ++slot) {

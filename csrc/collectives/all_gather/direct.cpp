@@ -9,12 +9,12 @@
 
 namespace axon::collectives {
 
-Task<Status> all_gather::direct(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_gather::direct(messaging::View& view, const CollectiveArguments& arguments) {
   const ConstBuffer own = arguments.inputs[0];
-  const int size = exchange.size();
-  const int rank = exchange.rank();
+  const int size = view.size();
+  const int rank = view.rank();
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   for (int distance = 1; distance < size; ++distance) {
     const int source = ring_neighbour(rank, -distance, size);
     batch.receive({.peer = source}, arguments.outputs[source]);

@@ -9,10 +9,10 @@
 
 namespace axon::collectives {
 
-Task<Status> all_gather::ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
-  copy_shard(arguments.outputs[static_cast<size_t>(exchange.rank())], arguments.inputs[0]);
+Task<Status> all_gather::ring(messaging::View& view, const CollectiveArguments& arguments) {
+  copy_shard(arguments.outputs[static_cast<size_t>(view.rank())], arguments.inputs[0]);
   const RingGather gathering{.shards = arguments.outputs};
-  co_return co_await ring_all_gather(exchange, gathering);
+  co_return co_await ring_all_gather(view, gathering);
 }
 
 }  // namespace axon::collectives

@@ -9,14 +9,14 @@
 
 namespace axon::collectives {
 
-Task<Status> all_reduce::one_shot(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::one_shot(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
-  const int size = exchange.size();
-  const int rank = exchange.rank();
-  const Buffer staging = exchange.scratch(tensor.num_bytes * static_cast<size_t>(size));
-  PoolArray<ConstBuffer> operands(exchange.size_class_pool(), size);
+  const int size = view.size();
+  const int rank = view.rank();
+  const Buffer staging = view.scratch(tensor.num_bytes * static_cast<size_t>(size));
+  PoolArray<ConstBuffer> operands(view.size_class_pool(), size);
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   operands[rank] = tensor;
   for (int distance = 1; distance < size; ++distance) {
     const int peer = ring_neighbour(rank, distance, size);
@@ -26,7 +26,7 @@ Task<Status> all_reduce::one_shot(messaging::Exchange& exchange, const Collectiv
     batch.send({.peer = peer}, tensor);
   }
   AXON_CO_TRY(co_await batch);
-  combine(reduction_plan(arguments, size), tensor, operands, tensor.num_bytes / size_of(arguments.dtype));
+  combine(reduction_plan(view, arguments), tensor, operands, tensor.num_bytes / size_of(arguments.dtype));
   co_return Status();
 }
 

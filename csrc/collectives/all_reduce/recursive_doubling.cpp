@@ -15,17 +15,17 @@ static constexpr uint32_t kFoldSlot = 0;
 static constexpr uint32_t kUnfoldSlot = 1;
 static constexpr uint32_t kFirstSlot = 2;
 
-Task<Status> all_reduce::recursive_doubling(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::recursive_doubling(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
-  const PowerOfTwoFold fold{exchange.rank(), exchange.size()};
-  const ReductionPlan plan = reduction_plan(arguments, exchange.size());
+  const PowerOfTwoFold fold{view.rank(), view.size()};
+  const ReductionPlan plan = reduction_plan(view, arguments);
   const size_t num_elements = tensor.num_bytes / size_of(arguments.dtype);
   const size_t length = partial_bytes(arguments.dtype, tensor.num_bytes);
-  const Buffer staging = exchange.scratch(2 * length);
+  const Buffer staging = view.scratch(2 * length);
   Buffer mine = staging.slice(0, length);
   Buffer theirs = staging.slice(length, length);
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   begin_partial(plan, mine, tensor, num_elements);
   if (fold.is_represented()) {
     batch.send({.peer = fold.pair_partner(), .slot = kFoldSlot}, mine);
@@ -43,7 +43,7 @@ Task<Status> all_reduce::recursive_doubling(messaging::Exchange& exchange, const
     batch.send({.peer = partner, .slot = slot}, mine);
     batch.receive({.peer = partner, .slot = slot}, theirs);
     AXON_CO_TRY(co_await batch);
-    if (partner < exchange.rank()) std::swap(mine, theirs);
+    if (partner < view.rank()) std::swap(mine, theirs);
     add_to_partial(plan, mine, theirs, num_elements);
   }
   finish_partial(plan, tensor, mine, num_elements);

@@ -10,18 +10,18 @@
 
 namespace axon::collectives {
 
-Task<Status> all_reduce::ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_reduce::ring(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
-  const int size = exchange.size();
+  const int size = view.size();
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<Buffer> results(exchange.size_class_pool(), size);
-  PoolArray<ConstBuffer> contributions(exchange.size_class_pool(), size);
+  PoolArray<Buffer> results(view.size_class_pool(), size);
+  PoolArray<ConstBuffer> contributions(view.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) contributions[owner] = results[owner] = slice(tensor, parts[owner]);
 
-  const RingReduction reduction{.shards = contributions, .output = results[exchange.rank()]};
-  AXON_CO_TRY(co_await ring_reduce_scatter(exchange, arguments, reduction));
+  const RingReduction reduction{.shards = contributions, .output = results[view.rank()]};
+  AXON_CO_TRY(co_await ring_reduce_scatter(view, arguments, reduction));
   const RingGather gathering{.shards = results};
-  co_return co_await ring_all_gather(exchange, gathering);
+  co_return co_await ring_all_gather(view, gathering);
 }
 
 }  // namespace axon::collectives

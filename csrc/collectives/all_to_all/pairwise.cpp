@@ -9,13 +9,13 @@
 
 namespace axon::collectives {
 
-Task<Status> all_to_all::pairwise(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> all_to_all::pairwise(messaging::View& view, const CollectiveArguments& arguments) {
   constexpr size_t kDepth = 8;
-  const int size = exchange.size();
-  const int rank = exchange.rank();
+  const int size = view.size();
+  const int rank = view.rank();
   const size_t element_num_bytes = size_of(arguments.dtype);
 
-  BatchRing<kDepth> steps(exchange);
+  BatchRing<kDepth> steps(view);
   for (int distance = 1; distance < size; ++distance) {
     const int source = ring_neighbour(rank, -distance, size);
     const int destination = ring_neighbour(rank, distance, size);

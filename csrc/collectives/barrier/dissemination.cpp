@@ -7,11 +7,11 @@
 
 namespace axon::collectives {
 
-Task<Status> barrier::dissemination(messaging::Exchange& exchange, const CollectiveArguments&) {
-  const int size = exchange.size();
-  const int rank = exchange.rank();
+Task<Status> barrier::dissemination(messaging::View& view, const CollectiveArguments&) {
+  const int size = view.size();
+  const int rank = view.rank();
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   uint32_t slot = 0;
   for (int distance = 1; distance < size; distance *= 2, ++slot) {
     batch.receive({.peer = ring_neighbour(rank, -distance, size), .slot = slot}, {});

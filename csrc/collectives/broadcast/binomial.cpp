@@ -7,13 +7,13 @@
 
 namespace axon::collectives {
 
-Task<Status> broadcast::binomial(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> broadcast::binomial(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
-  const int size = exchange.size();
+  const int size = view.size();
   const int root = arguments.root;
-  const BinomialTree tree{ring_neighbour(exchange.rank(), -root, size), size};
+  const BinomialTree tree{ring_neighbour(view.rank(), -root, size), size};
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   if (tree.position != 0) {
     batch.receive({.peer = ring_neighbour(tree.parent(), root, size)}, tensor);
     AXON_CO_TRY(co_await batch);

@@ -11,18 +11,18 @@
 
 namespace axon::collectives {
 
-Task<Status> broadcast::scatter_ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> broadcast::scatter_ring(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer tensor = arguments.outputs[0];
-  const int size = exchange.size();
-  const int rank = exchange.rank();
+  const int size = view.size();
+  const int rank = view.rank();
   const int root = arguments.root;
   const Partition parts(tensor.num_bytes, size);
-  PoolArray<Buffer> shards(exchange.size_class_pool(), size);
+  PoolArray<Buffer> shards(view.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) {
     shards[owner] = slice(tensor, parts[ring_neighbour(owner, -root, size)]);
   }
 
-  messaging::Batch dealing(exchange);
+  messaging::Batch dealing(view);
   if (rank != root) {
     dealing.receive({.peer = root}, shards[rank]);
     AXON_CO_TRY(co_await dealing);
@@ -32,7 +32,7 @@ Task<Status> broadcast::scatter_ring(messaging::Exchange& exchange, const Collec
     dealing.send({.peer = owner}, shards[owner]);
   }
   const RingGather gathering{.shards = shards, .complete_rank = root};
-  AXON_CO_TRY(co_await ring_all_gather(exchange, gathering));
+  AXON_CO_TRY(co_await ring_all_gather(view, gathering));
   co_return co_await dealing;
 }
 

@@ -10,19 +10,18 @@
 
 namespace axon::collectives {
 
-Task<Status> reduce::binomial(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce::binomial(messaging::View& view, const CollectiveArguments& arguments) {
   const ConstBuffer input = arguments.inputs[0];
-  const int size = exchange.size();
+  const int size = view.size();
   const int root = arguments.root;
-  const BinomialTree tree{ring_neighbour(exchange.rank(), -root, size), size};
-  const ReductionPlan plan = reduction_plan(arguments, size);
+  const BinomialTree tree{ring_neighbour(view.rank(), -root, size), size};
+  const ReductionPlan plan = reduction_plan(view, arguments);
   const size_t num_elements = input.num_bytes / size_of(arguments.dtype);
   const size_t length = partial_bytes(arguments.dtype, input.num_bytes);
-  const Buffer staging =
-      exchange.scratch(length * (1 + static_cast<size_t>(std::bit_width(static_cast<unsigned>(size)))));
+  const Buffer staging = view.scratch(length * (1 + static_cast<size_t>(std::bit_width(static_cast<unsigned>(size)))));
   const Buffer partial = staging.slice(0, length);
 
-  messaging::Batch batch(exchange);
+  messaging::Batch batch(view);
   size_t num_children = 0;
   for (int mask = 1; mask < tree.child_limit(); mask *= 2) {
     if (!tree.has_child(mask)) continue;

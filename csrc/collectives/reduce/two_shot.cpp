@@ -8,34 +8,33 @@
 
 namespace axon::collectives {
 
-static void receive_at_root(messaging::Exchange& exchange, DirectReduction& reduction, size_t chunk,
-                            Buffer output) noexcept {
-  const Partition parts(output.num_bytes, exchange.size());
-  for (int owner = 0; owner < exchange.size(); ++owner) {
+static void receive_at_root(messaging::View& view, DirectReduction& reduction, size_t chunk, Buffer output) noexcept {
+  const Partition parts(output.num_bytes, view.size());
+  for (int owner = 0; owner < view.size(); ++owner) {
     const Buffer part = slice(output, parts[owner]);
     const Chunks chunks = reduction.chunks_of(part.num_bytes);
-    if (owner == exchange.rank() || !chunks.contains(chunk)) continue;
+    if (owner == view.rank() || !chunks.contains(chunk)) continue;
     reduction.departures(chunk).receive({.peer = owner, .slot = reduction.slot_of(chunk) + 1},
                                         slice(part, chunks[chunk]));
   }
 }
 
-Task<Status> reduce::two_shot(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce::two_shot(messaging::View& view, const CollectiveArguments& arguments) {
   const ConstBuffer input = arguments.inputs[0];
-  const int size = exchange.size();
-  const bool is_root = exchange.rank() == arguments.root;
+  const int size = view.size();
+  const bool is_root = view.rank() == arguments.root;
   const Partition parts(input.num_bytes, size);
-  PoolArray<ConstBuffer> shards(exchange.size_class_pool(), size);
+  PoolArray<ConstBuffer> shards(view.size_class_pool(), size);
   for (int owner = 0; owner < size; ++owner) shards[owner] = slice(input, parts[owner]);
-  const Range own = parts[exchange.rank()];
+  const Range own = parts[view.rank()];
 
-  DirectReduction reduction(exchange, arguments, shards);
+  DirectReduction reduction(view, arguments, shards);
   const Chunks own_chunks = reduction.chunks_of(own.length);
   for (size_t step = 0; step < reduction.num_steps(); ++step) {
     if (reduction.posts(step)) {
       AXON_CO_TRY(co_await reduction.departures(step));
       reduction.post(step);
-      if (is_root) receive_at_root(exchange, reduction, step, arguments.outputs[0]);
+      if (is_root) receive_at_root(view, reduction, step, arguments.outputs[0]);
     }
     if (!reduction.reduces(step)) continue;
     const size_t chunk = step - reduction.ahead();

@@ -8,9 +8,9 @@
 
 namespace axon::collectives {
 
-Task<Status> reduce_scatter::direct(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce_scatter::direct(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer own = arguments.outputs[0];
-  DirectReduction reduction(exchange, arguments, arguments.inputs);
+  DirectReduction reduction(view, arguments, arguments.inputs);
 
   for (size_t step = 0; step < reduction.num_steps(); ++step) {
     if (reduction.posts(step)) {

@@ -9,9 +9,9 @@
 
 namespace axon::collectives {
 
-Task<Status> reduce_scatter::ring(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> reduce_scatter::ring(messaging::View& view, const CollectiveArguments& arguments) {
   const RingReduction reduction{.shards = arguments.inputs, .output = arguments.outputs[0]};
-  co_return co_await ring_reduce_scatter(exchange, arguments, reduction);
+  co_return co_await ring_reduce_scatter(view, arguments, reduction);
 }
 
 }  // namespace axon::collectives

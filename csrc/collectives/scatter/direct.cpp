@@ -8,13 +8,13 @@
 
 namespace axon::collectives {
 
-Task<Status> scatter::direct(messaging::Exchange& exchange, const CollectiveArguments& arguments) {
+Task<Status> scatter::direct(messaging::View& view, const CollectiveArguments& arguments) {
   const Buffer own = arguments.outputs[0];
-  const int size = exchange.size();
+  const int size = view.size();
   const int root = arguments.root;
 
-  messaging::Batch batch(exchange);
-  if (exchange.rank() != root) {
+  messaging::Batch batch(view);
+  if (view.rank() != root) {
     batch.receive({.peer = root}, own);
     co_return co_await batch;
   }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -32,15 +33,16 @@ std::string text_of(const std::vector<ChoiceRange>& ranges) {
   return text;
 }
 
-Chooser by_table(bool on_one_host) {
-  return [on_one_host](OperationKind kind, int num_ranks, size_t num_bytes) {
+Chooser by_table(int num_hosts) {
+  return [num_hosts](OperationKind kind, int num_ranks, size_t num_bytes) {
     if (kind == OperationKind::kPointToPoint) return Choice{};
-    return Choice{.algorithm = select(kind, {num_ranks, on_one_host}, num_bytes, {}).name, .kernel = {}};
+    return Choice{.algorithm = select(kind, {num_ranks, std::min(num_hosts, num_ranks)}, num_bytes, {}).name,
+                  .kernel = {}};
   };
 }
 
 TEST(ChoicesTest, ranges_follow_the_table) {
-  EXPECT_EQ(text_of(ranges_of(OperationKind::kAllReduce, 2, kAnyRanks, by_table(true))),
+  EXPECT_EQ(text_of(ranges_of(OperationKind::kAllReduce, 2, kAnyRanks, by_table(1))),
             "2-2 1-65536 one_shot\n"
             "2-2 65537-any two_shot\n"
             "3-4 1-8192 one_shot\n"
@@ -56,8 +58,8 @@ TEST(ChoicesTest, ranges_follow_the_table) {
 }
 
 TEST(ChoicesTest, one_number_of_ranks_is_tabulated_alone) {
-  EXPECT_EQ(text_of(ranges_of(OperationKind::kBroadcast, 8, 8, by_table(true))), "8-8 1-any binomial\n");
-  EXPECT_EQ(text_of(ranges_of(OperationKind::kBroadcast, 64, 64, by_table(false))),
+  EXPECT_EQ(text_of(ranges_of(OperationKind::kBroadcast, 8, 8, by_table(1))), "8-8 1-any binomial\n");
+  EXPECT_EQ(text_of(ranges_of(OperationKind::kBroadcast, 64, 64, by_table(kAnyRanks))),
             "64-64 1-65536 binomial\n64-64 65537-any scatter_ring\n");
 }
 
@@ -82,7 +84,7 @@ TEST(ChoicesTest, a_kernel_alone_makes_a_range) {
 
 TEST(ChoicesTest, every_operation_is_listed) {
   std::set<OperationKind> kinds;
-  for (const ChoiceRange& range : tabulate(2, 2, by_table(true))) kinds.insert(range.kind);
+  for (const ChoiceRange& range : tabulate(2, 2, by_table(1))) kinds.insert(range.kind);
   EXPECT_EQ(kinds.size(), static_cast<size_t>(OperationKind::kPointToPoint));
 }
 

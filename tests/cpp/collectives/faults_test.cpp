@@ -132,8 +132,8 @@ TEST(MismatchTest, different_operations_fail_on_both_ranks) {
     Operands reducing(uniform_case(transport::OperationKind::kAllReduce, 2, 100), 2);
     Operands gathering(uniform_case(transport::OperationKind::kAllGather, 2, 100), 2);
     const AlgorithmOverrides none;
-    std::vector<Call> calls = reducing.calls(select(transport::OperationKind::kAllReduce, {2, true}, 400, none));
-    calls[1] = gathering.calls(select(transport::OperationKind::kAllGather, {2, true}, 400, none))[1];
+    std::vector<Call> calls = reducing.calls(select(transport::OperationKind::kAllReduce, {2, 1}, 400, none));
+    calls[1] = gathering.calls(select(transport::OperationKind::kAllGather, {2, 1}, 400, none))[1];
     World world(2, delays_of_seed(seed));
     for (const Status& status : world.run(calls)) EXPECT_FALSE(status.ok());
     ASSERT_FALSE(world.mismatches().empty());
@@ -150,8 +150,8 @@ TEST(MismatchTest, different_sizes_fail_on_both_ranks) {
   Operands small(uniform_case(transport::OperationKind::kAllReduce, 2, 0), 2);
   Operands large(uniform_case(transport::OperationKind::kAllReduce, 2, 100000), 2);
   const AlgorithmOverrides none;
-  std::vector<Call> calls = small.calls(select(transport::OperationKind::kAllReduce, {2, true}, 0, none));
-  calls[1] = large.calls(select(transport::OperationKind::kAllReduce, {2, true}, 400000, none))[1];
+  std::vector<Call> calls = small.calls(select(transport::OperationKind::kAllReduce, {2, 1}, 0, none));
+  calls[1] = large.calls(select(transport::OperationKind::kAllReduce, {2, 1}, 400000, none))[1];
   calls[1].fingerprint.num_elements = 100000;
   World world(2, delays_of_seed(0));
   for (const Status& status : world.run(calls)) EXPECT_FALSE(status.ok());

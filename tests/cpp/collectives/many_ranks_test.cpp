@@ -22,7 +22,7 @@ class ManyRanksTest : public testing::TestWithParam<Size> {
   static const AlgorithmRow& algorithm(int num_ranks) {
     const size_t num_shards =
         GetParam().kind == transport::OperationKind::kAllGather ? static_cast<size_t>(num_ranks) : 1;
-    return select(GetParam().kind, {num_ranks, false}, GetParam().num_elements * num_shards * sizeof(float), {});
+    return select(GetParam().kind, {num_ranks, num_ranks}, GetParam().num_elements * num_shards * sizeof(float), {});
   }
 
   // The most messages that a rank sends and receives.

@@ -8,7 +8,7 @@ namespace axon::collectives {
 namespace {
 
 std::string_view chosen(transport::OperationKind kind, int num_ranks, size_t num_bytes, std::string_view text = "") {
-  return select(kind, {num_ranks, false}, num_bytes, AlgorithmOverrides::parse(text).value()).name;
+  return select(kind, {num_ranks, num_ranks}, num_bytes, AlgorithmOverrides::parse(text).value()).name;
 }
 
 std::string failure_of(std::string_view text) {
@@ -29,7 +29,7 @@ TEST(SelectorTest, every_operation_has_an_algorithm_at_any_size) {
        kind <= static_cast<int>(transport::OperationKind::kBarrier); ++kind) {
     for (const int num_ranks : {1, 2, 7, 64, 4096}) {
       for (const size_t num_bytes : {size_t{0}, size_t{1}, size_t{1} << 16, size_t{1} << 50}) {
-        EXPECT_EQ(select(static_cast<transport::OperationKind>(kind), {num_ranks, false}, num_bytes, {}).kind,
+        EXPECT_EQ(select(static_cast<transport::OperationKind>(kind), {num_ranks, num_ranks}, num_bytes, {}).kind,
                   static_cast<transport::OperationKind>(kind));
       }
     }
@@ -47,7 +47,7 @@ TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
 }
 
 TEST(SelectorTest, ranks_of_one_host_broadcast_by_a_tree_at_any_size) {
-  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, true}, 64 << 20, {}).name, "binomial");
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, 1}, 64 << 20, {}).name, "binomial");
 }
 
 TEST(SelectorTest, overrides_win_for_their_operation_only) {

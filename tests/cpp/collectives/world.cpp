@@ -25,6 +25,14 @@ transport::FaultPlan delays_of_seed(uint64_t seed) {
   return plan;
 }
 
+static messaging::Topology topology_of_seed(int num_ranks, uint64_t seed) {
+  std::vector<uint64_t> hosts;
+  for (uint64_t rank = 0; rank < static_cast<uint64_t>(num_ranks); ++rank) {
+    hosts.push_back(seed % 2 == 0 ? 0 : seed % 4 == 1 ? (rank + 1) / 2 : rank % 2);
+  }
+  return messaging::Topology(hosts);
+}
+
 // Some seeds choose limits so small that most messages wait at their sender, either their payload or the whole message.
 static messaging::Allowance allowance_of_seed(uint64_t seed, int num_ranks) {
   switch (seed % 4) {
@@ -40,7 +48,7 @@ static messaging::Allowance allowance_of_seed(uint64_t seed, int num_ranks) {
 struct World::Rank final : messaging::LossListener, messaging::InboxListener {
   Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
     team.rank = rank;
-    team.on_one_host = world.seed_ % 2 == 0;
+    team.topology = world.topology_;
   }
 
   // Peers are added in order of rank, so that a peer's id is its rank.
@@ -76,10 +84,15 @@ struct World::Rank final : messaging::LossListener, messaging::InboxListener {
   messaging::Team team;
   std::optional<messaging::Inbox> inbox;
   std::optional<messaging::Exchange> exchange;
+  std::optional<messaging::View> view;
   std::optional<Task<Status>> task;
 };
 
-World::World(int num_ranks, const transport::FaultPlan& plan) : fabric_(plan), seed_(plan.seed), random_(plan.seed) {
+World::World(int num_ranks, const transport::FaultPlan& plan) : World(topology_of_seed(num_ranks, plan.seed), plan) {}
+
+World::World(messaging::Topology topology, const transport::FaultPlan& plan)
+    : topology_(std::move(topology)), fabric_(plan), seed_(plan.seed), random_(plan.seed) {
+  const int num_ranks = topology_.num_ranks();
   for (int rank = 0; rank < num_ranks; ++rank) ranks_.push_back(std::make_unique<Rank>(*this, rank));
   for (auto& rank : ranks_) rank->join(ranks_);
 }
@@ -126,14 +139,16 @@ void World::start(const std::vector<Call>& calls) {
   }
   for (auto& rank : ranks_) {
     rank->task.reset();
+    rank->view.reset();
     rank->exchange.reset();
   }
   for (const size_t index : order) {
     Rank& rank = *ranks_[index];
     const Call& call = calls[index];
     rank.exchange.emplace(rank.messenger, *rank.inbox, sequence_, call.fingerprint);
+    rank.view.emplace(*rank.exchange);
     rank.inbox->enter(sequence_, call.fingerprint);
-    rank.task.emplace(call.algorithm(*rank.exchange, call.arguments));
+    rank.task.emplace(call.algorithm(*rank.view, call.arguments));
     rank.task->resume();
     if (seed_ != 0 && random_() % 2 == 0) advance();
   }
@@ -175,6 +190,7 @@ void World::come_to_rest() {
   for (int num_quiet = 0; num_quiet < kQuietRounds;) num_quiet = advance() ? 0 : num_quiet + 1;
   for (auto& rank : ranks_) {
     EXPECT_TRUE(!all_alive || !rank->exchange || rank->exchange->at_rest()) << "rank " << rank->team.rank;
+    rank->view.reset();
     rank->exchange.reset();
   }
 }

@@ -29,13 +29,15 @@ struct Mismatch {
   transport::OperationKind ours;
 };
 
-// Messages and completions arrive late and out of order, as the seed decides. 0: all arrive in order. Ranks treat each
-// other as on other hosts if the seed is odd.
+// Messages and completions arrive late and out of order, as the seed decides. 0: all arrive in order.
 transport::FaultPlan delays_of_seed(uint64_t seed);
 
 class World {
  public:
+  // The plan's seed chooses the hosts. Even: all ranks share one. Odd: they take turns on two, or the first rank is
+  // alone and the others form pairs.
   World(int num_ranks, const transport::FaultPlan& plan);
+  World(messaging::Topology topology, const transport::FaultPlan& plan);
   ~World();
 
   // Returns the status of each rank's operation; a dead rank's is a failure. If no rank can proceed, all are notified
@@ -58,6 +60,7 @@ class World {
   void fail_all(const Status& reason);
   void come_to_rest();
 
+  const messaging::Topology topology_;
   transport::LoopbackFabric fabric_;
   const uint64_t seed_;
   std::mt19937_64 random_;
