@@ -237,6 +237,19 @@ def test_generators_belong_to_the_peer_that_has_opened_them() -> None:
         assert not closed.is_set()
 
 
+@pytest.mark.parametrize("kind", ["plain", "executor", "async"])
+def test_a_stopped_generator_has_no_more_values(kind: str) -> None:
+    with numbers_of(kind) as (peer, closed, _):
+        number = {"axon.number": 7}
+        assert peer.invoke("numbers", **number).result(60) == 7
+        with pytest.raises(ValueError, match="generator 7 is already open"):
+            peer.invoke("numbers", **number).result(60)
+        assert [peer.invoke("axon.next", 7).result(60) for _ in range(2)] == [[0, 0], [1, 1]]
+        peer.tell("axon.stop", 7).result(60)
+        assert peer.invoke("axon.next", 7).result(60) is None
+        assert closed.wait(60)
+
+
 def _address_of(peer: Peer) -> bytes:
     (address,) = [runtime.address for runtime in _open if runtime.incarnation == peer.incarnation]
     return address
