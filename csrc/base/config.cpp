@@ -71,6 +71,11 @@ static constexpr Setting kSettings[] = {
     {"AXON_COMPAT", ReadBy::kImport, "1", "0 or 1",
      "If 1, functions of torch.distributed that support only Gloo and NCCL are patched to support axon's groups.",
      is_switch},
+    {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
+     "If 1, sums of float16 and bfloat16 tensors on the CPU are rounded only once, whatever the algorithm. If 0, "
+     "hierarchical algorithms also round the sum of each host, which halves the bytes that they move. Must be the "
+     "same on all ranks.",
+     is_switch},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "The least severe level that is written to stderr; the levels before it are written, too.", is_log_level},
     {"AXON_RAILS", ReadBy::kEngine, "auto", "auto, or 0 to 16",

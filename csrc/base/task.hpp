@@ -46,6 +46,17 @@ class [[nodiscard]] Task {
   bool done() const noexcept { return handle_.done(); }
   T take() noexcept { return std::move(*handle_.promise().value); }
 
+  // Awaits the end of a task that resume() has started: tasks that run side by side are started first, awaited then.
+  struct End {
+    Handle handle;
+    bool await_ready() const noexcept { return handle.done(); }
+    void await_suspend(std::coroutine_handle<> continuation) const noexcept {
+      handle.promise().continuation = continuation;
+    }
+    T await_resume() const noexcept { return std::move(*handle.promise().value); }
+  };
+  End end() const noexcept { return {handle_}; }
+
   // Awaiting a task from another coroutine runs it to its end first.
   bool await_ready() const noexcept { return false; }
   std::coroutine_handle<> await_suspend(std::coroutine_handle<> continuation) noexcept {

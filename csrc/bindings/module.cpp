@@ -59,10 +59,11 @@ py::object bound_of(Number most, Number any) {
   return most == any ? py::object(py::none()) : py::object(py::int_(most));
 }
 
-// Returns the choices for groups of these ranks, with AXON_ALGO applied. Kernels serve ranks of one host only.
+// Returns the choices for groups of these ranks, with AXON_ALGO and AXON_EXACT applied. Kernels serve ranks of one host
+// only.
 py::list algorithms(int fewest_ranks, std::optional<int> most_ranks, int num_hosts) {
   const bool on_one_host = num_hosts == 1;
-  Result<collectives::AlgorithmOverrides> parsed = collectives::AlgorithmOverrides::parse(config::text("AXON_ALGO"));
+  Result<collectives::AlgorithmOverrides> parsed = collectives::AlgorithmOverrides::of_environment();
   if (!parsed.ok()) throw py::value_error("AXON_ALGO: " + parsed.status().message());
   const collectives::AlgorithmOverrides& overrides = parsed.value();
   const auto choose = [&](transport::OperationKind kind, int num_ranks, size_t num_bytes) {

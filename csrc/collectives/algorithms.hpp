@@ -9,6 +9,7 @@ namespace axon::collectives {
 namespace broadcast {
 Task<Status> binomial(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> scatter_ring(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
 }  // namespace broadcast
 
 namespace all_reduce {
@@ -16,17 +17,22 @@ Task<Status> one_shot(messaging::View& view, const CollectiveArguments& argument
 Task<Status> recursive_doubling(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> two_shot(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> ring(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical_exact(messaging::View& view, const CollectiveArguments& arguments);
 }  // namespace all_reduce
 
 namespace reduce {
 Task<Status> binomial(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> two_shot(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical_exact(messaging::View& view, const CollectiveArguments& arguments);
 }  // namespace reduce
 
 namespace all_gather {
 Task<Status> direct(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> bruck(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> ring(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
 }  // namespace all_gather
 
 namespace gather {
@@ -40,6 +46,8 @@ Task<Status> direct(messaging::View& view, const CollectiveArguments& arguments)
 namespace reduce_scatter {
 Task<Status> direct(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> ring(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> hierarchical_exact(messaging::View& view, const CollectiveArguments& arguments);
 }  // namespace reduce_scatter
 
 namespace all_to_all {
@@ -48,6 +56,7 @@ Task<Status> pairwise(messaging::View& view, const CollectiveArguments& argument
 
 namespace barrier {
 Task<Status> dissemination(messaging::View& view, const CollectiveArguments& arguments);
-}
+Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
+}  // namespace barrier
 
 }  // namespace axon::collectives

@@ -36,6 +36,14 @@ size_t longest_of(std::span<const Shard> shards) noexcept {
   return longest;
 }
 
+// Returns the number of bytes of all these buffers together.
+template <typename Shard>
+size_t total_of(std::span<const Shard> shards) noexcept {
+  size_t num_bytes = 0;
+  for (const Shard& shard : shards) num_bytes += shard.num_bytes;
+  return num_bytes;
+}
+
 // A cache line. Every element type fills it evenly, so multiples of it are boundaries between elements.
 inline constexpr size_t kGranule = 64;
 

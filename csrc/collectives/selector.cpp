@@ -3,14 +3,19 @@
 #include <algorithm>
 #include <string>
 
+#include "base/config.hpp"
 #include "collectives/choices.hpp"
 
 namespace axon::collectives {
 
 const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size_t num_bytes,
                            const AlgorithmOverrides& overrides) noexcept {
-  if (const AlgorithmRow* wanted = overrides.of(kind)) return *wanted;
-  return *find_row(kind, group, num_bytes, [](const TuningRow& row) { return row.algorithm != nullptr; })->algorithm;
+  const AlgorithmRow* chosen = overrides.of(kind);
+  if (chosen == nullptr) {
+    const auto is_for_the_host = [](const TuningRow& row) { return row.algorithm != nullptr; };
+    chosen = find_row(kind, group, num_bytes, is_for_the_host)->algorithm;
+  }
+  return overrides.is_exact() && chosen->exact_id != 0 ? *find_algorithm(kind, chosen->exact_id) : *chosen;
 }
 
 static void append_word(std::string& list, std::string_view word) {
@@ -75,6 +80,12 @@ Status AlgorithmOverrides::add(std::string_view choice) {
   if (kernel == Kernel::kNone) return unknown_choice(kind, name);
   kernels_[static_cast<size_t>(kind)] = kernel;
   return Status();
+}
+
+Result<AlgorithmOverrides> AlgorithmOverrides::of_environment() {
+  Result<AlgorithmOverrides> overrides = parse(config::text("AXON_ALGO"));
+  if (overrides.ok()) overrides.value().set_exact(config::text("AXON_EXACT") == "1");
+  return overrides;
 }
 
 Result<AlgorithmOverrides> AlgorithmOverrides::parse(std::string_view text) {

@@ -28,7 +28,8 @@ struct GroupShape {
   int num_hosts;
 };
 
-enum class Hosts : uint8_t { kAny, kOne };
+// kShared: several hosts, at least one of them with several ranks.
+enum class Hosts : uint8_t { kAny, kOne, kShared };
 
 // The operations that a row is for. What is left out does not matter.
 struct TuningLimits {
@@ -37,7 +38,20 @@ struct TuningLimits {
   Hosts hosts = Hosts::kAny;
 
   constexpr bool include(GroupShape group, size_t num_bytes) const noexcept {
-    return group.num_ranks <= most_ranks && num_bytes <= most_bytes && (hosts == Hosts::kAny || group.num_hosts == 1);
+    return group.num_ranks <= most_ranks && num_bytes <= most_bytes && include(group);
+  }
+
+ private:
+  constexpr bool include(GroupShape group) const noexcept {
+    switch (hosts) {
+      case Hosts::kAny:
+        return true;
+      case Hosts::kOne:
+        return group.num_hosts == 1;
+      case Hosts::kShared:
+        return group.num_hosts > 1 && group.num_ranks > group.num_hosts;
+    }
+    return false;
   }
 };
 

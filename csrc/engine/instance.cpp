@@ -68,7 +68,7 @@ T value_or_throw(const char* origin, Result<T> result) {
 Engine* make_engine() {
   if (Status checked = config::check_environment(); !checked.ok()) throw std::runtime_error(checked.message());
   collectives::AlgorithmOverrides overrides =
-      value_or_throw("AXON_ALGO", collectives::AlgorithmOverrides::parse(config::text("AXON_ALGO")));
+      value_or_throw("AXON_ALGO", collectives::AlgorithmOverrides::of_environment());
   return new Engine(value_or_throw("torch_axon", open_network()), this_host(), overrides);
 }
 

@@ -65,5 +65,31 @@ INSTANTIATE_TEST_SUITE_P(Operations, ManyRanksTest,
                            return std::string(name_of(info.param.kind)) + "_" + std::to_string(info.param.num_elements);
                          });
 
+// 512 hosts of 8 ranks.
+class ManyHostsTest : public testing::TestWithParam<AlgorithmRow> {};
+
+TEST_P(ManyHostsTest, right_on_4096_ranks) {
+  static constexpr int kNumRanks = 4096;
+  std::vector<uint64_t> hosts;
+  for (uint64_t rank = 0; rank < kNumRanks; ++rank) hosts.push_back(rank / 8);
+  Operands operands(uniform_case(GetParam().kind, kNumRanks, 500), kNumRanks);
+  transport::FaultPlan plan = delays_of_seed(0);
+  plan.largest_eager_num_bytes = size_t{64} << 10;
+  World world(messaging::Topology(hosts), plan);
+  for (const Status& status : world.run(operands.calls(GetParam()))) ASSERT_TRUE(status.ok()) << status.message();
+  for (int rank = 0; rank < kNumRanks; ++rank) operands.expect_right(rank);
+}
+
+std::vector<AlgorithmRow> hierarchical_all_reduces() {
+  std::vector<AlgorithmRow> rows;
+  for (const AlgorithmRow& row : kAlgorithms) {
+    if (row.kind == transport::OperationKind::kAllReduce && row.name.starts_with("hierarchical")) rows.push_back(row);
+  }
+  return rows;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllReduce, ManyHostsTest, testing::ValuesIn(hierarchical_all_reduces()),
+                         [](const testing::TestParamInfo<AlgorithmRow>& info) { return std::string(info.param.name); });
+
 }  // namespace
 }  // namespace axon::collectives

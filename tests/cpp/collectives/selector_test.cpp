@@ -46,6 +46,30 @@ TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
   EXPECT_EQ(chosen(transport::OperationKind::kAllGather, 16, 128), "bruck");
 }
 
+TEST(SelectorTest, hosts_with_several_ranks_reduce_within_them_first) {
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {4, 2}, 64 << 20, {}).name, "hierarchical");
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {5, 4}, 64 << 20, {}).name, "hierarchical");
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {4, 4}, 64 << 20, {}).name, "two_shot");
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {4, 1}, 64 << 20, {}).name, "two_shot");
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {4, 2}, 64 << 20, {}).name, "hierarchical");
+  EXPECT_EQ(select(transport::OperationKind::kReduce, {4, 2}, 64 << 20, {}).name, "hierarchical");
+  EXPECT_EQ(select(transport::OperationKind::kAllGather, {4, 2}, 64 << 20, {}).name, "hierarchical");
+  EXPECT_EQ(select(transport::OperationKind::kReduceScatter, {4, 2}, 64 << 20, {}).name, "hierarchical");
+}
+
+TEST(SelectorTest, exact_sums_take_an_algorithm_that_rounds_once) {
+  AlgorithmOverrides overrides;
+  overrides.set_exact(true);
+  for (const transport::OperationKind kind : {transport::OperationKind::kAllReduce, transport::OperationKind::kReduce,
+                                              transport::OperationKind::kReduceScatter}) {
+    for (const size_t num_bytes : {8, 1 << 10, 1 << 15, 1 << 18, 64 << 20}) {
+      const AlgorithmRow& row = select(kind, {16, 2}, num_bytes, overrides);
+      EXPECT_TRUE(!row.name.starts_with("hierarchical") || row.name == "hierarchical_exact") << row.name;
+      EXPECT_EQ(row.exact_id, 0);
+    }
+  }
+}
+
 TEST(SelectorTest, ranks_of_one_host_broadcast_by_a_tree_at_any_size) {
   EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, 1}, 64 << 20, {}).name, "binomial");
 }
@@ -59,8 +83,9 @@ TEST(SelectorTest, overrides_win_for_their_operation_only) {
 
 TEST(SelectorTest, a_bad_override_names_the_word_and_what_is_allowed) {
   EXPECT_EQ(failure_of("all_reduce=rings"),
-            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring; "
-            "ll_one_shot, ll_two_shot, ll128, zero_copy (for CUDA tensors)");
+            "unknown algorithm 'rings' for all_reduce; allowed are one_shot, recursive_doubling, two_shot, ring, "
+            "hierarchical, hierarchical_exact; ll_one_shot, ll_two_shot, ll128, zero_copy (for "
+            "CUDA tensors)");
   EXPECT_EQ(failure_of("send/recv=ring"),
             "unknown algorithm 'ring' for send/recv; allowed are ll128, zero_copy (for CUDA tensors)");
   EXPECT_EQ(failure_of("allreduce=ring"),
@@ -84,7 +109,7 @@ TEST(SelectorTest, a_kernel_leaves_cpu_tensors_to_the_table) {
 
 TEST(SelectorTest, a_kernel_of_another_operation_is_an_error) {
   EXPECT_EQ(failure_of("broadcast=ll_one_shot"),
-            "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring; ll128, "
+            "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring, hierarchical; ll128, "
             "ll128_scattered, zero_copy (for CUDA tensors)");
   EXPECT_NE(failure_of("all_reduce=none"), "");
 }
