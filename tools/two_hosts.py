@@ -1,4 +1,4 @@
-"""Makes two hosts: two network namespaces that are joined by a veth pair, so that only TCP connects them."""
+"""Makes hosts: network namespaces that only TCP connects. Two are joined by a veth pair, more by a bridge."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-ADDRESSES = ("10.213.77.1", "10.213.77.2")
+MOST_HOSTS = 8
+ADDRESSES = ("10.213.77.1", "10.213.77.2")  # of two hosts
+_SWITCH = MOST_HOSTS  # the number of the namespace that holds the bridge
 
 _ABSENT_NEIGHBOUR = "02:00:00:00:00:ff"  # a link-layer address without an owner
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000  # linux/sched.h
@@ -24,7 +26,7 @@ class UnavailableError(RuntimeError):
 
 
 class Hosts:
-    """The two hosts, which exist while `two_hosts` runs."""
+    """The hosts, which exist while `two_hosts` or `several_hosts` runs."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -84,6 +86,40 @@ def two_hosts() -> Iterator[Hosts]:
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+@contextmanager
+def several_hosts(number: int) -> Iterator[Hosts]:
+    """Makes hosts with the addresses address_of(0) and so on. cut(), silence() and mend() are for two hosts only."""
+    if not 1 <= number <= MOST_HOSTS:
+        raise ValueError(f"number is {number}; allowed: 1 to {MOST_HOSTS}")
+    if reason := _reason_against():
+        raise UnavailableError(reason)
+    switch, names = _name(_SWITCH), [_name(host) for host in range(number)]
+    made: list[str] = []
+    try:
+        for name in (switch, *names):
+            _ip("netns", "add", name)
+            made.append(name)
+        _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+        _ip("-n", switch, "link", "set", "switch", "up")
+        for host, name in enumerate(names):
+            port = f"port{host}"
+            _ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch)
+            _ip("-n", switch, "link", "set", port, "master", "switch", "up")
+            _ip("-n", name, "address", "add", f"{address_of(host)}/24", "dev", "eth0")
+            for link in ("lo", "eth0"):
+                _ip("-n", name, "link", "set", link, "up")
+        for name in names:
+            _await_link(name)
+        yield Hosts(names)
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+
+
+def address_of(host: int) -> str:
+    return f"10.213.77.{host + 1}"
 
 
 def clean_up_when_told_to_end() -> None:

@@ -1,0 +1,95 @@
+"""Hosts with several ranks each, which TCP connects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support.gpu import backend_of, exercise_all
+from support.hosts import move_to, several_hosts
+from support.pool import RankPool
+from support.reference import failure, same_bits
+
+
+def _join(store: str, rank: int, size: int, settings: dict[str, str]) -> None:
+    os.environ.update(settings)
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=size)
+
+
+def _run_on_hosts(num_local: Sequence[int], store: Path, function: object, *arguments: object) -> list[object]:
+    """Returns what `function(store, rank, size, *arguments)` returns on each rank: num_local[h] ranks are on host h."""
+    with several_hosts(len(num_local)) as hosts, ExitStack() as stack:
+        pools = []
+        for host, number in enumerate(num_local):
+            for _ in range(number):
+                pool = stack.enter_context(RankPool(1, meeting="none"))
+                pool.run(move_to, hosts.names[host])
+                pools.append(pool)
+        for rank, pool in enumerate(pools):
+            pool.start(function, str(store), rank, len(pools), *arguments)
+        return [pool.finish()[0] for pool in pools]
+
+
+def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int]) -> dict[str, str]:
+    _join(store, rank, size, {})
+    exercise_all(*sizes)
+    dist.barrier()
+    selected = {row["operation"]: row["algorithm"] for row in backend_of().selected(8 << 20)}
+    dist.destroy_process_group()
+    return selected
+
+
+@pytest.mark.parametrize(
+    ("num_local", "sizes"),
+    [((2, 2), (8, 100_000, 9 << 20)), ((1, 2), (8, 100_000, 9 << 20)), ((4, 4, 4, 4), (8, 1 << 20))],
+    ids=["2x2", "1+2", "4x4"],
+)
+def test_every_operation_on_hosts_with_several_ranks(
+    num_local: Sequence[int], sizes: Sequence[int], tmp_path: Path
+) -> None:
+    for selected in _run_on_hosts(num_local, tmp_path / "store", _exchange_everything, sizes):
+        assert selected["all_reduce"] == "hierarchical"
+
+
+def _sum_half_types(store: str, rank: int, size: int, settings: dict[str, str]) -> list[torch.Tensor]:
+    _join(store, rank, size, settings)
+    sums = []
+    for num_elements in (100, 100_000):
+        data = torch.full((num_elements,), 1.0 if rank == 0 else 2.0**-9, dtype=torch.bfloat16)
+        dist.all_reduce(data)
+        sums.append(data)
+    dist.destroy_process_group()
+    return sums
+
+
+@pytest.mark.parametrize("exact", ["0", "1"])
+def test_half_types_are_rounded_once_per_level_or_once(exact: str, tmp_path: Path) -> None:
+    """1 + 2⁻⁹ is rounded to 1 in bfloat16, and 1 + 3 · 2⁻⁹ to 1 + 2⁻⁷."""
+    results = _run_on_hosts((2, 2), tmp_path / "store", _sum_half_types, {"AXON_EXACT": exact})
+    for sums in results:
+        assert isinstance(sums, list)
+        for small_or_large, data in zip(("small", "large"), sums, strict=True):
+            if small_or_large == "large":
+                same_bits(data, torch.full_like(data, 1.0 + 2.0**-7 if exact == "1" else 1.0))
+            elif exact == "1":
+                same_bits(data, torch.full_like(data, 1.0 + 2.0**-7))
+        for first, own in zip(results[0], sums, strict=True):  # type: ignore[call-overload]
+            same_bits(own, first)
+
+
+def _disagree_about_exactness(store: str, rank: int, size: int) -> str:
+    _join(store, rank, size, {"AXON_EXACT": str(rank % 2)})
+    message = failure(lambda: dist.all_reduce(torch.ones(1 << 20)))
+    dist.destroy_process_group()
+    return message
+
+
+def test_ranks_that_disagree_about_exactness_get_an_error(tmp_path: Path) -> None:
+    for message in _run_on_hosts((2, 2), tmp_path / "store", _disagree_about_exactness):
+        assert "algorithm" in str(message)
