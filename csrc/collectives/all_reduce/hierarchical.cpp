@@ -39,12 +39,12 @@ static Task<Status> run_stages(const Hierarchy& hosts, Buffer segment, Levels le
                                                             .outputs = results});
 }
 
-static Task<Status> reduce_segment(const Hierarchy& hosts, Segment segment) {
+static Task<Status> all_reduce_segment(const Hierarchy& hosts, Segment segment) {
   const CollectiveArguments& arguments = hosts.arguments();
   co_return co_await run_stages(hosts, segment.of(arguments.outputs[0]), levels_of(arguments), segment.index);
 }
 
-static Task<Status> reduce_widened(const Hierarchy& hosts, Segment segment) {
+static Task<Status> all_reduce_widened(const Hierarchy& hosts, Segment segment) {
   const CollectiveArguments& arguments = hosts.arguments();
   const Buffer part = segment.of(arguments.outputs[0]);
   const size_t num_elements = part.num_bytes / size_of(arguments.dtype);
@@ -61,12 +61,12 @@ static Task<Status> reduce_widened(const Hierarchy& hosts, Segment segment) {
 
 Task<Status> all_reduce::hierarchical(messaging::View& view, const CollectiveArguments& arguments) {
   const Hierarchy hosts(view, arguments);
-  co_return co_await run_segments(hosts, arguments.outputs[0].num_bytes, reduce_segment);
+  co_return co_await run_segments(hosts, arguments.outputs[0].num_bytes, all_reduce_segment);
 }
 
 Task<Status> all_reduce::hierarchical_exact(messaging::View& view, const CollectiveArguments& arguments) {
   const Hierarchy hosts(view, arguments);
-  const SegmentRunner run = is_half(arguments.dtype) ? reduce_widened : reduce_segment;
+  const SegmentRunner run = is_half(arguments.dtype) ? all_reduce_widened : all_reduce_segment;
   co_return co_await run_segments(hosts, arguments.outputs[0].num_bytes, run);
 }
 

@@ -105,7 +105,7 @@ static size_t first_stage_of(const Hierarchy& hosts, Segment segment) noexcept {
   return segment.index * static_cast<size_t>(hosts.num_hosts() * hosts.num_rounds() + 1);
 }
 
-static Task<Status> reduce_segment(const Hierarchy& hosts, Segment segment) {
+static Task<Status> reduce_scatter_segment(const Hierarchy& hosts, Segment segment) {
   const CollectiveArguments& arguments = hosts.arguments();
   PoolArray<ConstBuffer> shards(hosts.size_class_pool(), hosts.topology().num_ranks());
   for (int rank = 0; rank < hosts.topology().num_ranks(); ++rank) {
@@ -117,7 +117,7 @@ static Task<Status> reduce_segment(const Hierarchy& hosts, Segment segment) {
                                         .first_stage = first_stage_of(hosts, segment)});
 }
 
-static Task<Status> reduce_widened(const Hierarchy& hosts, Segment segment) {
+static Task<Status> reduce_scatter_widened(const Hierarchy& hosts, Segment segment) {
   const CollectiveArguments& arguments = hosts.arguments();
   messaging::View everyone = hosts.everyone();
   const ReductionPlan plan = reduction_plan(everyone, arguments);
@@ -149,12 +149,12 @@ static Task<Status> reduce_widened(const Hierarchy& hosts, Segment segment) {
 
 Task<Status> reduce_scatter::hierarchical(messaging::View& view, const CollectiveArguments& arguments) {
   const Hierarchy hosts(view, arguments);
-  co_return co_await run_segments(hosts, total_of(arguments.inputs), reduce_segment);
+  co_return co_await run_segments(hosts, total_of(arguments.inputs), reduce_scatter_segment);
 }
 
 Task<Status> reduce_scatter::hierarchical_exact(messaging::View& view, const CollectiveArguments& arguments) {
   const Hierarchy hosts(view, arguments);
-  const SegmentRunner run = is_half(arguments.dtype) ? reduce_widened : reduce_segment;
+  const SegmentRunner run = is_half(arguments.dtype) ? reduce_scatter_widened : reduce_scatter_segment;
   co_return co_await run_segments(hosts, total_of(arguments.inputs), run);
 }
 
