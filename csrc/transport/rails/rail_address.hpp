@@ -1,4 +1,4 @@
-// Where a transport accepts rails: part of its address, which only processes know that were given it.
+// The address at which a transport accepts rails: part of its own, which only processes know that were given it.
 //
 //   std::vector<std::byte> packed = own.encode();
 //   Result<RailAddress> peer = RailAddress::decode(packed);
