@@ -43,7 +43,7 @@ def _stop_for_a_while(ranks: Sequence[subprocess.Popen[str]]) -> None:
 
 @pytest.mark.parametrize("num_rails", ["0", "1", "3"])
 @pytest.mark.parametrize("obstacle", ["cut", "silence", "stop"])
-def test_all_reduce_between_hosts_until_the_other_one_is_out_of_reach(
+def test_collectives_between_hosts_end_once_the_other_one_is_out_of_reach(
     obstacle: str, num_rails: str, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AXON_RAILS", num_rails)
