@@ -1,8 +1,8 @@
 // The tuning table: which algorithm for CPU tensors and which kernel for CUDA tensors serves an operation best, by the
 // group's shape and by size. The two selectors (collectives/selector.hpp, gpu_comm/selector.hpp) choose from it.
 //
-//   const TuningRow* row = find_row(kind, group, num_bytes, [](const TuningRow& row) { return row.algorithm != nullptr;
-//   });
+//   const auto is_for_the_host = [](const TuningRow& row) { return row.algorithm != nullptr; };
+//   const TuningRow* row = find_row(kind, group, num_bytes, is_for_the_host);
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 //   if (answers.all_since(asked_at)) text = answers.findings(sequence, asked_at);
 //
 // Several queries may be pending: an answer counts for each query that was sent before the answer arrived.
-// Owned by a communicator. Progress owner only.
+// Owned by ProgressQueries. Progress owner only.
 #pragma once
 
 #include <cstdint>

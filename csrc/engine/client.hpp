@@ -24,7 +24,7 @@ class Submission : public QueueNode {
  public:
   // Called by the progress owner.
   virtual void begin() noexcept = 0;
-  // Called by the progress owner, outside any coroutine: may destroy the item's own one, and fail others.
+  // Called by the progress owner, outside any coroutine: may destroy the item's own coroutine, and fail other items.
   virtual void finish() noexcept {}
   // Called by the thread that drives, without any lock: may submit and await other items.
   virtual void complete() noexcept = 0;

@@ -14,7 +14,7 @@ Communicator::Communicator(std::shared_ptr<Group> group) : group_(std::move(grou
 Communicator::~Communicator() {
   if (engine_.is_forked()) return;
   close();
-  engine_.exclusively([this] { group_->leave(); });
+  engine_.exclusively([this] { group_->detach(); });
 }
 
 void Communicator::start(Operation& operation) noexcept {
@@ -41,7 +41,7 @@ Status Communicator::forked(const Operation& operation) const {
 void Communicator::abort(std::string reason) noexcept {
   if (engine_.is_forked()) return;
   engine_.exclusively([&] {
-    if (group_->has_left()) return;
+    if (group_->is_detached()) return;
     engine_.settle();  // operations that were started before are sent, and counted as sent
     group_->abort(reason);
     engine_.settle();
@@ -69,7 +69,7 @@ const collectives::AlgorithmOverrides& Communicator::overrides() const noexcept 
 Result<PeerPath> Communicator::path_to(int rank) {
   if (engine_.is_forked()) return Engine::forked();
   return engine_.exclusively([&]() -> Result<PeerPath> {
-    if (group_->has_left()) return group_->failure().clone();
+    if (group_->is_detached()) return group_->failure().clone();
     const transport::PeerId peer = group_->team().peers[static_cast<size_t>(rank)];
     Result<std::vector<transport::Lane>> lanes = engine_.messenger().transport().lanes(peer);
     if (!lanes.ok()) return std::move(lanes.status());
@@ -87,8 +87,7 @@ Status Communicator::failure() noexcept {
     if (check == Check::kFailed) engine_.settle();
     return group_->failure().clone();
   };
-  for (;; std::this_thread::sleep_for(kAnswerPoll)) {
-    engine_.catch_up();
+  for (;; std::this_thread::sleep_for(kAnswerPoll), engine_.catch_up()) {
     Status known = engine_.exclusively(look);
     if (check != Check::kAsking || !known.ok()) return known;
   }
@@ -97,7 +96,7 @@ Status Communicator::failure() noexcept {
 std::vector<int> Communicator::missing_from(const Operation& operation) {
   if (engine_.is_forked() || operation.sequence() == 0) return {};
   static constexpr auto kNever = sync::Clock::time_point::max();
-  const auto asked_at = engine_.exclusively([&] { return group_->has_left() ? kNever : group_->ask(); });
+  const auto asked_at = engine_.exclusively([&] { return group_->is_detached() ? kNever : group_->ask(); });
   if (asked_at == kNever) return {};
   std::vector<int> missing;
   const auto look = [&] {

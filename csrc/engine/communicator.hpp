@@ -105,7 +105,7 @@ class Communicator final {
   // Fails what a forked child starts, or waits for.
   Status forked(const Operation& operation) const;
 
-  const std::shared_ptr<Group> group_;  // shared with the engine, until the group has left it
+  const std::shared_ptr<Group> group_;  // shared with the engine while the group is its client
   Engine& engine_;
   std::atomic<uint32_t> num_started_{0};
 };

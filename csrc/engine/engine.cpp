@@ -245,7 +245,13 @@ bool Engine::has_running() const noexcept {
 void Engine::tick(sync::Clock::time_point now) noexcept {
   if (now < next_tick_ || shut_down_) return;
   next_tick_ = now + kTickInterval;
-  std::erase_if(clients_, [now](Client* client) { return !client->tick(now); });
+  for (size_t i = 0; i < clients_.size();) {
+    if (clients_[i]->tick(now)) {
+      ++i;
+    } else {  // it may be freed
+      clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
   run_ready();
 }
 

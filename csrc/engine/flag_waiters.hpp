@@ -1,7 +1,7 @@
 // Items that wait for flags in memory that a device writes. Only polling shows that a flag is set.
 //
-//   flag_waiters.add(item, flag);   // later, run_set() calls item.on_flag_set(), unless item.unlink() was called
-//   before
+//   flag_waiters.add(item, flag);   // once the flag is set, run_set() calls item.on_flag_set()
+//   item.unlink();                  // … unless this came first
 //
 // Owned by the engine; progress owner only.
 #pragma once

@@ -21,8 +21,9 @@ void Group::open() {
   engine_.messenger().attach(*inbox_);
 }
 
-void Group::leave() noexcept {
+void Group::detach() noexcept {
   if (!inbox_) return;
+  device_hook_ = nullptr;
   inbox_->flow().dismiss();
   engine_.messenger().detach(*inbox_);
   inbox_.reset();
@@ -94,19 +95,21 @@ void Group::finish(Operation& operation) noexcept {
 void Group::release_rested() noexcept {
   for (Operation* operation = restless_.front(); operation != nullptr;) {
     Operation* next = restless_.next(*operation);
-    if (operation->release_if_at_rest()) {
-      operation->unlink();
-      engine_.post(*operation);
-    }
+    if (operation->is_at_rest()) release(*operation);
     operation = next;
   }
+}
+
+void Group::release(Operation& operation) noexcept {
+  operation.unlink();
+  if (operation.release()) engine_.post(operation);
 }
 
 bool Group::tick(sync::Clock::time_point now) noexcept {
   check_device_hook();
   check_deadlines(now);
   release_rested();
-  if (!has_left() || !restless_.empty()) return true;
+  if (!is_detached() || !restless_.empty()) return true;
   const std::shared_ptr<Group> may_go = std::move(self_);
   return false;
 }
@@ -119,14 +122,11 @@ bool Group::has_running() const noexcept {
 void Group::on_shut_down() noexcept {
   end(Status(ErrorCode::kAborted, "the process shuts torch_axon down"));
   engine_.settle();
-  leave();
+  detach();
 }
 
 void Group::on_transport_gone() noexcept {
-  while (Operation* operation = restless_.pop_front()) {
-    operation->release();
-    engine_.post(*operation);
-  }
+  while (Operation* operation = restless_.front()) release(*operation);
   const std::shared_ptr<Group> may_go = std::move(self_);
 }
 

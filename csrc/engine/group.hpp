@@ -1,11 +1,11 @@
-// A process group in the hands of the progress owner: its inbox, its running operations, and their failures and
+// The state of a process group that the progress owner uses: its inbox, its running operations, and their failures and
 // deadlines. It is a client of the engine. Users see the group's Communicator.
 //
 //   operation.join(*group);      // any thread
 //   engine.submit(operation);    // → group.begin(operation) … group.finish(operation)
 //
-// Shared by its communicator and, until it has left, the engine. It leaves when it is closed and no transfer touches
-// the memory of its operations, or when the transport is gone. Progress owner only, except for what is marked.
+// Shared by its communicator and, while it is a client, the engine. It is one until it is detached and no transfer
+// touches the memory of its operations, or until the transport is gone. Progress owner only, except for what is marked.
 #pragma once
 
 #include <atomic>
@@ -45,11 +45,11 @@ class Group final : public Client, public messaging::InboxListener, public std::
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
   void note_launch(const Operation& operation, std::string_view kernel);  // one call at a time
 
-  // From here on the group gets its messages. The engine keeps it as a client until it has left.
+  // From here on the group gets its messages.
   void open();
   // Sends and receives nothing from here on. All operations must have ended.
-  void leave() noexcept;
-  bool has_left() const noexcept { return !inbox_; }
+  void detach() noexcept;
+  bool is_detached() const noexcept { return !inbox_; }
 
   // For its operations.
   void begin(Operation& operation) noexcept;
@@ -67,7 +67,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Reports whether the device hook has failed the group just now (kFailed), or will after the ranks have answered.
   DeviceCheck check_device_hook() noexcept;
 
-  // Queries the ranks' progress. The group must not have left.
+  // Queries the ranks' progress. The group must not be detached.
   sync::Clock::time_point ask() noexcept { return queries_.ask(); }
   const Answers& answers() const noexcept { return queries_.answers(); }
   // Returns whether the answers suffice to name the missing ranks, or no further answers are expected.
@@ -101,6 +101,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void check_deadlines(sync::Clock::time_point now) noexcept;
   void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
   void release_rested() noexcept;
+  void release(Operation& operation) noexcept;
   template <typename Action>
   void for_each_running(Action action) noexcept;
 
@@ -108,7 +109,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   const std::string name_;
   const messaging::Team team_;
   std::shared_ptr<Group> self_;            // the engine's share: set while the group is its client
-  std::optional<messaging::Inbox> inbox_;  // empty after the group has left
+  std::optional<messaging::Inbox> inbox_;  // empty once it is detached
   const uint32_t track_;                   // in traces
   ProgressQueries queries_;
   IntrusiveList<Operation> running_;

@@ -39,9 +39,9 @@ void Group::end(Status reason) noexcept {
   for_each_running([&](Operation& operation) { operation.fail(aborted_.clone()); });
 }
 
-// An operation that begins after the group has left may be the first to fail.
+// An operation that begins after the group was detached may be the first to fail.
 void Group::notify_others(transport::MessageKind kind, const Status& reason) noexcept {
-  if (has_left()) return;
+  if (is_detached()) return;
   for (int other = 0; other < team_.size(); ++other) {
     const bool is_departure = kind == transport::MessageKind::kDeparture;
     send(engine_.messenger(), team_, other,

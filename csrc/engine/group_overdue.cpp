@@ -5,7 +5,7 @@
 namespace axon::engine {
 
 Group::DeviceCheck Group::check_device_hook() noexcept {
-  if (device_hook_ == nullptr || !failure_.ok() || has_left()) return DeviceCheck::kNothing;
+  if (device_hook_ == nullptr || !failure_.ok() || is_detached()) return DeviceCheck::kNothing;
   Status fault = device_hook_->fault();
   if (fault.ok()) return DeviceCheck::kNothing;
   if (fault.code() != ErrorCode::kTimeout) {

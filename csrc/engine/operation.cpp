@@ -45,7 +45,7 @@ void Operation::fail_in_fork(Status failure) noexcept {
 }
 
 void Operation::fail_unstarted(Status failure) noexcept {
-  released_ = true;
+  released_at_end_ = true;
   fail_in_fork(std::move(failure));
 }
 
@@ -108,31 +108,26 @@ Status Operation::take_outcome() noexcept {
 
 bool Operation::end(Status status) noexcept {
   status_ = std::move(status);
-  if (exchange_ && !exchange_->at_rest()) return false;
-  release();
-  return true;
+  released_at_end_ = !exchange_ || exchange_->at_rest();
+  if (released_at_end_) exchange_.reset();
+  return released_at_end_;
 }
 
-// Until it is finished, it is in the queue of completions, and on_finished() must precede on_released().
-bool Operation::release_if_at_rest() noexcept {
-  if (!finished() || !exchange_->at_rest()) return false;
-  release();
-  return true;
-}
-
-void Operation::release() noexcept {
+bool Operation::release() noexcept {
   exchange_.reset();
-  released_ = true;
+  return is_half_over_.exchange(true);
 }
 
+// The thread that completes the operation may be held up before it, while another one releases it.
 void Operation::complete() noexcept {
-  const bool released = released_;  // read before finished_ is set: another thread may change it from then on
   if (!finished()) {
     on_finished();
     if (done_flag != nullptr) done_flag->store(1, std::memory_order_release);
+    const bool is_released = released_at_end_;  // from finished_ on, another thread may release it
     finished_.store(true);
+    if (!is_released && !is_half_over_.exchange(true)) return;
   }
-  if (released) on_released();
+  on_released();
 }
 
 }  // namespace axon::engine

@@ -97,10 +97,11 @@ class Operation : public ListNode<Operation>, public Submission {
   Status take_outcome() noexcept;
   // Its status is final. Returns whether it is also released: no transfer is in progress.
   bool end(Status status) noexcept;
-  // Called after end(): release_if_at_rest() releases the operation if its transfers are at rest, release() in any
-  // case, since the transport is gone.
-  bool release_if_at_rest() noexcept;
-  void release() noexcept;
+  // The following two are for an operation that end() has not released.
+  bool is_at_rest() const noexcept { return exchange_->at_rest(); }
+  // Called once no transfer touches its memory. Returns whether it must be completed once more; if not, its completion
+  // is still to come.
+  bool release() noexcept;
 
  protected:
   virtual ~Operation() = default;
@@ -138,8 +139,10 @@ class Operation : public ListNode<Operation>, public Submission {
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
-  bool released_ = false;               // no transfer is in progress; set before it is queued for completion
+  bool released_at_end_ = false;        // no transfer was in progress; set before it is queued for completion
   sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
+  std::atomic<bool> is_half_over_{
+      false};  // if it is released after its end: set by the first of completion and release
 };
 
 }  // namespace axon::engine

@@ -1,5 +1,5 @@
-// Host memory that processes of one user map. One makes it, and the others map it by the maker's descriptor, which they
-// open under its number or have fetched.
+// Host memory that processes of one user map. One makes it. The others map it through the maker's descriptor, which
+// they open by its number under /proc, or have fetched.
 //
 //   Result<SharedPages> mine = SharedPages::make(num_bytes);                     // zero-initialised
 //   Result<SharedPages> theirs = SharedPages::open(pid, descriptor, num_bytes);

@@ -53,7 +53,6 @@ class Exchange {
   int rank() const noexcept { return inbox_.team().rank; }
   int size() const noexcept { return inbox_.team().size(); }
   const Topology& topology() const noexcept { return inbox_.team().topology; }
-  const transport::Fingerprint& fingerprint() const noexcept { return fingerprint_; }
   uint32_t sequence() const noexcept { return sequence_; }
   SizeClassPool& size_class_pool() noexcept { return messenger_.size_class_pool(); }
 

@@ -4,7 +4,7 @@
 //   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
 //   point to point  first posted, first matched among equal (source or any, tag), in the order in which the source sent
 //
-// Owned by a communicator, fed by the Messenger; progress owner only.
+// Owned by a group, fed by the Messenger; progress owner only.
 #pragma once
 
 #include <array>

@@ -67,7 +67,7 @@ def test_kernels_are_printed_beside_the_algorithms(capsys: pytest.CaptureFixture
 
 def test_between_hosts_no_kernel_serves(capsys: pytest.CaptureFixture[str]) -> None:
     lines = _printed(capsys, "--ranks", "8", "--hosts", "2")
-    assert [cells[:3] for cells in lines["broadcast"]] == [["8", "64 KiB", "binomial"], ["8", "any", "scatter_ring"]]
+    assert [cells[:3] for cells in lines["broadcast"]] == [["8", "64 KiB", "binomial"], ["8", "any", "hierarchical"]]
     if _build.CUDA:
         assert {cells[3] for ranges in lines.values() for cells in ranges} == {"through host memory"}
 
