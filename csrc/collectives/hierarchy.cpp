@@ -18,11 +18,18 @@ static constexpr size_t kNumLanes = 3;
 Hierarchy::Hierarchy(messaging::View& view, const CollectiveArguments& arguments) noexcept
     : view_(view), arguments_(arguments), topology_(view.exchange().topology()) {}
 
-// No algorithm uses more slots on a segment: four per rank in the rings, and two per chunk of 60 KiB. Operations with
-// more than 2^32 slots use them again, when all ranks have long ended the earlier stages.
+static size_t segment_bytes_of(size_t num_ranks) noexcept {
+  return std::max(kSegmentBytes, kSegmentBytesPerRank * num_ranks);
+}
+
+// No stage uses more slots: two per chunk of 60 KiB, and in rings four per rank. Exact algorithms double the bytes. An
+// operation with more than 2^32 slots uses them again, which in the largest groups are at least 20 GiB apart.
 uint32_t Hierarchy::first_slot_of(size_t stage) const noexcept {
-  static constexpr size_t kMostSlotsForChunks = 256;
-  return static_cast<uint32_t>(stage * (4 * static_cast<size_t>(view_.size()) + kMostSlotsForChunks));
+  static constexpr size_t kSmallestChunk = size_t{60} << 10;
+  static constexpr size_t kSlotsForRounding = 64;
+  const auto num_ranks = static_cast<size_t>(view_.size());
+  const size_t most_chunks = 2 * segment_bytes_of(num_ranks) / kSmallestChunk;
+  return static_cast<uint32_t>(stage * (2 * most_chunks + 4 * num_ranks + kSlotsForRounding));
 }
 
 messaging::View Hierarchy::local(size_t stage) const noexcept {
@@ -55,8 +62,18 @@ static size_t selecting_bytes(const CollectiveArguments& arguments) noexcept {
   }
 }
 
+// The slots of a ring grow with the number of ranks times the longest shard. Where shards may be uneven, a stage
+// therefore takes the algorithms of groups that are too small for rings.
+static int selecting_ranks(const messaging::View& view, transport::OperationKind kind) noexcept {
+  static constexpr int kMostWithoutRings = 32;
+  const bool has_shards =
+      kind == transport::OperationKind::kAllGather || kind == transport::OperationKind::kReduceScatter;
+  return has_shards ? std::min(view.size(), kMostWithoutRings) : view.size();
+}
+
 Task<Status> run_stage(messaging::View view, CollectiveArguments arguments) {
-  const GroupShape shape{.num_ranks = view.size(), .num_hosts = view.on_one_host() ? 1 : view.size()};
+  const int num_ranks = selecting_ranks(view, arguments.kind);
+  const GroupShape shape{.num_ranks = num_ranks, .num_hosts = view.on_one_host() ? 1 : num_ranks};
   const Algorithm algorithm = select(arguments.kind, shape, selecting_bytes(arguments), {}).algorithm;
   AXON_CO_TRY(co_await algorithm(view, arguments));
   view.release_scratch();
@@ -70,7 +87,7 @@ static Task<Status> run_lane(const Hierarchy& hosts, Segment segment, SegmentRun
 
 Task<Status> run_segments(const Hierarchy& hosts, size_t num_bytes, SegmentRunner run) {
   const auto num_ranks = static_cast<size_t>(hosts.topology().num_ranks());
-  const size_t segment_bytes = std::max(kSegmentBytes, kSegmentBytesPerRank * num_ranks);
+  const size_t segment_bytes = segment_bytes_of(num_ranks);
   const size_t num_segments = std::max<size_t>(1, (num_bytes + segment_bytes - 1) / segment_bytes);
   if (num_segments == 1) co_return co_await run(hosts, {.index = 0, .num_segments = 1});
   std::array lanes{run_lane(hosts, {0, num_segments}, run), run_lane(hosts, {1, num_segments}, run),

@@ -11,7 +11,7 @@
 //
 // While one segment crosses the network, others are combined within the hosts. A stage's algorithm comes from the
 // tuning table, for the number of its ranks and bytes. docs/adr/0042-compose-hierarchical-collectives-of-views.md has
-// the reasons. Owned by the algorithm's coroutine; progress owner only.
+// the reasons. Owned by the algorithm's coroutine, and borrowed by its stages; progress owner only.
 #pragma once
 
 #include "collectives/collective.hpp"

@@ -111,6 +111,17 @@ TEST_P(HierarchyTest, right_over_many_segments) {
   }
 }
 
+// Stages of more than 32 ranks, whose shards are uneven: two columns carry what 40 ranks have.
+TEST_P(HierarchyTest, right_over_segments_on_a_large_host_beside_a_small_one) {
+  const Hosts hosts = in_sequence({40, 2});
+  const bool shards = GetParam().kind == transport::OperationKind::kAllGather ||
+                      GetParam().kind == transport::OperationKind::kReduceScatter;
+  const size_t num_elements = ((size_t{8} << 20) / sizeof(float) + 13) / (shards ? hosts.size() : 1);
+  for (const uint64_t seed : {0, 1}) {
+    expect_right(hosts, uniform_case(GetParam().kind, static_cast<int>(hosts.size()), num_elements), seed);
+  }
+}
+
 TEST_P(HierarchyTest, right_for_every_reduction_of_half_types) {
   if (!reduces()) GTEST_SKIP() << "reduces nothing";
   for (const DataType dtype : {DataType::kFloat16, DataType::kBFloat16}) {
