@@ -35,7 +35,8 @@ class IncomingStripes {
   explicit IncomingStripes(RailEvents& events) noexcept : events_(events) {}
 
   void expect(uint64_t ticket, const Message& message);
-  // Waits until no thread writes into the message's buffer. Nothing is reported of it any more, unless it was before.
+  // Waits until no thread writes into the message's buffer. Reports nothing about it afterwards; an event that was
+  // pushed earlier may still be in the queue.
   void cancel(uint64_t ticket) noexcept;
 
   // Returns whether a message that is still expected has such a stripe, or none is expected by this ticket (any more).

@@ -58,7 +58,7 @@ class OutgoingStripes {
   std::optional<Stripe> take(PeerId peer, size_t rail) noexcept;
   // Returns the payload of the stripe from `num_sent` on.
   StripePayload open(const Stripe& stripe, size_t num_sent) noexcept;
-  // No thread sends a stripe any more that was taken.
+  // Called when a stripe that was taken has been sent, or its rail was closed.
   void finish(const Stripe& stripe) noexcept;
   // Stripes that are assigned to this rail will be taken again.
   void take_back(PeerId peer, size_t rail) noexcept;

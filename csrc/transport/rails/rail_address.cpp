@@ -13,7 +13,7 @@ namespace axon::transport {
 
 namespace {
 
-// Of IPv4 addresses.
+// The prefix of IPv4 addresses that are mapped into IPv6.
 constexpr size_t kPrefixBytes = 12;
 
 struct Packed {

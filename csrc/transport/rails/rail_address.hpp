@@ -1,4 +1,5 @@
-// The address at which a transport accepts rails: part of its own, which only processes know that were given it.
+// The address at which a transport accepts rails. It is part of the transport's address, which is a secret of the
+// processes that were given it.
 //
 //   std::vector<std::byte> packed = own.encode();
 //   Result<RailAddress> peer = RailAddress::decode(packed);
@@ -52,8 +53,8 @@ SystemAddress system_address(const IpAddress& address, uint16_t port) noexcept;
 IpAddress ip_address(const sockaddr& address) noexcept;
 std::string text_of(const IpAddress& address, uint16_t port);
 
-// Returns the addresses of this host's devices that are up, without loopback and link-local ones; of these devices and
-// in their order, if any are named, which may be any.
+// Returns the addresses of this host's devices that are up, without loopback and link-local ones. If devices are named,
+// returns the addresses of these in their order; loopback may be one of them.
 std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices);
 
 }  // namespace axon::transport

@@ -10,6 +10,9 @@
 
 namespace axon::transport {
 
+// Strangers cause refusals. More than these are not reported while nobody takes them.
+static constexpr size_t kMostWithRefusals = 1024;
+
 Status RailEvents::open() {
   wake_event_ = FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   return wake_event_.valid() ? Status() : out_of("eventfd", errno);
@@ -18,6 +21,7 @@ Status RailEvents::open() {
 void RailEvents::push(RailEvent event) noexcept {
   {
     const std::lock_guard lock(mutex_);
+    if (event.kind == RailEvent::Kind::kRefused && events_.size() >= kMostWithRefusals) return;
     events_.push_back(std::move(event));
     any_.store(true);
   }

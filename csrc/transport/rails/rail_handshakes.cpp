@@ -19,6 +19,8 @@ namespace axon::transport {
 
 static constexpr int kBacklog = 1024;
 static constexpr size_t kLongestFrame = 56;
+// How long connections wait in the kernel's queue after the system had no room for one.
+static constexpr std::chrono::seconds kAcceptInterval{1};
 
 static FileDescriptor open_socket(int family) {
   return withheld(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -79,7 +81,8 @@ size_t RailHandshakes::num_strangers() const noexcept {
 }
 
 RailHandshakes::Clock::time_point RailHandshakes::deadline_of(const Pending& pending) const noexcept {
-  return pending.began + (pending.request || accepts_ ? kTimeout : kTimeoutWhenFull);
+  if (!pending.request) return pending.began + (accepts_ ? kTimeout : kTimeoutWhenFull);
+  return std::min(pending.began + kTimeout, pending.request->deadline);
 }
 
 int RailHandshakes::on_round() noexcept {
@@ -89,9 +92,9 @@ int RailHandshakes::on_round() noexcept {
     if (deadline_of(pending) <= now) fail(pending, {ErrorCode::kTimeout, "no answer within the time of a handshake"});
   }
   begin_due(now);
-  look_for_room();
-  if (pending_.empty() && delayed_.empty()) return -1;
-  Clock::time_point next = Clock::time_point::max();
+  look_for_room(now);
+  if (pending_.empty() && delayed_.empty() && accepts_from_ <= now) return -1;
+  Clock::time_point next = accepts_from_ <= now ? Clock::time_point::max() : accepts_from_;
   for (const Pending& pending : pending_) next = std::min(next, deadline_of(pending));
   for (const RailRequest& request : delayed_) next = std::min(next, request.not_before);
   return static_cast<int>(std::max<int64_t>(std::chrono::ceil<std::chrono::milliseconds>(next - now).count(), 0));
@@ -108,8 +111,8 @@ void RailHandshakes::begin_due(Clock::time_point now) {
 }
 
 // While there is no room, connections wait in the kernel's queue.
-void RailHandshakes::look_for_room() noexcept {
-  const bool has_room = num_strangers() < kMostStrangers;
+void RailHandshakes::look_for_room(Clock::time_point now) noexcept {
+  const bool has_room = num_strangers() < kMostStrangers && accepts_from_ <= now;
   if (std::exchange(accepts_, has_room) != has_room)
     change(listener_, has_room ? uint32_t{EPOLLIN} : 0, const_cast<FileDescriptor*>(&listener_));
 }
@@ -131,7 +134,11 @@ bool RailHandshakes::is_own(const FileDescriptor& socket) const noexcept {
 void RailHandshakes::accept_all() noexcept {
   while (num_strangers() < kMostStrangers) {
     FileDescriptor socket = withheld(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (!socket.valid()) return;
+    if (!socket.valid()) {
+      const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (is_full) accepts_from_ = Clock::now() + kAcceptInterval;
+      return;
+    }
     if (!is_own(socket) || !has_descriptors()) continue;
     send_at_once(socket);
     pending_.push_back({.socket = std::move(socket),
@@ -154,7 +161,7 @@ void RailHandshakes::begin(RailRequest request) {
                                                             static_cast<uint32_t>(request.rail), random_nonce()),
                       .began = Clock::now(),
                       .request = std::move(request),
-                      .failure = Status(ErrorCode::kTransport, "it has no address for rails")});
+                      .failure = Status(ErrorCode::kTransport, "none of its addresses was tried in time")});
   Pending& pending = pending_.back();
   if (Status tried = try_next_address(pending); !tried.ok()) {
     handler_.on_not_connected(*pending.request, std::move(tried));
@@ -166,7 +173,7 @@ void RailHandshakes::begin(RailRequest request) {
 Status RailHandshakes::try_next_address(Pending& pending) {
   const RailAddress& address = *pending.request->address;
   const size_t first = address.takes_turns ? pending.request->rail : 0;
-  while (pending.num_tried < address.addresses.size()) {
+  while (pending.num_tried < address.addresses.size() && Clock::now() < pending.request->deadline) {
     if (!has_descriptors()) return {ErrorCode::kResourceExhausted, "few file descriptors are left in this process"};
     const IpAddress& ip = address.addresses[(first + pending.num_tried++) % address.addresses.size()];
     const SystemAddress system = system_address(ip, address.port);
@@ -228,6 +235,7 @@ bool RailHandshakes::send_output(Pending& pending) noexcept {
 }
 
 void RailHandshakes::fail(Pending& pending, Status why) noexcept {
+  unwatch(pending.socket);
   pending.socket = FileDescriptor();
   if (!pending.request) {
     handler_.on_stranger("a connection to the port of rails that was not from a peer");

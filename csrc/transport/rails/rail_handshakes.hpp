@@ -30,6 +30,7 @@ struct RailRequest {
   size_t rail = 0;
   std::shared_ptr<const RailAddress> address;  // shared by the peer and its requests
   std::chrono::steady_clock::time_point not_before{};
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
 };
 
 class RailHandshakes final : private RailThread {
@@ -96,15 +97,16 @@ class RailHandshakes final : private RailThread {
   void erase(Pending& pending) noexcept;
   size_t num_strangers() const noexcept;
   Clock::time_point deadline_of(const Pending& pending) const noexcept;
-  void look_for_room() noexcept;
+  void look_for_room(Clock::time_point now) noexcept;
 
   const RailAddress own_;
   const FileDescriptor listener_;
   Handler& handler_;
-  std::list<Pending> pending_;  // the thread's, as the next two
+  std::list<Pending> pending_;  // the thread's, as the next three
   std::vector<RailRequest> delayed_;
   bool accepts_ = true;
-  std::mutex mutex_;  // guards requests_, which on_wake() takes
+  Clock::time_point accepts_from_{};  // later, if the system had no room for a connection
+  std::mutex mutex_;                  // guards requests_, which on_wake() takes
   std::vector<RailRequest> requests_;
 };
 

@@ -111,6 +111,7 @@ bool RailTransport::receive_ack(uint64_t number) noexcept {
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
   if (!message->is_cleared) return false;
+  peers_[message->peer].stranded_at.reset();
   conclude(*message, Status());
   return true;
 }
@@ -142,7 +143,7 @@ bool RailTransport::receive(const RendezvousHeader& header, const Payload& paylo
 
 bool RailTransport::receive_rts(uint64_t number, const Payload& payload) noexcept {
   LongMessage rts;
-  if (threads_ == nullptr || payload.num_bytes != sizeof rts) return false;
+  if (!has_rails() || payload.num_bytes != sizeof rts) return false;
   std::memcpy(&rts, payload.bytes, sizeof rts);
   const bool is_of_rails = family_of(rts.header.kind) == MessageFamily::kRendezvous;
   if (rts.num_bytes == 0 || !is_stripe_length(rts.stripe_num_bytes) || is_of_rails) return false;

@@ -19,6 +19,7 @@ static constexpr size_t kScratchBytes = size_t{64} << 10;
 void RailReader::add(FileDescriptor socket, uint64_t sender, const Digest& key) {
   {
     const std::lock_guard lock(mutex_);
+    if (dropped_.contains(sender)) return;
     added_.emplace_back(std::move(socket), sender, key);
   }
   wake();
@@ -27,23 +28,28 @@ void RailReader::add(FileDescriptor socket, uint64_t sender, const Digest& key) 
 void RailReader::drop(uint64_t sender) {
   {
     const std::lock_guard lock(mutex_);
-    dropped_.push_back(sender);
+    dropped_.insert(sender);
     std::erase_if(added_, [&](const Connection& connection) { return connection.sender == sender; });
   }
   wake();
 }
 
+void RailReader::admit(uint64_t sender) {
+  const std::lock_guard lock(mutex_);
+  dropped_.erase(sender);
+}
+
 void RailReader::on_wake() noexcept {
   std::list<Connection> added;
-  std::vector<uint64_t> dropped;
   {
     const std::lock_guard lock(mutex_);
     added.swap(added_);
-    dropped.swap(dropped_);
+    std::erase_if(connections_, [&](const Connection& connection) {
+      if (!dropped_.contains(connection.sender)) return false;
+      unwatch(connection.socket);
+      return true;
+    });
   }
-  std::erase_if(connections_, [&](const Connection& connection) {
-    return std::ranges::find(dropped, connection.sender) != dropped.end();
-  });
   while (!added.empty()) {
     connections_.splice(connections_.end(), added, added.begin());
     Connection& connection = connections_.back();
@@ -52,6 +58,7 @@ void RailReader::on_wake() noexcept {
 }
 
 void RailReader::close(Connection& connection) noexcept {
+  unwatch(connection.socket);
   connections_.remove_if([&](const Connection& each) { return &each == &connection; });
 }
 

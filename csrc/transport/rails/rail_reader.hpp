@@ -8,7 +8,7 @@
 
 #include <list>
 #include <mutex>
-#include <vector>
+#include <set>
 
 #include "transport/rails/incoming_stripes.hpp"
 #include "transport/rails/rail_thread.hpp"
@@ -25,8 +25,9 @@ class RailReader final : private RailThread {
 
   // Any thread. The socket does not block; the other end is authenticated as the transport of this name.
   void add(FileDescriptor socket, uint64_t sender, const Digest& key);
-  // Any thread: closes all rails from this transport soon.
+  // Any thread: closes all rails from this transport soon, and those that it opens later, until it is admitted again.
   void drop(uint64_t sender);
+  void admit(uint64_t sender);
 
  private:
   struct Connection {
@@ -57,9 +58,9 @@ class RailReader final : private RailThread {
   IncomingStripes& incoming_;
   RailEvents& events_;
   std::list<Connection> connections_;  // the thread's
-  std::mutex mutex_;                   // guards the following members, which on_wake() takes
+  std::mutex mutex_;                   // guards the following members
   std::list<Connection> added_;
-  std::vector<uint64_t> dropped_;
+  std::set<uint64_t> dropped_;
 };
 
 }  // namespace axon::transport

@@ -18,6 +18,7 @@ static constexpr size_t kMostEvents = 32;
 
 Status RailThread::start(const char* name) {
   born_after_ = num_forks();
+  is_woken_.store(false);  // a thread that did not run could not be woken
   wake_event_ = FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!wake_event_.valid()) return out_of("eventfd", errno);
   epoll_set_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
@@ -68,6 +69,7 @@ void RailThread::unwatch(const FileDescriptor& descriptor) noexcept {
 
 void RailThread::run(const char* name) noexcept {
   pthread_setname_np(pthread_self(), name);
+  on_wake();  // for what was added before
   while (!stopping_.load()) run_round(on_round());
 }
 

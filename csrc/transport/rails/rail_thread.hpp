@@ -32,7 +32,7 @@ class RailThread {
   RailThread() noexcept = default;
   ~RailThread() = default;
 
-  // Calls on the thread. Only on_event() may end what it is called for, and of that no further event follows.
+  // Calls on the thread. on_event() may free only the object that it is called for, after unwatch().
   virtual void on_wake() noexcept = 0;
   virtual void on_event(void* watched, uint32_t events) noexcept = 0;
   // Runs after all others of a round. Returns for how many milliseconds to sleep at most; −1: until an event.
@@ -41,6 +41,7 @@ class RailThread {
   // For the thread, or before start(). `events` as of epoll_ctl(2).
   Status watch(const FileDescriptor& descriptor, uint32_t events, void* watched) noexcept;
   void change(const FileDescriptor& descriptor, uint32_t events, void* watched) noexcept;
+  // Called before the descriptor is closed: a child of fork() may hold a copy, which would keep it in the epoll set.
   void unwatch(const FileDescriptor& descriptor) noexcept;
 
  private:

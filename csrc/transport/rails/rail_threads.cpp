@@ -46,6 +46,10 @@ void RailThreads::drop(PeerId peer, uint64_t name) {
   for (RailWriter& writer : writers_) writer.drop(peer);
 }
 
+void RailThreads::admit(uint64_t name) {
+  for (RailReader& reader : readers_) reader.admit(name);
+}
+
 void RailThreads::on_connected(const RailRequest& request, FileDescriptor socket, const Digest& key) noexcept {
   writers_[request.rail].add(std::move(socket), request.peer, key);
 }

@@ -39,8 +39,9 @@ class RailThreads final : private RailHandshakes::Handler {
 
   void connect(RailRequest request) { handshakes_->connect(std::move(request)); }
   void send_waiting() noexcept;
-  // Closes all rails to and from this peer soon.
+  // Closes all rails to and from this peer soon. It can open none until it is admitted again.
   void drop(PeerId peer, uint64_t name);
+  void admit(uint64_t name);
 
  private:
   RailThreads() noexcept : incoming_(events_) {}

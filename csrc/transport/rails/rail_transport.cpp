@@ -35,7 +35,8 @@ std::unique_ptr<Transport> with_rails(std::unique_ptr<Transport> network, const 
 }
 
 static size_t default_num_rails(size_t num_processes) noexcept {
-  return std::clamp(std::thread::hardware_concurrency() / (kCoresPerRail * num_processes), size_t{1}, kMostByDefault);
+  static const size_t num_cores = std::thread::hardware_concurrency();
+  return std::clamp(num_cores / (kCoresPerRail * num_processes), size_t{1}, kMostByDefault);
 }
 
 // ---- Opening and closing
@@ -128,7 +129,8 @@ Result<PeerId> RailTransport::add_peer(std::span<const std::byte> address, bool 
   const bool is_for_all = options_.use == RailOptions::Use::kToAll;
   if (same_host) ++num_neighbours_;
   if (!same_host || is_for_all) start_threads();
-  if (threads_ == nullptr || !are_started_ || peer.address->port == 0 || (same_host && !is_for_all)) {
+  if (has_rails()) threads_->admit(peer.name);
+  if (!has_rails() || peer.address->port == 0 || (same_host && !is_for_all)) {
     peer.may_take_rails = false;
   } else if (is_for_all) {
     peer.may_take_rails = true;
@@ -168,15 +170,16 @@ void RailTransport::connect_if_due(Peer& peer) noexcept {
   const Clock::time_point now = Clock::now();
   if (now < peer.next_try) return;
   peer.next_try = now + kRetryInterval;
-  connect(peer, now);
+  connect(peer, now, Clock::time_point::max());
 }
 
-void RailTransport::connect(Peer& peer, Clock::time_point not_before) noexcept {
+void RailTransport::connect(Peer& peer, Clock::time_point not_before, Clock::time_point deadline) noexcept {
   const auto used = peer.open | peer.connecting;
   for (size_t rail = 0; rail < num_rails_of_a_peer(); ++rail) {
     if (used[rail]) continue;
     peer.connecting.set(rail);
-    threads_->connect({.peer = peer.id, .rail = rail, .address = peer.address, .not_before = not_before});
+    threads_->connect(
+        {.peer = peer.id, .rail = rail, .address = peer.address, .not_before = not_before, .deadline = deadline});
   }
 }
 
@@ -188,7 +191,7 @@ void RailTransport::drop_peer(PeerId id) noexcept {
 }
 
 void RailTransport::withdraw_memory_of(Peer& peer) noexcept {
-  if (threads_ == nullptr) return;
+  if (!has_rails()) return;
   threads_->drop(peer.id, peer.name);
   for (Outgoing* message = peer.outgoing.front(); message != nullptr; message = peer.outgoing.next(*message)) {
     threads_->outgoing().remove(message->number, OutgoingStripes::Why::kGivenUp);
@@ -254,7 +257,6 @@ void RailTransport::handle(RailEvent& event) noexcept {
 void RailTransport::on_opened(Peer& peer, size_t rail) noexcept {
   peer.connecting.reset(rail);
   peer.open.set(rail);
-  peer.stranded_at.reset();
   peer.is_gone ? threads_->drop(peer.id, peer.name) : threads_->send_waiting();
 }
 
@@ -284,7 +286,8 @@ void RailTransport::rescue_messages_of(Peer& peer, const Status& why) noexcept {
   if (peer.open.any() || peer.connecting.any() || peer.outgoing.empty()) return;
   const Clock::time_point now = Clock::now();
   if (!peer.stranded_at) peer.stranded_at = now;
-  if (now - *peer.stranded_at < kRescueTime) return connect(peer, now + kRescueInterval);
+  const Clock::time_point deadline = *peer.stranded_at + kRescueTime;
+  if (now < deadline) return connect(peer, now + kRescueInterval, deadline);
   distrust(peer, "all rails to it broke, and no new one can be opened: " + why.message());
 }
 

@@ -102,7 +102,7 @@ class RailTransport final : public Transport, private Receiver {
     std::bitset<OutgoingStripes::kMostRails> open;
     bool has_warned = false;                       // that a rail cannot be opened
     Clock::time_point next_try{};                  // not before, for rails that are neither
-    std::optional<Clock::time_point> stranded_at;  // since when its messages have no rail
+    std::optional<Clock::time_point> stranded_at;  // since when its messages have no rail that works
     IntrusiveList<Outgoing> outgoing;              // messages that wait for their CTS or ACK
     IntrusiveList<Outgoing> leaving;               // messages that have ended, of which the network still holds the RTS
     IntrusiveList<Incoming> fetched;               // messages of which stripes are to arrive
@@ -121,11 +121,13 @@ class RailTransport final : public Transport, private Receiver {
 
   Status open_threads();
   void start_threads() noexcept;
+  // Returns whether this process connects and accepts rails.
+  bool has_rails() const noexcept { return threads_ != nullptr && are_started_; }
   Status watch_events();
   size_t num_rails_of_a_peer() const noexcept;
   bool takes_rails(PeerId peer, ConstBuffer payload) noexcept;
   void connect_if_due(Peer& peer) noexcept;
-  void connect(Peer& peer, Clock::time_point not_before) noexcept;
+  void connect(Peer& peer, Clock::time_point not_before, Clock::time_point deadline) noexcept;
   std::optional<PeerId> peer_named(uint64_t name) const noexcept;
   void distrust(Peer& peer, std::string why) noexcept;
   void part_with(Peer& peer, Status why, bool is_news) noexcept;

@@ -167,6 +167,7 @@ void RailWriter::look_after(Connection& connection) noexcept {
 // The connection stays in the list until the end of the round.
 void RailWriter::close(Connection& connection) noexcept {
   end_stripe(connection);
+  unwatch(connection.socket);
   connection.socket = FileDescriptor();
   connection.is_blocked = connection.has_sent = false;
 }

@@ -190,6 +190,27 @@ TEST_P(Rails, end_with_their_transport_however_far_they_are) {
   EXPECT_FALSE(sender.all_sends_finished());
 }
 
+// Threads start with the first peer on another host.
+TEST(RailThreads, start_after_a_neighbour_was_dropped) {
+  LoopbackFabric fabric{FaultPlan{}};
+  const RailOptions options{.num_rails = 1, .devices = {"lo"}, .use = RailOptions::Use::kToOtherHosts};
+  Node node{with_rails(fabric.make_transport(), options)};
+  Node neighbour{with_rails(fabric.make_transport(), options)};
+  Node remote{with_rails(fabric.make_transport(), options)};
+  node.transport().drop_peer(node.meet(neighbour, /*same_host=*/true));
+  node.meet(remote, /*same_host=*/false);
+  node.close();  // ends the threads, which must wake
+}
+
+// A rail that is opened again to a process that has dropped its sender is closed again.
+TEST_P(Rails, are_refused_after_their_sender_was_dropped) {
+  open_rails();
+  receiver.transport().drop_peer(to_sender);
+  sender.send(to_receiver, pattern(kLong, 1));
+  ASSERT_TRUE(run([&] { return sender.all_sends_finished(); }));
+  EXPECT_FALSE(sender.sends.front().status.ok());
+}
+
 TEST_P(Rails, wake_a_sleeper) {
   open_rails();
   for (uint32_t round = 0; round < 20; ++round) {
