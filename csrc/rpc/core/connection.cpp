@@ -24,7 +24,8 @@ Connection::Connection(RuntimeCore& core, engine::Engine& engine, Identity ident
       is_neighbour_(engine.peers().is_neighbour(peer)),
       call_slots_(kWindow),
       peer_call_slots_(kWindow) {
-  const bool is_remote = identity_.address.host != engine.peers().own_address().host || !engine.peers().shares_host(peer);
+  const bool is_remote =
+      identity_.address.host != engine.peers().own_address().host || !engine.peers().shares_host(peer);
   watches_socket_ = socket_.valid() && is_remote;
   tells_deadlines_ = !engine.messenger().transport().can_withdraw(peer);
   free_slots_.reserve(kWindow);

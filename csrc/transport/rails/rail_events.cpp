@@ -10,7 +10,7 @@
 
 namespace axon::transport {
 
-// Strangers cause refusals. More than these are not reported while nobody takes them.
+// Strangers cause refusals. More than these are not reported while the progress owner takes none.
 static constexpr size_t kMostWithRefusals = 1024;
 
 Status RailEvents::open() {

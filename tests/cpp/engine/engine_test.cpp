@@ -24,8 +24,7 @@ struct Setting {
 
 std::vector<Setting> settings() {
   std::vector<Setting> all;
-  for (const transport::NetworkKind& network :
-       {transport::kUcxSharedMemory, transport::kRings, transport::kRails}) {
+  for (const transport::NetworkKind& network : {transport::kUcxSharedMemory, transport::kRings, transport::kRails}) {
     for (const int num_ranks : {1, 2, 3}) all.push_back({num_ranks, network});
   }
   return all;
