@@ -124,12 +124,15 @@ void Mailbox::put_next(Order& order, std::unique_ptr<Mail> mail, Effects& effect
 }
 
 void Mailbox::put(std::unique_ptr<Mail> mail, Effects& effects) {
-  Mail& message = *mail;
-  if (!give_to_receiver(mail, effects)) {
-    if (here_.size() >= capacity_) return waiting_for_room_.push_back(std::move(mail));
+  if (!receivers_.empty()) {
+    accept(*mail, effects);  // before the receiver's thread can take it, which needs no lock
+    give_to_receiver(mail, effects);
+  } else if (here_.size() < capacity_) {
     here_.push_back(std::move(mail));
+    accept(*here_.back(), effects);
+  } else {
+    waiting_for_room_.push_back(std::move(mail));
   }
-  accept(message, effects);
 }
 
 bool Mailbox::give_to_receiver(std::unique_ptr<Mail>& mail, Effects& effects) {

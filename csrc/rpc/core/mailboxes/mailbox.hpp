@@ -49,7 +49,7 @@ class MailReceiver {
  private:
   friend class Mailbox;
 
-  std::unique_ptr<Mail> mail_;  // set before is_over_
+  std::unique_ptr<Mail> mail_;  // set before is_over_, once it has been accepted
   sync::atomic<bool> is_over_{false};
 };
 
