@@ -261,10 +261,8 @@ void bind_mailbox(py::module_& module) {
       .def("probe", [](const PythonMailbox& self) { return self.probe(); })
       .def("receive", &receive)
       .def("take", &PythonMailbox::take)
-      .def("withdraw", [](PythonMailbox& self,
-                          const std::shared_ptr<PythonMailReceiver>& receiver) { return self.withdraw(receiver); })
-      .def("give_up",
-           [](PythonMailbox& self, const std::shared_ptr<PythonMailReceiver>& receiver) { self.give_up(receiver); });
+      .def("withdraw", &PythonMailbox::withdraw)
+      .def("give_up", &PythonMailbox::give_up);
 }
 
 void bind_pool(py::module_& module) {

@@ -62,4 +62,14 @@ py::object PythonMailbox::take(PythonMailReceiver& receiver) {
   raise(closed());
 }
 
+void PythonMailbox::give_up(const std::shared_ptr<PythonMailReceiver>& receiver) {
+  const py::object dropped = std::move(receiver->callback_);
+  rpc::Mailbox::give_up(receiver);
+}
+
+bool PythonMailbox::withdraw(const std::shared_ptr<PythonMailReceiver>& receiver) {
+  const py::object dropped = std::move(receiver->callback_);
+  return rpc::Mailbox::withdraw(receiver);
+}
+
 }  // namespace axon::rpc_python

@@ -21,6 +21,8 @@ class PythonMailReceiver final : public rpc::MailReceiver {
   bool watch(pybind11::object callback);
 
  private:
+  friend class PythonMailbox;
+
   void on_over() noexcept override;
 
   pybind11::object callback_;
@@ -34,6 +36,11 @@ class PythonMailbox final : public rpc::Mailbox {
   void arrive(PythonInvocation& invocation, rpc::Inbound& message);
   // Returns the message of a receiver that is over. Raises why the mailbox is closed if there is none.
   pybind11::object take(PythonMailReceiver& receiver);
+
+  // As those of the core. They drop the receiver's callback, which may refer to the task that waits: Python's garbage
+  // collector cannot see that cycle.
+  void give_up(const std::shared_ptr<PythonMailReceiver>& receiver);
+  bool withdraw(const std::shared_ptr<PythonMailReceiver>& receiver);
 
  private:
   const Placement placement_;

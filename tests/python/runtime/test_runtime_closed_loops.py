@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -170,6 +171,20 @@ def test_a_message_that_its_receive_has_not_seen_is_for_the_next_one(
     loop.close()
     assert [mailbox.get(LIMIT_S), mailbox.get(LIMIT_S)] == [1, 2]
     del task
+
+
+@on_both_loops
+def test_a_receive_whose_loop_is_closed_is_collected(server: Runtime, new_loop: NewLoop) -> None:
+    mailbox = server.mailbox("news")
+    loop = new_loop()
+    task = loop.create_task(mailbox.receive())
+    loop.run_until_complete(asyncio.sleep(0))  # so that it waits
+    loop.set_exception_handler(lambda *_: None)
+    loop.close()
+    left = weakref.ref(task)
+    del task
+    gc.collect()
+    assert left() is None
 
 
 def num_descriptors() -> int:
