@@ -75,8 +75,10 @@ class Mailbox:
         receiver = self._core.receive()
         on_loop = _OnLoop(self._core, receiver)
         try:
-            if not receiver.over:
-                _loops.watch(loop, on_loop)
+            _loops.watch(loop, on_loop)
+            if receiver.over:
+                await asyncio.sleep(0)  # so that other tasks run, too, while messages keep arriving
+            else:
                 arrived: asyncio.Future[None] = loop.create_future()
                 if receiver.watch(partial(_wakeups.tell, loop, arrived)):
                     await arrived

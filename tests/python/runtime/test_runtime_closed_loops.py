@@ -174,6 +174,20 @@ def test_a_message_that_its_receive_has_not_seen_is_for_the_next_one(
 
 
 @on_both_loops
+def test_a_message_that_was_there_is_not_lost_with_the_loop(server: Runtime, peer: Peer, new_loop: NewLoop) -> None:
+    mailbox = server.mailbox("news")
+    peer.send("news", 1).result()
+    loop = new_loop()
+    task = loop.create_task(mailbox.receive())
+    loop.stop()
+    loop.run_forever()  # one iteration: it has seen that there is a message
+    loop.set_exception_handler(lambda *_: None)
+    loop.close()
+    assert mailbox.get(LIMIT_S) == 1
+    del task
+
+
+@on_both_loops
 def test_a_receive_whose_loop_is_closed_is_collected(server: Runtime, new_loop: NewLoop) -> None:
     mailbox = server.mailbox("news")
     loop = new_loop()

@@ -168,6 +168,31 @@ def test_a_mailbox_takes_no_message_that_its_sender_has_given_up() -> None:
             peer.invoke("axon.mailbox:news", "no message").result(30)
 
 
+def test_receiving_messages_that_have_arrived_lets_other_tasks_run() -> None:
+    with Runtime("server") as server, Runtime("client") as client:
+        inbox = server.mailbox("news")
+        peer = client.connect(server.address)
+
+        async def receive_all() -> None:
+            nonlocal num_received
+            while inbox.probe():
+                await inbox.receive()
+                num_received += 1
+
+        async def cancel_one() -> None:
+            task = asyncio.create_task(receive_all())
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+        num_received = 0
+        for number in range(10):
+            peer.send("news", number).result(30)
+        asyncio.run(cancel_one())
+        assert num_received == 0
+        assert [inbox.get(30) for _ in range(10)] == list(range(10))
+
+
 def test_a_mailbox_of_a_closed_runtime_is_closed() -> None:
     with Runtime("server") as server:
         before = server.mailbox("before")
