@@ -29,8 +29,9 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
   static constexpr size_t kPage = 4096;
 
-  // Provides memory of whole pages. It is called by one thread at a time, with the pool's lock. std::bad_alloc counts
-  // as if all of the pool were in use; other exceptions reach the caller of take().
+  // Provides memory of whole pages. One thread at a time calls it, or frees what other pages replace. Meanwhile, others
+  // return memory and reuse it. std::bad_alloc counts as if all of the pool were in use; other exceptions reach the
+  // caller of take().
   using Source = std::function<PoolMemory(size_t num_bytes)>;
 
   MemoryPool(size_t max_num_bytes, Source source) : max_num_bytes_(max_num_bytes), source_(std::move(source)) {}
@@ -58,11 +59,18 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
     Free::node_type node{};              // its own node, so that returning it allocates nothing
   };
 
-  Free::iterator make(size_t num_bytes);
+  // Returns an allocation that is not in use, as if it were, or an empty node.
+  Free::node_type reuse(size_t num_bytes) noexcept;
+  // Returns a new allocation, or an empty node if there is no memory.
+  Free::node_type make(size_t num_bytes);
+  // Counts memory as in use before it is made. Returns false if there would be too much.
+  bool reserve(size_t num_bytes) noexcept;
+  void cancel_reservation(size_t num_bytes) noexcept;
   static void give_back(void* allocation) noexcept;
 
   const size_t max_num_bytes_;
   const Source source_;
+  std::mutex source_mutex_;   // held while memory is made and freed; taken before mutex_
   mutable std::mutex mutex_;  // guards the following members
   Free free_;
   size_t num_bytes_ = 0;
