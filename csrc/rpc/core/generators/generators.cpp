@@ -70,9 +70,10 @@ void Generators::next(Invocation& invocation) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto caller = callers_.find(invocation.connection()); caller != callers_.end()) {
-      has_stopped = caller->second.has_stopped(number);
       if (const auto found = caller->second.open.find(number); found != caller->second.open.end()) {
         generator = found->second;
+      } else {
+        has_stopped = caller->second.has_stopped(number);
       }
     }
   }
