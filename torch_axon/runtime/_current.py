@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch_axon.runtime._peer import Peer
     from torch_axon.runtime._runtime import Runtime
 
-# Set for coroutines, generators and functions in executors. The extension itself knows the call of a plain function on
+# Set for coroutines, and for functions and generators in executors. The extension itself knows the call of what runs on
 # the runtime's thread, which saves setting a variable that few functions read.
 invocation_here: ContextVar[RuntimeInvocation | None] = ContextVar("torch_axon.invocation", default=None)
 

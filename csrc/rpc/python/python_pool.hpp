@@ -10,7 +10,7 @@
 
 namespace axon::rpc_python {
 
-// Makes a pool. Its take() must be called without the GIL, which no thread may wait for while it holds the pool's lock.
+// Makes a pool. Call its take() without the GIL. No thread may wait for the GIL while it holds a lock of the pool.
 std::shared_ptr<rpc::MemoryPool> make_pool(size_t max_num_bytes, bool is_pinned);
 
 // Returns an uninitialised tensor, whose memory returns to the pool with its storage; empty if the pool has no memory.
