@@ -283,6 +283,7 @@ class Runtime(Closable):
         Raises:
             TypeError: the object is not callable or has no name, or the executor runs functions in other processes
             ValueError: the name is taken or not allowed, or a coroutine function is given an executor
+            RuntimeClosedError: the runtime is closed
         """
 
         if name is not None and not isinstance(name, str) and not callable(name):
@@ -299,6 +300,7 @@ class Runtime(Closable):
         return decorate
 
     def _register(self, name: str, function: Callable[..., Any], executor: Executor | None, memory: AnyMemory) -> None:
+        self._check_open()  # a closed one would never let go of the function
         kind = _kinds.kind_of(function)
         if name.startswith(OWN):
             raise ValueError(f"register: '{name}' begins with '{OWN}', which is reserved for the runtime")

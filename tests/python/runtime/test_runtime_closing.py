@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -367,3 +368,18 @@ def test_a_runtime_is_closed_on_the_loop_that_its_functions_run_on() -> None:
             assert await call == 1
 
     asyncio.run(main())
+
+
+def test_a_closed_runtime_registers_and_keeps_no_functions() -> None:
+    runtime = Runtime("server")
+    runtime.close()
+
+    def numbers(owner: Runtime = runtime) -> Iterator[Runtime]:
+        yield owner
+
+    with pytest.raises(RuntimeClosedError, match="the runtime 'server' is closed"):
+        runtime.register(numbers)
+    left = weakref.ref(numbers)
+    del numbers, runtime
+    gc.collect()
+    assert left() is None
