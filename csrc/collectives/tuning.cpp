@@ -81,8 +81,9 @@ static constexpr TuningRow kTuning[] = {
 };
 
 static constexpr bool always_has_an_algorithm(OperationKind kind) noexcept {
+  constexpr GroupShape kLargest{.num_ranks = kAnyRanks, .num_hosts = kAnyRanks};
   return std::ranges::any_of(kTuning, [&](const TuningRow& row) {
-    return row.kind == kind && row.algorithm != nullptr && row.limits.include({kAnyRanks, false}, kAnyBytes);
+    return row.kind == kind && row.kernel == Kernel::kNone && row.limits.include(kLargest, kAnyBytes);
   });
 }
 static_assert(std::ranges::all_of(kOperations, [](OperationKind kind) {

@@ -62,7 +62,7 @@ struct TuningRow {
         limits(operations),
         algorithm(find_algorithm(operation, name)),
         kernel(find_kernel(operation, name)) {
-    if ((algorithm == nullptr) == (kernel == Kernel::kNone)) throw "the name is not that of one choice";
+    if (has_algorithm(operation, name) == (kernel != Kernel::kNone)) throw "the name is not that of one choice";
     if (limits.most_ranks >= kManyRanks && limits.most_ranks != kAnyRanks) throw "not alike for kManyRanks and more";
   }
 
