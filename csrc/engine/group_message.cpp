@@ -1,8 +1,8 @@
 #include "engine/group_message.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
+#include <span>
 
 namespace axon::engine {
 
@@ -43,7 +43,7 @@ void send(messaging::Messenger& messenger, const messaging::Team& team, int dest
   sending->done = &Sending::release;
   sending->pool = &pool;
   sending->num_bytes = text.size();
-  std::memcpy(sending->text(), text.data(), text.size());
+  std::ranges::copy(std::as_bytes(std::span(text)), sending->text());
   if (auto sent = messenger.transport().send(peer, header, {sending->text(), text.size()}, *sending)) {
     Sending::release(*sending, std::move(*sent));
   }
