@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/event_descriptor.hpp"
 #include "base/log.hpp"
 #include "base/resources.hpp"
 
@@ -32,17 +32,9 @@ static FileDescriptor checked(int value, const char* what) {
 }
 
 static FileDescriptor make_event() {
-  return checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd");
-}
-
-static void ring(const FileDescriptor& event) noexcept {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(event.get(), &one, sizeof one);  // fails only if already rung
-}
-
-static void silence(const FileDescriptor& event) noexcept {
-  uint64_t rings;
-  [[maybe_unused]] const ssize_t read = ::read(event.get(), &rings, sizeof rings);
+  FileDescriptor event = open_event();
+  if (!event.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
+  return event;
 }
 
 static timespec timespec_of(std::chrono::microseconds time) noexcept {
@@ -82,11 +74,11 @@ class Doorbell::Pass {
 };
 
 void Doorbell::ring() noexcept {
-  if (const Pass pass(*this); pass.is_valid()) engine::ring(background_event_);
+  if (const Pass pass(*this); pass.is_valid()) set_event(background_event_);
 }
 
 void Doorbell::ring_waiter() noexcept {
-  if (const Pass pass(*this); pass.is_valid()) engine::ring(waiter_event_);
+  if (const Pass pass(*this); pass.is_valid()) set_event(waiter_event_);
 }
 
 void Doorbell::close() noexcept {
@@ -163,7 +155,7 @@ std::span<const transport::PeerId> Doorbell::sleep(Sleep depth, std::chrono::mic
   for (int i = 0; i < num_events; ++i) {
     const uint64_t mark = events[i].data.u64;
     if (mark == kBackgroundEvent) {
-      silence(background_event_);
+      clear_event(background_event_);
     } else {
       ended_[num_ended++] = static_cast<transport::PeerId>(mark >> 32);
       forget(static_cast<int>(mark & UINT32_MAX));
@@ -180,7 +172,7 @@ bool Doorbell::block_on_events(std::chrono::microseconds at_most) noexcept {
   std::array<pollfd, 2> set{{{.fd = transport_fd_, .events = POLLIN, .revents = 0},
                              {.fd = waiter_event_.get(), .events = POLLIN, .revents = 0}}};
   if (ppoll(set.data(), set.size(), &timeout, nullptr) <= 0) return false;
-  if (set[1].revents != 0) silence(waiter_event_);
+  if (set[1].revents != 0) clear_event(waiter_event_);
   return set[0].revents != 0;
 }
 

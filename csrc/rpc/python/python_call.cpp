@@ -1,11 +1,10 @@
 #include "rpc/python/python_call.hpp"
 
-#include <sys/eventfd.h>
-
 #include <cerrno>
 #include <stdexcept>
 #include <utility>
 
+#include "base/event_descriptor.hpp"
 #include "base/resources.hpp"
 #include "engine/instance.hpp"
 #include "python/gil.hpp"
@@ -22,7 +21,7 @@ static constexpr std::chrono::microseconds kLongestDrive{20};
 static constexpr std::chrono::microseconds kOwnTurn{30};
 
 CompletionQueue::CompletionQueue(engine::Engine& engine)
-    : engine_(&engine), thread_(python::waiting_thread()), event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    : engine_(&engine), thread_(python::waiting_thread()), event_(open_event()) {
   if (!event_.valid()) throw std::runtime_error("torch_axon: " + out_of("eventfd", errno).message());
 }
 
@@ -47,14 +46,11 @@ void CompletionQueue::push(rpc::Counted<PythonCall> call) noexcept {
 
 // Holds the lock, because another thread may close the descriptor.
 void CompletionQueue::ring_held() noexcept {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(event_.get(), &one, sizeof one);
+  set_event(event_);
 }
 
 std::vector<rpc::Counted<PythonCall>> CompletionQueue::take() {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t read =
-      ::read(event_.get(), &count, sizeof count);  // read before the calls are taken: later pushes ring again
+  clear_event(event_);  // before the calls are taken: later pushes ring again
   const std::lock_guard lock(mutex_);
   has_calls_.store(false);
   return std::exchange(finished_, {});

@@ -1,11 +1,9 @@
 #include "transport/rails/rail_events.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <cerrno>
 #include <utility>
 
+#include "base/event_descriptor.hpp"
 #include "base/resources.hpp"
 
 namespace axon::transport {
@@ -14,7 +12,7 @@ namespace axon::transport {
 static constexpr size_t kMostWithRefusals = 1024;
 
 Status RailEvents::open() {
-  wake_event_ = FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  wake_event_ = open_event();
   return wake_event_.valid() ? Status() : out_of("eventfd", errno);
 }
 
@@ -26,8 +24,7 @@ void RailEvents::push(RailEvent event) noexcept {
     any_.store(true);
   }
   if (!armed_.exchange(false)) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
+  set_event(wake_event_);
 }
 
 std::vector<RailEvent> RailEvents::take() noexcept {
@@ -37,8 +34,7 @@ std::vector<RailEvent> RailEvents::take() noexcept {
 }
 
 bool RailEvents::arm() noexcept {
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t num_read = ::read(wake_event_.get(), &count, sizeof count);
+  clear_event(wake_event_);
   armed_.store(true);
   return !any_.load();
 }

@@ -3,13 +3,12 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <system_error>
 
+#include "base/event_descriptor.hpp"
 #include "base/resources.hpp"
 
 namespace axon::transport {
@@ -19,7 +18,7 @@ static constexpr size_t kMostEvents = 32;
 Status RailThread::start(const char* name) {
   born_after_ = num_forks();
   is_woken_.store(false);  // a thread that did not run could not be woken
-  wake_event_ = FileDescriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  wake_event_ = open_event();
   if (!wake_event_.valid()) return out_of("eventfd", errno);
   epoll_set_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_set_.valid()) return out_of("epoll_create1", errno);
@@ -48,8 +47,7 @@ void RailThread::stop() noexcept {
 
 void RailThread::wake() noexcept {
   if (is_woken_.exchange(true)) return;
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
+  set_event(wake_event_);
 }
 
 Status RailThread::watch(const FileDescriptor& descriptor, uint32_t events, void* watched) noexcept {
@@ -87,8 +85,7 @@ void RailThread::run_round(int timeout_ms) noexcept {
     }
   }
   if (!is_to_wake) return;
-  uint64_t count = 0;
-  [[maybe_unused]] const ssize_t num_read = ::read(wake_event_.get(), &count, sizeof count);
+  clear_event(wake_event_);
   is_woken_.store(false);
   on_wake();
 }

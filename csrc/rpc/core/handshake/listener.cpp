@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/event_descriptor.hpp"
 #include "base/log.hpp"
 #include "base/resources.hpp"
 #include "base/tcp_socket.hpp"
@@ -45,7 +45,7 @@ Result<std::unique_ptr<Listener>> Listener::open(const SocketAddress& socket_add
                                                  const Limits& limits, OnAccept on_accept) {
   Result<FileDescriptor> socket = listen_at(socket_address, SOMAXCONN);
   if (!socket.ok()) return std::move(socket.status());
-  FileDescriptor wake_event(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  FileDescriptor wake_event = open_event();
   if (!wake_event.valid()) return out_of("eventfd", errno);
   try {
     return std::unique_ptr<Listener>(new Listener(std::move(socket).value(), std::move(wake_event), socket_address,
@@ -75,8 +75,7 @@ void Listener::close() noexcept {
     thread_.detach();
   } else {
     closing_.store(true);
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
+    set_event(wake_event_);
     thread_.join();
   }
   pending_.clear();
