@@ -15,6 +15,10 @@ FileDescriptor withheld(int socket) {
   return owned;
 }
 
+FileDescriptor open_tcp_socket(int family) {
+  return withheld(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
 uint16_t port_of(const FileDescriptor& socket) noexcept {
   sockaddr_storage address{};
   socklen_t num_bytes = sizeof address;

@@ -1,6 +1,6 @@
-// What all TCP connections of ours have in common, beyond what FileDescriptor owns. Any thread.
+// TCP sockets: how this process opens them, their options and their errors. Any thread.
 //
-//   FileDescriptor socket = withheld(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+//   FileDescriptor socket = open_tcp_socket(AF_INET);
 //   send_at_once(socket);
 #pragma once
 
@@ -14,6 +14,8 @@ namespace axon {
 // Owns a socket that the system has just opened, and keeps it from forked children. A copy would hold the connection,
 // or the port, after this process has ended. For −1 it returns an invalid descriptor and keeps errno.
 FileDescriptor withheld(int socket);
+// Opens a withheld socket that does not block, of the address family AF_INET or AF_INET6.
+FileDescriptor open_tcp_socket(int family);
 
 // Returns the port to which the socket is bound.
 uint16_t port_of(const FileDescriptor& socket) noexcept;

@@ -3,7 +3,7 @@
 namespace axon::transport {
 
 void IncomingStripes::expect(uint64_t ticket, const Message& message) {
-  const size_t num_stripes = (message.into.num_bytes + message.stripe_num_bytes - 1) / message.stripe_num_bytes;
+  const size_t num_stripes = num_stripes_of(message.into.num_bytes, message.stripe_num_bytes);
   const std::lock_guard lock(mutex_);
   Expected& expected = expected_[ticket];
   expected.message = message;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "transport/rails/stripe.hpp"
+
 namespace axon::transport {
 
 void OutgoingStripes::add(uint64_t number, const Message& message) {
-  const size_t num_stripes = (message.payload.num_bytes + message.stripe_num_bytes - 1) / message.stripe_num_bytes;
+  const size_t num_stripes = num_stripes_of(message.payload.num_bytes, message.stripe_num_bytes);
   const std::lock_guard lock(mutex_);
   Pending& pending = pending_[number];
   pending.message = message;

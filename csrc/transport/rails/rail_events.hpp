@@ -1,4 +1,4 @@
-// What the threads of rails report to the progress owner. Any thread pushes; the progress owner takes.
+// Events that the threads of rails report to the progress owner. Any thread pushes; the progress owner takes.
 //
 //   events.push({.kind = RailEvent::Kind::kArrived, .ticket = ticket});
 //   if (events.any()) for (RailEvent& event : events.take()) …

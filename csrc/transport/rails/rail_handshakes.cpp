@@ -22,15 +22,11 @@ static constexpr size_t kLongestFrame = 56;
 // How long connections wait in the kernel's queue after the system had no room for one.
 static constexpr std::chrono::seconds kAcceptInterval{1};
 
-static FileDescriptor open_socket(int family) {
-  return withheld(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-}
-
 // Returns a socket for IPv6 and IPv4, or for IPv4 alone on hosts without IPv6.
 static Result<FileDescriptor> listen_anywhere() {
   for (const IpAddress& address : {kAnyIpv6, kAnyIpv4}) {
     const SystemAddress any = system_address(address, 0);
-    FileDescriptor socket = open_socket(any.storage.ss_family);
+    FileDescriptor socket = open_tcp_socket(any.storage.ss_family);
     if (!socket.valid()) continue;
     if (address == kAnyIpv6) set_option(socket, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (::bind(socket.get(), any.get(), any.num_bytes) == 0 && ::listen(socket.get(), kBacklog) == 0) return socket;
@@ -177,7 +173,7 @@ Status RailHandshakes::try_next_address(Pending& pending) {
     if (!has_descriptors()) return {ErrorCode::kResourceExhausted, "few file descriptors are left in this process"};
     const IpAddress& ip = address.addresses[(first + pending.num_tried++) % address.addresses.size()];
     const SystemAddress system = system_address(ip, address.port);
-    pending.socket = open_socket(system.storage.ss_family);
+    pending.socket = open_tcp_socket(system.storage.ss_family);
     pending.handshake = RailHandshake::connector(address.token, own_.name, static_cast<uint32_t>(pending.request->rail),
                                                  random_nonce());
     pending.began = Clock::now();

@@ -1,5 +1,5 @@
-// What the progress owner keeps of each long message, at its sender and at its receiver. For the files of RailTransport
-// alone.
+// The progress owner's state of each long message, at its sender and at its receiver. Only the files of RailTransport
+// include it.
 #pragma once
 
 #include <optional>

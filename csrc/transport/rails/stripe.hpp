@@ -32,6 +32,10 @@ constexpr size_t stripe_bytes_of(size_t message_num_bytes, size_t num_rails) noe
   return std::clamp(rounded, kLeastStripeBytes, kMostStripeBytes);
 }
 
+constexpr size_t num_stripes_of(size_t message_num_bytes, size_t stripe_num_bytes) noexcept {
+  return (message_num_bytes + stripe_num_bytes - 1) / stripe_num_bytes;
+}
+
 constexpr bool is_stripe_length(uint64_t num_bytes) noexcept {
   return num_bytes >= kLeastStripeBytes && num_bytes <= kMostStripeBytes && num_bytes % kLeastStripeBytes == 0;
 }

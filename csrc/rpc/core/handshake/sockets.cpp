@@ -90,10 +90,6 @@ Result<Addresses> resolve(const SocketAddress& socket_address, sync::Clock::time
   return std::move(lookup->found);
 }
 
-FileDescriptor open_socket(const addrinfo& address) {
-  return withheld(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-}
-
 bool is_loopback(const sockaddr& address) noexcept {
   if (address.sa_family == AF_INET) {
     return ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24 == 127;
@@ -131,7 +127,7 @@ Result<FileDescriptor> listen_at(const SocketAddress& socket_address, int backlo
   Result<Addresses> addresses = resolve(socket_address, sync::Clock::now() + kLongestLookup);
   if (!addresses.ok()) return std::move(addresses.status());
   const addrinfo& address = *addresses.value();
-  FileDescriptor socket = open_socket(address);
+  FileDescriptor socket = open_tcp_socket(address.ai_family);
   if (!socket.valid()) return out_of("cannot listen at " + socket_address.text(), errno);
   set_option(socket, SOL_SOCKET, SO_REUSEADDR);  // for a port where connections of an earlier listener linger
   if (::bind(socket.get(), address.ai_addr, address.ai_addrlen) != 0 || ::listen(socket.get(), backlog) != 0) {
@@ -145,7 +141,7 @@ Result<FileDescriptor> connect_to(const SocketAddress& socket_address, sync::Clo
   if (!addresses.ok()) return std::move(addresses.status());
   int error = 0;
   for (const addrinfo* each = addresses.value().get(); each != nullptr; each = each->ai_next) {
-    FileDescriptor socket = open_socket(*each);
+    FileDescriptor socket = open_tcp_socket(each->ai_family);
     error = connect_one(socket, *each, deadline);
     if (error == 0) return socket;
     if (error == EINTR) return interrupts::interrupted();
