@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "rpc/core/values.hpp"
+#include "rpc/core/reply.hpp"
 
 namespace axon::rpc {
 
@@ -17,18 +17,6 @@ static int64_t number_of(Invocation& invocation) noexcept {
   values.next();
   values.next();
   return values.next().integer;
-}
-
-template <typename Write>
-static void answer(Invocation& invocation, Write write) {
-  invocation.answer.open();
-  write(ValueWriter(invocation.answer.bytes()));
-  invocation.answer.seal();
-  invocation.reply();
-}
-
-static void answer_nothing(Invocation& invocation) {
-  answer(invocation, [](ValueWriter writer) { writer.nothing(); });
 }
 
 // Returns the name of the Python class.
@@ -44,7 +32,7 @@ bool Generators::Caller::has_stopped(int64_t number) const noexcept {
 void Generators::open(Invocation& invocation, int64_t number, std::shared_ptr<OpenGenerator> generator) {
   const Status added = add(invocation.connection(), number, generator);
   if (!added.ok()) return invocation.fail(class_of(added.code()), added.message());
-  answer(invocation, [&](ValueWriter writer) { writer.integer(number); });
+  reply_with(invocation, [&](ValueWriter writer) { writer.integer(number); });
 }
 
 Status Generators::add(const std::shared_ptr<Connection>& caller, int64_t number, const Shared& generator) {
@@ -78,7 +66,7 @@ void Generators::next(Invocation& invocation) {
     }
   }
   if (generator != nullptr) return generator->next(invocation);
-  if (has_stopped) return answer_nothing(invocation);
+  if (has_stopped) return reply_with_nothing(invocation);
   invocation.fail("LookupError", "no generator " + std::to_string(number) + " is open");
 }
 
@@ -97,7 +85,7 @@ void Generators::stop(Invocation& invocation) {
     }
   }
   if (stopped != nullptr) stopped->close();
-  answer_nothing(invocation);
+  reply_with_nothing(invocation);
 }
 
 void Generators::drop(const std::shared_ptr<Connection>& connection) {

@@ -3,15 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "rpc/core/reply.hpp"
+
 namespace axon::rpc {
 
 void Mailbox::Effects::carry_out() noexcept {
   for (const Accepted& each : accepted) {
-    Outbound& answer = each.call->answer;
-    answer.open();
-    ValueWriter(answer.bytes()).integer(each.num_granted);
-    answer.seal();
-    each.call->reply();
+    reply_with(*each.call, [&](ValueWriter writer) { writer.integer(each.num_granted); });
   }
   for (const Receiver& receiver : over) receiver->on_over();
 }

@@ -92,7 +92,7 @@ class Mailbox {
   };
   using Orders = std::unordered_map<std::shared_ptr<Connection>, Order>;  // shared with the runtime
 
-  // What a function does once it has released the lock.
+  // Actions that a function carries out after it has released the lock.
   struct Effects {
     struct Accepted {
       Invocation* call;

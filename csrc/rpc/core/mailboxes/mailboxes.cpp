@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "rpc/core/reply.hpp"
+
 namespace axon::rpc {
 
 bool Mailboxes::add(std::string tag, const std::shared_ptr<Mailbox>& mailbox) {
@@ -30,10 +32,7 @@ bool Mailboxes::settle(Invocation& invocation) {
     const int64_t settled = values.next().integer;
     if (mailbox != nullptr) is_first = mailbox->settle(invocation.connection(), settled);
   }
-  invocation.answer.open();
-  ValueWriter(invocation.answer.bytes()).nothing();
-  invocation.answer.seal();
-  invocation.reply();
+  reply_with_nothing(invocation);
   return is_first;
 }
 
