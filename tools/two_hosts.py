@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 MOST_HOSTS = 8
@@ -67,14 +67,7 @@ class Hosts:
 
 @contextmanager
 def two_hosts() -> Iterator[Hosts]:
-    if reason := _reason_against():
-        raise UnavailableError(reason)
-    names = [_name(host) for host in (0, 1)]
-    made: list[str] = []
-    try:
-        for name in names:
-            _ip("netns", "add", name)
-            made.append(name)
+    with _namespaces((0, 1)) as names:
         _ip("link", "add", "eth0", "netns", names[0], "type", "veth", "peer", "name", "eth0", "netns", names[1])
         for name, address in zip(names, ADDRESSES, strict=True):
             _ip("-n", name, "address", "add", f"{address}/24", "dev", "eth0")
@@ -83,9 +76,6 @@ def two_hosts() -> Iterator[Hosts]:
         hosts = Hosts(names)
         hosts.mend()
         yield hosts
-    finally:
-        for name in made:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
 @contextmanager
@@ -93,14 +83,7 @@ def several_hosts(number: int) -> Iterator[Hosts]:
     """Makes hosts with the addresses address_of(0) and so on. cut(), silence() and mend() are for two hosts only."""
     if not 1 <= number <= MOST_HOSTS:
         raise ValueError(f"number is {number}; allowed: 1 to {MOST_HOSTS}")
-    if reason := _reason_against():
-        raise UnavailableError(reason)
-    switch, names = _name(_SWITCH), [_name(host) for host in range(number)]
-    made: list[str] = []
-    try:
-        for name in (switch, *names):
-            _ip("netns", "add", name)
-            made.append(name)
+    with _namespaces((_SWITCH, *range(number))) as (switch, *names):
         _ip("-n", switch, "link", "add", "switch", "type", "bridge")
         _ip("-n", switch, "link", "set", "switch", "up")
         for host, name in enumerate(names):
@@ -113,6 +96,20 @@ def several_hosts(number: int) -> Iterator[Hosts]:
         for name in names:
             _await_link(name)
         yield Hosts(names)
+
+
+@contextmanager
+def _namespaces(numbers: Sequence[int]) -> Iterator[list[str]]:
+    """Makes network namespaces of these numbers, and removes them at the end."""
+    if reason := _reason_against():
+        raise UnavailableError(reason)
+    made: list[str] = []
+    try:
+        for number in numbers:
+            name = _name(number)
+            _ip("netns", "add", name)
+            made.append(name)
+        yield made
     finally:
         for name in made:
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 import two_hosts as network
@@ -13,18 +13,17 @@ __all__ = ["ADDRESSES", "Hosts", "move_to", "several_hosts", "two_hosts"]
 
 
 @contextmanager
-def two_hosts() -> Iterator[Hosts]:
+def _or_skip(hosts: AbstractContextManager[Hosts]) -> Iterator[Hosts]:
     try:
-        with network.two_hosts() as hosts:
-            yield hosts
+        with hosts as made:
+            yield made
     except network.UnavailableError as reason:
         pytest.skip(str(reason))
 
 
-@contextmanager
-def several_hosts(number: int) -> Iterator[Hosts]:
-    try:
-        with network.several_hosts(number) as hosts:
-            yield hosts
-    except network.UnavailableError as reason:
-        pytest.skip(str(reason))
+def two_hosts() -> AbstractContextManager[Hosts]:
+    return _or_skip(network.two_hosts())
+
+
+def several_hosts(number: int) -> AbstractContextManager[Hosts]:
+    return _or_skip(network.several_hosts(number))
