@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <set>
 #include <utility>
@@ -63,7 +64,7 @@ Exchange::~Exchange() {
 
 Buffer Exchange::scratch(size_t num_bytes) {
   assert(num_scratches_ < kMostScratches);
-  return scratches_[num_scratches_++] = messenger_.scratch_pool().take(num_bytes);
+  return *std::construct_at(&scratches_[num_scratches_++], messenger_.scratch_pool().take(num_bytes));
 }
 
 void Exchange::release_scratch(Buffer scratch) noexcept {

@@ -112,7 +112,9 @@ class Exchange {
 
   IntrusiveList<Request, InExchange> live_;
   size_t num_moving_ = 0;
-  std::array<Buffer, kMostScratches> scratches_;
+  union {  // not initialised: most operations take one or none
+    std::array<Buffer, kMostScratches> scratches_;
+  };
   size_t num_scratches_ = 0;
   int matched_source_ = -1;
   Status failure_;
