@@ -1,6 +1,7 @@
 // The algorithms for CPU tensors, by name. collectives/selector.hpp selects one of them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -64,10 +65,8 @@ constexpr const AlgorithmRow* find_algorithm(transport::OperationKind kind, uint
 
 // For constant expressions: under a sanitizer, g++ compares no address with null there.
 constexpr bool has_algorithm(transport::OperationKind kind, std::string_view name) noexcept {
-  for (const AlgorithmRow& row : kAlgorithms) {
-    if (row.kind == kind && row.name == name) return true;
-  }
-  return false;
+  return std::ranges::any_of(kAlgorithms,
+                             [&](const AlgorithmRow& row) { return row.kind == kind && row.name == name; });
 }
 
 }  // namespace axon::collectives

@@ -78,7 +78,7 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
   }
 }
 
-// What the rank had sent still arrives, but it receives nothing any more.
+// Messages that the rank has sent still arrive, but it receives none from now on.
 void Group::on_departure(int source, uint32_t num_sent, Status reason) noexcept {
   for_each_running([&](Operation& operation) {
     const bool sends_there = operation.direction == Direction::kSend && operation.peer == source;

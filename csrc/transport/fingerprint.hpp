@@ -1,4 +1,4 @@
-// What a rank calls: the operation and the arguments on which ranks must agree. Both ends compare the fingerprint on
+// The fingerprint of a call: its operation, and the arguments on which ranks must agree. Both ends compare it on
 // every message of an operation. A rank that called a different operation is thus named before its data is used, at the
 // cost of no extra message.
 #pragma once
