@@ -51,6 +51,16 @@ class Hosts:
         for name in self.names:
             _await_link(name)
 
+    def add_link(self, device: str, addresses: Sequence[str]) -> None:
+        """Joins two hosts by one more pair of devices; each address is of a subnet with 24 bits."""
+        ends = ["netns", self.names[0], "type", "veth", "peer", "name", device, "netns", self.names[1]]
+        _ip("link", "add", device, *ends)
+        for name, address in zip(self.names, addresses, strict=True):
+            _ip("-n", name, "address", "add", f"{address}/24", "dev", device)
+            _ip("-n", name, "link", "set", device, "up")
+        for name in self.names:
+            _await_link(name, device)
+
     def control_congestion(self, algorithm: str) -> None:
         """Sets the algorithm of later connections. bbr, a default of some kernels, paces by its estimate of the link's
         speed.
@@ -168,10 +178,10 @@ def _run(*command: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def _await_link(name: str) -> None:
+def _await_link(name: str, device: str = "eth0") -> None:
     """The kernel may report a new link as up a second after it carries data, unless queried. Until then, UCX ignores
     the link.
     """
     deadline = time.monotonic() + 10
-    while "state UP" not in _ip("-n", name, "link", "show", "eth0"):
+    while "state UP" not in _ip("-n", name, "link", "show", device):
         assert time.monotonic() < deadline, "the link between the namespaces does not come up"

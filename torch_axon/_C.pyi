@@ -24,6 +24,7 @@ class PeerPath(TypedDict):
 
     same_host: bool
     lanes: list[tuple[str, str]]
+    network_obstacles: list[str]
     kernels: bool | None
     obstacle: str
     num_zero_copy: int

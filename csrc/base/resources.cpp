@@ -1,6 +1,7 @@
 #include "base/resources.hpp"
 
 #include <dirent.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -70,6 +71,11 @@ Status check_descriptors(size_t num_wanted, const std::string& purpose) {
                                              " file descriptors of this process are left, and " +
                                              std::to_string(num_wanted) + " are needed to " + purpose +
                                              "; ulimit -n raises the limit"};
+}
+
+size_t num_cores() noexcept {
+  cpu_set_t cores;
+  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? static_cast<size_t>(CPU_COUNT(&cores)) : size_t{1} << 10;
 }
 
 Status check_threads(size_t num_wanted) {

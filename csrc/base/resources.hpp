@@ -24,6 +24,9 @@ std::optional<size_t> num_free_descriptors() noexcept;
 // "… are needed to".
 Status check_descriptors(size_t num_wanted, const std::string& purpose);
 
+// Returns the number of cores on which this process may run.
+size_t num_cores() noexcept;
+
 // Starts this many threads, which end at once. Fails with kResourceExhausted if the system does not start them all.
 Status check_threads(size_t num_wanted);
 // Says why the thread of this name could not be started, and names the limits that may be the reason.

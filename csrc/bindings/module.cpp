@@ -111,6 +111,7 @@ py::dict path_to(axon::c10d_backend::AxonBackend& backend, int rank) {
   py::dict row;
   row["same_host"] = path.host.same_host;
   row["lanes"] = lanes;
+  row["network_obstacles"] = py::cast(path.host.obstacles);
   row["kernels"] = path.gpu ? py::object(py::bool_(path.gpu->by_kernels)) : py::object(py::none());
   row["obstacle"] = path.gpu ? path.gpu->obstacle : "";
   row["num_zero_copy"] = path.gpu ? path.gpu->num_zero_copy : 0;

@@ -73,7 +73,9 @@ Result<PeerPath> Communicator::path_to(int rank) {
     const transport::PeerId peer = group_->team().peers[static_cast<size_t>(rank)];
     Result<std::vector<transport::Lane>> lanes = engine_.messenger().transport().lanes(peer);
     if (!lanes.ok()) return std::move(lanes.status());
-    return PeerPath{.same_host = engine_.peers().shares_host(peer), .lanes = std::move(lanes).value()};
+    PeerPath path{.same_host = engine_.peers().shares_host(peer), .lanes = std::move(lanes).value(), .obstacles = {}};
+    if (!path.same_host) path.obstacles = engine_.messenger().transport().obstacles(peer);
+    return path;
   });
 }
 

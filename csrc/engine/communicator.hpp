@@ -33,6 +33,7 @@ class Engine;
 struct PeerPath {
   bool same_host = false;  // the peer may share memory with this process
   std::vector<transport::Lane> lanes;
+  std::vector<std::string> obstacles;  // why messages to another host take no more lanes
 };
 
 class Communicator final {

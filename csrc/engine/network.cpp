@@ -85,7 +85,10 @@ transport::RailOptions rail_options() {
   options.devices = names_in(config::text("AXON_RAIL_DEVICES"));
   if (!options.devices.empty()) return options;
   options.devices = devices_of_ucx();
-  if (transport::addresses_of_devices(options.devices).empty()) options.num_rails = 0;  // there are no other hosts
+  if (transport::addresses_of_devices(options.devices).empty()) {
+    options.num_rails = 0;
+    options.why_none = "no device of this host has an address for other hosts";
+  }
   return options;
 }
 

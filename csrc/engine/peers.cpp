@@ -1,6 +1,5 @@
 #include "engine/peers.hpp"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,12 +15,6 @@ static constexpr size_t kDescriptorsOfAPeer = 3;
 // For descriptors that are open for a moment only: rings being mapped, connections being accepted, files of the
 // program.
 static constexpr size_t kSpareDescriptors = 8;
-
-// Returns the number of cores on which this process may run.
-static int num_cores() noexcept {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1 << 10;
-}
 
 Peers::Peers(transport::Transport& transport, uint64_t host)
     : transport_(transport),
@@ -63,7 +56,7 @@ Result<transport::PeerId> Peers::add(const PeerAddress& peer_address) {
 }
 
 bool Peers::outnumber_cores() const noexcept {
-  return num_neighbours_ >= num_cores();
+  return static_cast<size_t>(num_neighbours_) >= num_cores();
 }
 
 void Peers::note_loss(transport::PeerId peer, std::string reason) {

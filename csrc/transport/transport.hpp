@@ -29,7 +29,7 @@ namespace axon::transport {
 using PeerId = uint32_t;
 
 // One of the routes by which messages reach a peer, named as the transport names it: "cma" over "memory", "tcp" over
-// "eth0".
+// "eth0", "rail" over "eth0 to 10.0.0.2".
 struct Lane {
   std::string name;
   std::string device;
@@ -88,9 +88,11 @@ class Transport {
   // further peers leaves that many available.
   virtual size_t num_descriptors_to_come(PeerId /*peer*/) const noexcept { return 0; }
 
-  // Returns the lanes that messages to this peer take, each once; connects if nothing has been sent yet. For
-  // diagnostics.
+  // Returns the lanes that messages to this peer take, each once, but one lane for each rail; connects if nothing has
+  // been sent yet. For diagnostics.
   virtual Result<std::vector<Lane>> lanes(PeerId peer) = 0;
+  // Returns why messages to this peer, which is on another host, take no more lanes. For diagnostics.
+  virtual std::vector<std::string> obstacles(PeerId /*peer*/) { return {}; }
 
   // Payloads of up to this size are sent eagerly by send(), without waiting for the receiver. All larger ones wait.
   virtual size_t largest_eager() const noexcept { return kLargestEager; }

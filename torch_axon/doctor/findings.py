@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from torch_axon.doctor.crossings import Crossing
 from torch_axon.doctor.facts import Facts
 from torch_axon.doctor.paths import Pair, takes_rings
 from torch_axon.doctor.probe import Probe
@@ -117,6 +118,16 @@ def _slow(pairs: Sequence[Pair]) -> Iterator[Finding]:
         first = f"ranks {slow[0].ranks[0]} and {slow[0].ranks[1]}"
         others = f" and {len(slow) - 1} more pairs" if len(slow) > 1 else ""
         yield Finding(False, f"{first}{others}, tensors {tensors}: {reason}", remedy)
+
+
+def notes_on(crossings: Sequence[Crossing]) -> list[Finding]:
+    """Returns a note for each obstacle between hosts that has a remedy."""
+    return [
+        Finding(False, f"between {' and '.join(crossing.hosts)}: {obstacle.reason}", obstacle.remedy)
+        for crossing in crossings
+        for obstacle in crossing.obstacles
+        if obstacle.remedy
+    ]
 
 
 def _ranks_by(texts: dict[int, str | None]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,26 +74,30 @@ def takes_rings(facts: Facts) -> bool:
 def _pair(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Pair:
     view = views[0]
     gpu = None if view.kernels is None else Path(_gpu_name(view), view.gpu, _gpu_obstacle(views))
-    return Pair((view.rank, view.peer), Path(_host_name(view), view.host, _host_obstacle(views, facts)), gpu)
+    return Pair((view.rank, view.peer), Path(name_of_lanes(view.lanes), view.host, _host_obstacle(views, facts)), gpu)
 
 
 def _lanes(view: View) -> set[str]:
-    return {name for name, _ in view.lanes}
+    """Returns the names of the lanes that UCX or rings provide."""
+    return {name for name, _ in view.lanes if name != "rail"}
 
 
-def _host_name(view: View) -> str:
-    """Returns a name such as "rings + CMA", "shared memory + CMA" or "TCP (eth0)"."""
-    copies = [title for name, title in _SINGLE_COPY.items() if name in _lanes(view)]
-    if "ring" in _lanes(view):
+def name_of_lanes(lanes: Sequence[tuple[str, str]]) -> str:
+    """Returns a name such as "rings + CMA", "shared memory + CMA" or "TCP (eth0) + 2 rails (eth0 to 10.0.0.2)"."""
+    names = {name for name, _ in lanes}
+    copies = [title for name, title in _SINGLE_COPY.items() if name in names]
+    if "ring" in names:
         return " + ".join(["rings", *copies])
-    if _lanes(view) & _SHARED_MEMORY:
+    if names & _SHARED_MEMORY:
         return " + ".join(["shared memory", *copies])
     networks = {
         f"{name.upper() if name == 'tcp' else name} ({device})"
-        for name, device in view.lanes
-        if name not in _SINGLE_COPY
+        for name, device in lanes
+        if name not in _SINGLE_COPY and name != "rail"
     }
-    return " + ".join([*copies, *sorted(networks)]) or "unknown"
+    rails = Counter(route for name, route in lanes if name == "rail")
+    by_route = [f"{number} {'rail' if number == 1 else 'rails'} ({route})" for route, number in sorted(rails.items())]
+    return " + ".join([*copies, *sorted(networks), *by_route]) or "unknown"
 
 
 def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obstacle | None:

@@ -52,6 +52,7 @@ class View:
     peer: int
     same_host: bool = False
     lanes: list[tuple[str, str]] = field(default_factory=list)
+    obstacles: list[str] = field(default_factory=list)  # why messages to another host take no more lanes
     memory: str = ""  # why this process may not read the peer's memory; empty if it may, or on another host
     host: Speed | None = None
     kernels: bool | None = None  # whether kernels connect the GPUs; None: no GPU
@@ -191,6 +192,7 @@ def _probe_host(view: View, seconds: float) -> None:
     path = _backend().path_to(view.peer)
     view.same_host = path["same_host"]
     view.lanes = path["lanes"]
+    view.obstacles = path["network_obstacles"]
 
 
 def _probe_gpu(view: View, seconds: float) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch_axon.doctor.crossings import Crossing, crossings_of
 from torch_axon.doctor.facts import Facts
-from torch_axon.doctor.findings import Finding, findings
+from torch_axon.doctor.findings import Finding, findings, notes_on
 from torch_axon.doctor.paths import Pair, pairs_of
 from torch_axon.doctor.probe import Choice, Probe
 
@@ -18,6 +19,7 @@ class Report:
 
     ranks: list[Facts]
     pairs: list[Pair]
+    between_hosts: list[Crossing]
     choices: list[Choice]
     findings: list[Finding]
 
@@ -41,4 +43,6 @@ def judge(size: int, facts: Sequence[Facts], probes: Sequence[Probe]) -> Report:
     """
     pairs = pairs_of(facts, probes)
     choices = next((each.choices for each in probes if each.choices), [])
-    return Report(list(facts), pairs, choices, findings(size, facts, probes, pairs))
+    crossings = crossings_of(facts, probes, pairs)
+    found = findings(size, facts, probes, pairs)
+    return Report(list(facts), pairs, crossings, choices, [*found, *notes_on(crossings)])

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from torch_axon.config import size_text
+from torch_axon.doctor.crossings import Crossing
 from torch_axon.doctor.facts import Facts
-from torch_axon.doctor.paths import Pair, Path
-from torch_axon.doctor.probe import Choice
+from torch_axon.doctor.paths import Pair
+from torch_axon.doctor.probe import Choice, Speed
 from torch_axon.doctor.report import Report
 
 _WIDEST_TABLE = 160
@@ -44,6 +45,11 @@ def _tables(report: Report) -> list[tuple[str, Table]]:
         left_out = len(report.pairs) - len(slowest)
         title = f"Paths: the slowest; {left_out} more in --json" if left_out else "Paths"
         tables.append((title, _paths(sorted(slowest, key=lambda pair: pair.ranks))))
+    if report.between_hosts:
+        shown = report.between_hosts[:_MOST_PAIRS]
+        left_out = len(report.between_hosts) - len(shown)
+        title = f"Between hosts; {left_out} more pairs in --json" if left_out else "Between hosts"
+        tables.append((title, _crossings(shown)))
     if report.choices:
         tables.append(("Algorithms, by the size of the operation", _choices(report.choices)))
     return tables
@@ -74,8 +80,21 @@ def _paths(pairs: Sequence[Pair]) -> Table:
     for pair in pairs:
         for tensors, path in (("CPU", pair.host), ("GPU", pair.gpu)):
             if path is not None:
-                rows.append([f"{pair.ranks[0]}, {pair.ranks[1]}", tensors, path.name, *_figures(path)])
+                rows.append([f"{pair.ranks[0]}, {pair.ranks[1]}", tensors, path.name, *_figures(path.speed)])
     return _table(titles, rows)
+
+
+def _crossings(crossings: Sequence[Crossing]) -> Table:
+    rows = [
+        [
+            "\n".join(each.hosts),
+            "\n".join(each.carriers),
+            *_figures(each.speed),
+            "\n".join(obstacle.reason for obstacle in each.obstacles) or "–",
+        ]
+        for each in crossings
+    ]
+    return _table(["hosts", "carried by", "8 B, µs", "large, GB/s", "why not more"], rows)
 
 
 def _choices(choices: Sequence[Choice]) -> Table:
@@ -91,10 +110,10 @@ def _choices(choices: Sequence[Choice]) -> Table:
     return _table(["operation", "tensors", *(size_text(size) for size in sizes)], rows)
 
 
-def _figures(path: Path) -> list[str]:
-    if path.speed is None:
+def _figures(speed: Speed | None) -> list[str]:
+    if speed is None:
         return ["–", "–"]
-    return [f"{path.speed.latency_us:.1f}", f"{path.speed.bandwidth_gbs:.1f}"]
+    return [f"{speed.latency_us:.1f}", f"{speed.bandwidth_gbs:.1f}"]
 
 
 def _latency(pair: Pair) -> float:

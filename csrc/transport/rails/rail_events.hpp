@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
@@ -16,6 +17,7 @@ namespace axon::transport {
 
 struct RailEvent {
   enum class Kind : uint8_t {
+    kConnected,  // a rail to the peer: route. It opens soon.
     kArrived,    // all stripes of the message with this ticket are in place
     kOpened,     // a rail to the peer
     kNotOpened,  // a rail to the peer: why
@@ -27,6 +29,7 @@ struct RailEvent {
   uint64_t ticket = 0;
   PeerId peer = 0;
   size_t rail = 0;
+  std::string route{};
   Status why;
 };
 

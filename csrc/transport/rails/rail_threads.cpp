@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "transport/rails/rail_route.hpp"
+
 namespace axon::transport {
 
 Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, std::span<const std::string> devices,
@@ -51,6 +53,11 @@ void RailThreads::admit(uint64_t name) {
 }
 
 void RailThreads::on_connected(const RailRequest& request, FileDescriptor socket, const Digest& key) noexcept {
+  events_.push({.kind = RailEvent::Kind::kConnected,
+                .peer = request.peer,
+                .rail = request.rail,
+                .route = route_of(socket),
+                .why = {}});
   writers_[request.rail].add(std::move(socket), request.peer, key);
 }
 

@@ -5,13 +5,13 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "base/resources.hpp"
 #include "transport/flush_layer.hpp"
+#include "transport/rails/rail_count.hpp"
 #include "transport/rails/rail_messages.hpp"
 
 namespace axon::transport {
@@ -19,9 +19,6 @@ namespace axon::transport {
 static constexpr std::chrono::seconds kRetryInterval{5};
 static constexpr std::chrono::seconds kRescueTime{2};
 static constexpr std::chrono::milliseconds kRescueInterval{50};
-// One rail for this many cores of a process, up to kMostByDefault: the rest computes.
-static constexpr size_t kCoresPerRail = 4;
-static constexpr size_t kMostByDefault = 4;
 
 RailTransport::Peer::Peer() noexcept {
   done = [](Completion& self, Status status) noexcept {
@@ -35,8 +32,8 @@ std::unique_ptr<Transport> with_rails(std::unique_ptr<Transport> network, const 
 }
 
 static size_t default_num_rails(size_t num_processes) noexcept {
-  static const size_t num_cores = std::thread::hardware_concurrency();
-  return std::clamp(num_cores / (kCoresPerRail * num_processes), size_t{1}, kMostByDefault);
+  static const size_t num_usable_cores = num_cores();  // asked for each long message
+  return num_rails_for(num_usable_cores, num_processes);
 }
 
 // ---- Opening and closing
@@ -44,7 +41,8 @@ static size_t default_num_rails(size_t num_processes) noexcept {
 RailTransport::RailTransport(std::unique_ptr<Transport> network, const RailOptions& options)
     : options_(options), name_(random_number()), network_(std::move(network)) {
   Status opened = options.num_rails == size_t{0} ? Status() : open_threads();
-  if (!opened.ok()) log::warn("long messages between hosts take one TCP connection: " + opened.message());
+  why_none_ = options.num_rails == size_t{0} ? options.why_none : describe_few_descriptors();
+  if (!opened.ok()) go_without_threads(opened);
   const std::vector<std::byte> own =
       threads_ ? threads_->address().encode()
                : RailAddress{.name = name_, .token = {}, .port = 0, .takes_turns = false, .addresses = {}}.encode();
@@ -82,12 +80,17 @@ Status RailTransport::watch_events() {
   return Status();
 }
 
+void RailTransport::go_without_threads(const Status& why) {
+  why_none_ = why.message();
+  log::warn("long messages between hosts take one TCP connection: " + why_none_);
+}
+
 void RailTransport::start_threads() noexcept {
   if (threads_ == nullptr || are_started_ || !has_descriptors_for_rails()) return;
   are_started_ = true;
   if (Status started = threads_->start(); !started.ok()) {
-    log::warn("long messages between hosts take one TCP connection: " + started.message());
     threads_.reset();
+    go_without_threads(started);
   }
 }
 
@@ -243,6 +246,9 @@ void RailTransport::handle(RailEvent& event) noexcept {
   switch (event.kind) {
     case RailEvent::Kind::kArrived:
       return on_arrived(event.ticket);
+    case RailEvent::Kind::kConnected:
+      peers_[event.peer].routes[event.rail] = std::move(event.route);
+      return;
     case RailEvent::Kind::kOpened:
       return on_opened(peers_[event.peer], event.rail);
     case RailEvent::Kind::kNotOpened:
@@ -264,6 +270,7 @@ void RailTransport::on_opened(Peer& peer, size_t rail) noexcept {
 void RailTransport::on_not_opened(Peer& peer, size_t rail, const Status& why) noexcept {
   peer.connecting.reset(rail);
   if (peer.is_gone) return;
+  peer.failure = why.message();
   if (!std::exchange(peer.has_warned, true))
     log::warn("a rail cannot be opened, which slows long messages: " + why.message());
   rescue_messages_of(peer, why);
@@ -274,6 +281,7 @@ void RailTransport::on_broken(Peer& peer, size_t rail, const Status& why) noexce
   peer.open.reset(rail);
   peer.next_try = {};
   if (peer.is_gone) return;
+  peer.failure = why.message();
   log::info("a rail broke: " + why.message());
   threads_->outgoing().take_back(peer.id, rail);
   threads_->send_waiting();

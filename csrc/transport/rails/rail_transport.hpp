@@ -23,8 +23,10 @@
 #include <bitset>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/intrusive_list.hpp"
@@ -63,7 +65,8 @@ class RailTransport final : public Transport, private Receiver {
   size_t num_descriptors_to_come(PeerId peer) const noexcept override {
     return network_->num_descriptors_to_come(peer);
   }
-  Result<std::vector<Lane>> lanes(PeerId peer) override { return network_->lanes(peer); }
+  Result<std::vector<Lane>> lanes(PeerId peer) override;
+  std::vector<std::string> obstacles(PeerId peer) override;
   size_t num_open_rails(PeerId peer) const noexcept { return peers_[peer].open.count(); }
   size_t largest_eager() const noexcept override { return std::min(kLargestEager, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
@@ -101,6 +104,8 @@ class RailTransport final : public Transport, private Receiver {
     std::bitset<OutgoingStripes::kMostRails> connecting;
     std::bitset<OutgoingStripes::kMostRails> open;
     bool has_warned = false;                       // that a rail cannot be opened
+    std::map<size_t, std::string> routes;          // of the open rails, and of former ones
+    std::string failure;                           // of the latest rail that could not be opened, or broke
     Clock::time_point next_try{};                  // not before, for rails that are neither
     std::optional<Clock::time_point> stranded_at;  // since when its messages have no rail that works
     IntrusiveList<Outgoing> outgoing;              // messages that wait for their CTS or ACK
@@ -121,10 +126,14 @@ class RailTransport final : public Transport, private Receiver {
 
   Status open_threads();
   void start_threads() noexcept;
+  void go_without_threads(const Status& why);
   // Returns whether this process connects and accepts rails.
   bool has_rails() const noexcept { return threads_ != nullptr && are_started_; }
   Status watch_events();
   size_t num_rails_of_a_peer() const noexcept;
+  static std::string describe_few_descriptors();
+  std::string why_missing(const Peer& peer) const;
+  std::string why_so_few() const;
   bool takes_rails(PeerId peer, ConstBuffer payload) noexcept;
   void connect_if_due(Peer& peer) noexcept;
   void connect(Peer& peer, Clock::time_point not_before, Clock::time_point deadline) noexcept;
@@ -172,6 +181,7 @@ class RailTransport final : public Transport, private Receiver {
   IntrusiveList<Nack> nacks_;             // NACKs that the network is sending
   std::vector<Parting> partings_;         // peers that have left since the last progress()
   std::unique_ptr<RailThreads> threads_;  // null: this process neither sends nor accepts rails
+  std::string why_none_;                  // why threads_ is null
   bool are_started_ = false;
   FileDescriptor wakeups_;  // an epoll set with the threads' events and the network's; invalid: without threads
   std::unique_ptr<Transport> network_;

@@ -27,6 +27,8 @@ struct RailOptions {
   // Rails to each peer, and threads for each direction; 0: none, and none are accepted. Empty: by the number of cores
   // and of processes that share them.
   std::optional<size_t> num_rails;
+  // For diagnostics: the reason if num_rails is 0.
+  std::string why_none = "AXON_RAILS is 0";
   // The network devices over which rails run, in turn. Empty: the first address of each peer that works.
   std::vector<std::string> devices;
   Use use = Use::kToOtherHosts;

@@ -39,6 +39,7 @@ class RingTransport final : public Transport, private Receiver {
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
+  std::vector<std::string> obstacles(PeerId peer) override { return network_->obstacles(peer); }
   // Rings send 64 KiB eagerly. A peer without a ring gets the network's eager limit, hence the minimum.
   size_t largest_eager() const noexcept override { return std::min(RingMemory::kMostBytes, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,

@@ -235,5 +235,5 @@ def test_the_doctor_names_the_network_and_what_the_ranks_do_not_share(hosts: Hos
     outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     path = json.loads(outputs[0])["pairs"][0]["host"]
-    assert path["name"] == "TCP (eth0)"
+    assert path["name"].startswith("TCP (eth0)")
     assert "not the net namespaces" in path["obstacle"]["reason"]

@@ -276,6 +276,7 @@ def test_two_ranks_of_this_machine_find_each_other() -> None:
     code, report = _run("--ranks", "2")
     assert code == 0, report["findings"]
     (pair,) = report["pairs"]
+    assert report["between_hosts"] == []
     assert pair["ranks"] == [0, 1]
     assert pair["host"]["name"] == "rings + CMA"
     assert 0.1 < pair["host"]["speed"]["latency_us"] < 1e4
