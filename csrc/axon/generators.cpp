@@ -70,7 +70,7 @@ void open_generator(Invocation& invocation, rpc::Generators& generators, std::sh
   const std::shared_ptr<rpc::Connection> caller = invocation.caller().connection();
   auto opened = std::make_shared<OpenGenerator>(caller->engine(), std::move(gate), function(invocation.arguments()));
   generators.open(*static_cast<rpc::Invocation*>(invocation.hand_over()), number.integer, std::move(opened));
-  if (caller->has_ended()) generators.drop(caller);  // the end may have been reported before
+  if (caller->has_ended()) generators.drop(*caller);  // the end may have been reported before
 }
 
 }  // namespace axon::library

@@ -100,7 +100,7 @@ void Mailbox::State::arrive(rpc::Invocation& invocation) noexcept {
   } catch (const std::exception& error) {  // no memory
     return invocation.fail("RuntimeError", error.what());
   }
-  if (rpc::Mailbox::arrive(std::move(mail)) && sender->has_ended()) drop(sender);
+  if (rpc::Mailbox::arrive(std::move(mail)) && sender->has_ended()) drop(*sender);
 }
 
 }  // namespace axon::library

@@ -100,8 +100,7 @@ static axon::rpc::Handler guarded(std::shared_ptr<Gate> gate, Ask ask) {
 // Adds the functions that iterating peers call.
 Status Runtime::State::add_own() {
   rpc::RuntimeCore& core = runtime->core();
-  const auto forget = [gate = gate, generators = generators,
-                       mailboxes = mailboxes](const std::shared_ptr<rpc::Connection>& lost) {
+  const auto forget = [gate = gate, generators = generators, mailboxes = mailboxes](rpc::Connection& lost) {
     const Gate::Pass pass(*gate);  // the dropped objects refer to others that are there until the gate is closed
     generators->drop(lost);
     mailboxes->drop(lost);
@@ -111,11 +110,11 @@ Status Runtime::State::add_own() {
   const auto stop = [generators = generators](axon::rpc::Invocation& invocation) {
     const std::shared_ptr<rpc::Connection> caller = invocation.connection();
     generators->stop(invocation);
-    if (caller->has_ended()) generators->drop(caller);  // the end may have been reported before
+    if (caller->has_ended()) generators->drop(*caller);  // the end may have been reported before
   };
   const auto settle = [mailboxes = mailboxes](axon::rpc::Invocation& invocation) {
     const std::shared_ptr<rpc::Connection> sender = invocation.connection();
-    if (mailboxes->settle(invocation) && sender->has_ended()) mailboxes->drop(sender);
+    if (mailboxes->settle(invocation) && sender->has_ended()) mailboxes->drop(*sender);
   };
   AXON_TRY(core.add(std::string(rpc::kSettled), gated(gate, settle)));
   AXON_TRY(core.add(std::string(rpc::kNext), gated(gate, next)));

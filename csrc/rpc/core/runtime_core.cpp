@@ -77,7 +77,7 @@ void RuntimeCore::set_on_cancelled(std::function<void(uint64_t)> on_cancelled) {
   engine_.exclusively([&] { on_cancelled_ = std::move(on_cancelled); });
 }
 
-void RuntimeCore::set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost) {
+void RuntimeCore::set_on_lost(std::function<void(Connection&)> on_lost) {
   engine_.exclusively([&] { on_lost_ = std::move(on_lost); });
 }
 
@@ -317,7 +317,7 @@ void RuntimeCore::on_cancelled(Invocation& invocation) noexcept {
 void RuntimeCore::on_lost(Connection& connection) noexcept {
   forget_in_free(connection);
   if (!on_lost_) return;
-  hand_over(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(lost); }));
+  hand_over(*new Notice([tell = on_lost_, lost = connection.shared_from_this()] { tell(*lost); }));
 }
 
 void RuntimeCore::on_caller_lost(Invocation& invocation) noexcept {

@@ -51,7 +51,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   // Receives the serial() of each invocation whose caller has given up.
   void set_on_cancelled(std::function<void(uint64_t serial)> on_cancelled);
   // Receives connections that have ended.
-  void set_on_lost(std::function<void(const std::shared_ptr<Connection>&)> on_lost);
+  void set_on_lost(std::function<void(Connection&)> on_lost);
 
   // Adds a connection after its handshake; the peer's messages carry a key of an address of this engine.
   Result<std::shared_ptr<Connection>> admit(Identity identity);
@@ -117,7 +117,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   size_t num_asking_ = 0;  // functions with an `ask` handler
   log::Limit unheard_;
   std::function<void(uint64_t)> on_cancelled_;
-  std::function<void(const std::shared_ptr<Connection>&)> on_lost_;
+  std::function<void(Connection&)> on_lost_;
   std::vector<std::shared_ptr<Connection>> connections_;  // shared with users' handles and calls under way
   std::vector<std::unique_ptr<Invocation>> invocations_;  // all of them
   IntrusiveList<Invocation> free_;

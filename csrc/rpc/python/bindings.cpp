@@ -70,32 +70,32 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
       PythonRuntime::Listeners{.runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled)});
 }
 
-rpc::Counted<PythonCall> packed(const std::shared_ptr<rpc::Connection>& connection, std::string_view function,
-                                const py::tuple& positional, const py::dict& named, double timeout_s) {
+rpc::Counted<PythonCall> packed(rpc::Connection& connection, std::string_view function, const py::tuple& positional,
+                                const py::dict& named, double timeout_s) {
   if (function.empty() || function.size() > rpc::kLongestName) {
     throw py::value_error("invoke: function's name is " + std::to_string(function.size()) +
                           " bytes long; allowed: 1 to " + std::to_string(rpc::kLongestName));
   }
   auto call = rpc::Counted<PythonCall>::adopt(*new PythonCall(connection));
   call->request.open(function);
-  pack_arguments(call->request, positional.ptr(), named.ptr(), *connection);
+  pack_arguments(call->request, positional.ptr(), named.ptr(), connection);
   call->request.seal();
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
   return call;
 }
 
 // Runs with the GIL held: it neither waits nor takes a lock whose holders may take the GIL.
-rpc::Counted<PythonCall> invoke(const std::shared_ptr<rpc::Connection>& connection, std::string_view function,
-                                const py::tuple& positional, const py::dict& named, double timeout_s, bool is_awaited) {
+rpc::Counted<PythonCall> invoke(rpc::Connection& connection, std::string_view function, const py::tuple& positional,
+                                const py::dict& named, double timeout_s, bool is_awaited) {
   rpc::Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
   if (!is_awaited) call->answer = rpc::Call::Answer::kNone;
-  connection->start(*call);
+  connection.start(*call);
   return call;
 }
 
 // Sends a message with one value to the peer's mailbox of this tag. Runs with the GIL held, as invoke() does.
-rpc::Counted<PythonCall> send(const std::shared_ptr<rpc::Connection>& connection, std::string_view tag,
-                              const py::object& value, double timeout_s) {
+rpc::Counted<PythonCall> send(rpc::Connection& connection, std::string_view tag, const py::object& value,
+                              double timeout_s) {
   constexpr size_t kLongestTag = rpc::kLongestName - rpc::kMailboxes.size();
   if (tag.size() > kLongestTag) {
     throw py::value_error("send: tag is " + std::to_string(tag.size()) + " bytes long; allowed: up to " +
@@ -104,12 +104,12 @@ rpc::Counted<PythonCall> send(const std::shared_ptr<rpc::Connection>& connection
   auto call = rpc::Counted<PythonCall>::adopt(*new PythonCall(connection));
   call->request.open(std::string(rpc::kMailboxes).append(tag));
   rpc::MailSender::write_header(call->request.bytes());
-  pack_message(call->request, value.ptr(), *connection);
+  pack_message(call->request, value.ptr(), connection);
   rpc::ValueWriter(call->request.bytes()).nothing();
   call->request.seal();
   call->is_mail = true;
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
-  connection->start(*call);
+  connection.start(*call);
   return call;
 }
 
@@ -131,7 +131,7 @@ bool wait_for(double timeout_s, WaitUntil wait_until) {
 }
 
 bool wait(PythonCall& call, double timeout_s) {
-  const auto wait_until = [&](sync::Clock::time_point time) { return call.connection()->wait(call, time); };
+  const auto wait_until = [&](sync::Clock::time_point time) { return call.connection().wait(call, time); };
   return call.finished() || wait_for(timeout_s, wait_until) || call.finished();
 }
 
@@ -181,12 +181,12 @@ py::list waiters_of(const CompletionQueue::Calls& calls) {
 }
 
 // Calls a function; `where`, which the runtime's thread calls, decides where the tensors of the answer go.
-rpc::Counted<PythonCall> invoke_into(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
-                                     std::string_view function, const py::tuple& positional, const py::dict& named,
-                                     double timeout_s, py::object where) {
+rpc::Counted<PythonCall> invoke_into(PythonRuntime& self, rpc::Connection& connection, std::string_view function,
+                                     const py::tuple& positional, const py::dict& named, double timeout_s,
+                                     py::object where) {
   rpc::Counted<PythonCall> call = packed(connection, function, positional, named, timeout_s);
   call->ask_destinations(self.destination_sinks(), std::move(where));
-  connection->start(*call);
+  connection.start(*call);
   return call;
 }
 
@@ -280,7 +280,7 @@ void bind_connection(py::module_& module) {
       .def("claim_answer", [](PythonCall& self) { return self.claim_answer(); })
       .def("take_answer", &take_answer)
       .def(
-          "cancel", [](PythonCall& self) { self.connection()->cancel(self); }, py::call_guard<python::GilReleased>())
+          "cancel", [](PythonCall& self) { self.connection().cancel(self); }, py::call_guard<python::GilReleased>())
       .def("unwatch", &PythonCall::unwatch)
       .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
                        py::object waiter) { return self.watch(queue, std::move(waiter)); })

@@ -26,7 +26,7 @@ static py::list describe(rpc::Inbound& announced) {
   return descriptions;
 }
 
-Destinations ask_where(const py::object& where, rpc::Inbound& announced, const std::shared_ptr<rpc::Connection>& peer) {
+Destinations ask_where(const py::object& where, rpc::Inbound& announced, rpc::Connection& peer) {
   const py::list incoming = describe(announced);
   const py::tuple arguments = py::make_tuple(incoming, unpack_announced(announced, incoming, peer));
   const auto given_out = py::reinterpret_steal<py::object>(python::call_or_sleep(where.ptr(), arguments.ptr()));

@@ -20,8 +20,7 @@ struct Destinations {
 // represent the tensors. It returns as many tensors of these shapes and types, or None in their place;
 // torch_axon.runtime._memory has checked them. Tensors on the host are received into directly. Others are copied to
 // when the message is unpacked. Throws the exceptions of `where`. With the GIL held.
-Destinations ask_where(const pybind11::object& where, rpc::Inbound& announced,
-                       const std::shared_ptr<rpc::Connection>& peer);
+Destinations ask_where(const pybind11::object& where, rpc::Inbound& announced, rpc::Connection& peer);
 
 // Releases an object, on any thread, with or without the GIL. If the interpreter is shutting down, it leaks the object.
 void let_go(pybind11::object object) noexcept;

@@ -12,6 +12,7 @@
 #include "base/file_descriptor.hpp"
 #include "engine/engine.hpp"
 #include "rpc/core/call.hpp"
+#include "rpc/core/connection.hpp"
 
 namespace axon::rpc_python {
 
@@ -77,11 +78,9 @@ class CompletionQueue final : public CompletionSink {
 
 class PythonCall final : public rpc::Call {
  public:
-  explicit PythonCall(std::shared_ptr<rpc::Connection> connection) noexcept : connection_(std::move(connection)) {
-    awaits_acks = true;
-  }
+  explicit PythonCall(rpc::Connection& connection) : connection_(connection.shared_from_this()) { awaits_acks = true; }
 
-  const std::shared_ptr<rpc::Connection>& connection() const noexcept { return connection_; }
+  rpc::Connection& connection() const noexcept { return *connection_; }
 
   // Call once. The sink receives the call when it is finished, and the thread that takes it from there gets the waiter.
   // Returns false if the call is finished already. With the GIL held, as take_waiter().

@@ -50,7 +50,7 @@ void PythonMailbox::arrive(PythonInvocation& invocation, rpc::Inbound& message) 
   rpc::ValueReader values(message.values());
   const std::optional<rpc::MailHeader> header = rpc::MailHeader::read(values);
   if (!header) return rpc::fail_as_no_mail(invocation.hand_over());
-  py::object value = unpack_message(message, placement_, invocation.connection());
+  py::object value = unpack_message(message, placement_, *invocation.connection());
   const bool is_first =
       rpc::Mailbox::arrive(std::make_unique<PythonMail>(invocation.hand_over(), *header, std::move(value)));
   static_cast<void>(is_first);  // the end of the connection is reported after all its messages

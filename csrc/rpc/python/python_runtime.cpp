@@ -210,8 +210,8 @@ PythonRuntime::PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners li
   });
   core.set_on_cancelled(
       [queue = queue_](uint64_t serial) { queue->push({.kind = Kind::kCancelled, .serial = serial}); });
-  core.set_on_lost([queue = queue_](const std::shared_ptr<rpc::Connection>& connection) {
-    queue->push({.kind = Kind::kLost, .connection = connection});
+  core.set_on_lost([queue = queue_](rpc::Connection& connection) {
+    queue->push({.kind = Kind::kLost, .connection = connection.shared_from_this()});
   });
 }
 
@@ -298,8 +298,8 @@ void PythonRuntime::handle(Item& item) {
       run_python(listeners_.on_cancelled, item.serial);
       return;
     case Item::Kind::kLost:
-      mailboxes_.drop(item.connection);
-      return generators_.drop(item.connection);
+      mailboxes_.drop(*item.connection);
+      return generators_.drop(*item.connection);
   }
 }
 
@@ -325,7 +325,7 @@ void PythonRuntime::land_arguments(rpc::Invocation& invocation) {
     const auto found = functions_.find(name);
     if (found == functions_.end()) throw py::key_error("the runtime is closed");
     const py::object destinations = found->second.destinations;
-    Destinations to = ask_where(destinations, invocation.arguments(), invocation.connection());
+    Destinations to = ask_where(destinations, invocation.arguments(), *invocation.connection());
     const python::GilReleased no_gil;
     invocation.accept(to.buffers, to.owners);
   };
@@ -338,12 +338,12 @@ void PythonRuntime::land_answer(PythonCall& call) {
   const auto run = [&] {
     Destinations to = ask_where(call.where(), call.reply(), call.connection());
     const python::GilReleased no_gil;
-    call.connection()->accept(call, to.buffers, to.owners);
+    call.connection().accept(call, to.buffers, to.owners);
   };
   guarded(run, [&](const py::object& exception) {
     call.set_destination_error(exception);
     const python::GilReleased no_gil;
-    call.connection()->decline(call, Status(ErrorCode::kInvalidArgument, "there is no destination for the answer"));
+    call.connection().decline(call, Status(ErrorCode::kInvalidArgument, "there is no destination for the answer"));
   });
 }
 
@@ -443,7 +443,7 @@ void PythonRuntime::run(rpc::Invocation& invocation, PythonInvocation& held) {
   if (found == functions_.end()) return run_own(held);
   const PythonFunction function = found->second;
   if (function.mailbox != nullptr) return function.mailbox->arrive(held, invocation.arguments());
-  Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, held.connection());
+  Arguments arguments = unpack_arguments(invocation.arguments(), function.placement, *held.connection());
   if (is_iterated(arguments)) {
     if (function.iterate) return dispatch(function.iterate, std::move(held), arguments);
     return held.fail("TypeError", "'" + held.name() + "' is not a generator function; use invoke()");

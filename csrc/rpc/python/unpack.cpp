@@ -21,7 +21,7 @@ namespace {
 
 class Unpacker {
  public:
-  Unpacker(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer)
+  Unpacker(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer)
       : reader_(inbound.values()), received_(inbound.tensors()), placement_(placement), peer_(peer) {}
 
   py::object unpack(int depth) {
@@ -138,7 +138,7 @@ class Unpacker {
 
   at::Tensor taken(rpc::Inbound::Tensor& received, c10::Device device) const {
     try {
-      return take_tensor(received, device, *peer_);
+      return take_tensor(received, device, peer_);
     } catch (const NotReadable&) {
       ask_not_to_expose(peer_);
       throw;
@@ -153,7 +153,7 @@ class Unpacker {
   rpc::ValueReader reader_;
   std::span<rpc::Inbound::Tensor> received_;
   const Placement placement_;
-  const std::shared_ptr<rpc::Connection>& peer_;
+  rpc::Connection& peer_;
   std::vector<py::object> tensors_;  // by index; those referenced so far
 };
 
@@ -161,8 +161,7 @@ class Unpacker {
 
 // Reads all values of a message. After an exception, the exposed tensors of the message will not be read.
 template <typename Read>
-static auto read_all(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer,
-                     Read read) {
+static auto read_all(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer, Read read) {
   const python::BelowPython no_modes;  // modes of the thread that takes an answer, for example FakeTensorMode
   Unpacker unpacker(inbound, placement, peer);
   try {
@@ -175,24 +174,21 @@ static auto read_all(rpc::Inbound& inbound, const Placement& placement, const st
   }
 }
 
-py::object unpack(rpc::Inbound& inbound, const Placement& placement, const std::shared_ptr<rpc::Connection>& peer) {
+py::object unpack(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
 }
 
-py::object unpack_announced(rpc::Inbound& inbound, const py::list& placeholders,
-                            const std::shared_ptr<rpc::Connection>& peer) {
+py::object unpack_announced(rpc::Inbound& inbound, const py::list& placeholders, rpc::Connection& peer) {
   Unpacker unpacker(inbound, {}, peer);
   unpacker.set_placeholders(placeholders);
   return unpacker.unpack(0);
 }
 
-py::object unpack_message(rpc::Inbound& inbound, const Placement& placement,
-                          const std::shared_ptr<rpc::Connection>& peer) {
+py::object unpack_message(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.message(); });
 }
 
-Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement,
-                           const std::shared_ptr<rpc::Connection>& peer) {
+Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.arguments(); });
 }
 

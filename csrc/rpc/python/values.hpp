@@ -35,22 +35,18 @@ struct Placement {
 };
 
 // Returns the values of a message, with its tensors. It consumes the message: call it once. Tuples become lists.
-pybind11::object unpack(rpc::Inbound& inbound, const Placement& placement,
-                        const std::shared_ptr<rpc::Connection>& peer);
+pybind11::object unpack(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer);
 
 // Returns the values of a message whose tensors have not arrived, with placeholders for them. Consumes nothing.
-pybind11::object unpack_announced(rpc::Inbound& inbound, const pybind11::list& placeholders,
-                                  const std::shared_ptr<rpc::Connection>& peer);
+pybind11::object unpack_announced(rpc::Inbound& inbound, const pybind11::list& placeholders, rpc::Connection& peer);
 
 // Returns the value of a message to a mailbox, see rpc::MailHeader.
-pybind11::object unpack_message(rpc::Inbound& inbound, const Placement& placement,
-                                const std::shared_ptr<rpc::Connection>& peer);
+pybind11::object unpack_message(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer);
 
 struct Arguments {
   pybind11::tuple positional;
   pybind11::object named;  // null if there are no named arguments
 };
-Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement,
-                           const std::shared_ptr<rpc::Connection>& peer);
+Arguments unpack_arguments(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer);
 
 }  // namespace axon::rpc_python

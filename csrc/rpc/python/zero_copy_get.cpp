@@ -9,7 +9,7 @@ namespace axon::rpc_python {
 static constexpr std::chrono::seconds kUntilAskedAgain{10};
 
 // Tells the peer that from now on it may expose tensors on these GPUs, and on no others.
-static void tell_readable_gpus(const std::shared_ptr<rpc::Connection>& peer, const std::vector<std::string>& uuids) {
+static void tell_readable_gpus(rpc::Connection& peer, const std::vector<std::string>& uuids) {
   const auto call = rpc::CallPointer::adopt(*new rpc::Call);
   call->answer = rpc::Call::Answer::kNone;
   call->request.open("axon.lend");
@@ -20,25 +20,25 @@ static void tell_readable_gpus(const std::shared_ptr<rpc::Connection>& peer, con
   for (const std::string& uuid : uuids) writer.binary(std::as_bytes(std::span(uuid)));
   writer.nothing();
   call->request.seal();
-  peer->start(*call);
+  peer.start(*call);
 }
 
-void ask_to_expose(const std::shared_ptr<rpc::Connection>& peer, at::Device gpu) {
-  rpc::Connection::ZeroCopyState& state = peer->zero_copy;
+void ask_to_expose(rpc::Connection& peer, at::Device gpu) {
+  rpc::Connection::ZeroCopyState& state = peer.zero_copy;
   sync::Clock::time_point from = state.told_from.load(std::memory_order_relaxed);
-  if (from == sync::Clock::time_point::max() || sync::Clock::now() < from || !peer->is_neighbour()) return;
+  if (from == sync::Clock::time_point::max() || sync::Clock::now() < from || !peer.is_neighbour()) return;
   if (!state.told_from.compare_exchange_strong(from, sync::Clock::time_point::max())) return;
   const std::vector<std::string> gpus = [&] {
     const python::GilReleased no_gil;
-    return gpus_readable_of(*peer);
+    return gpus_readable_of(peer);
   }();
   if (gpus.empty()) return;
   state.gpu.store(gpu.index());
   tell_readable_gpus(peer, gpus);
 }
 
-void ask_not_to_expose(const std::shared_ptr<rpc::Connection>& peer) {
-  peer->zero_copy.told_from.store(sync::Clock::now() + kUntilAskedAgain);
+void ask_not_to_expose(rpc::Connection& peer) {
+  peer.zero_copy.told_from.store(sync::Clock::now() + kUntilAskedAgain);
   tell_readable_gpus(peer, {});
 }
 

@@ -49,10 +49,10 @@ void read_exposed(rpc::Inbound::Tensor& exposed, const at::Tensor& target, const
 
 // Call it when a tensor has arrived on this GPU: it tells the sender once that it may expose tensors. Only for senders
 // on this host.
-void ask_to_expose(const std::shared_ptr<rpc::Connection>& peer, at::Device gpu);
+void ask_to_expose(rpc::Connection& peer, at::Device gpu);
 // Call it when reading has failed: it tells the sender not to expose tensors. The sender is asked again after some
 // seconds at the earliest.
-void ask_not_to_expose(const std::shared_ptr<rpc::Connection>& peer);
+void ask_not_to_expose(rpc::Connection& peer);
 // Returns the UUIDs of the GPUs on which all GPUs of this process can read what that peer exposes. Empty if the peer's
 // memory cannot be read, or AXON_TRANSPORTS does not name CUDA, as for the sender.
 std::vector<std::string> gpus_readable_of(const rpc::Connection& peer);

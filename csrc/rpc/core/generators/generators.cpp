@@ -30,19 +30,19 @@ bool Generators::Caller::has_stopped(int64_t number) const noexcept {
 }
 
 void Generators::open(Invocation& invocation, int64_t number, std::shared_ptr<OpenGenerator> generator) {
-  const Status added = add(invocation.connection(), number, generator);
+  const Status added = add(*invocation.connection(), number, generator);
   if (!added.ok()) return invocation.fail(class_of(added.code()), added.message());
   reply_with(invocation, [&](ValueWriter writer) { writer.integer(number); });
 }
 
-Status Generators::add(const std::shared_ptr<Connection>& caller, int64_t number, const Shared& generator) {
+Status Generators::add(Connection& caller, int64_t number, const Shared& generator) {
   const std::lock_guard lock(mutex_);
   if (is_closed_) return {ErrorCode::kAborted, "the runtime is closed"};
   if (num_open_ >= kMostOpen) {
     return {ErrorCode::kResourceExhausted,
             std::to_string(kMostOpen) + " generators are open, which is the limit; close some of them first"};
   }
-  Caller& theirs = callers_[caller];
+  Caller& theirs = callers_[caller.shared_from_this()];
   if (theirs.has_stopped(number)) return Status();
   if (!theirs.open.try_emplace(number, generator).second) {
     return {ErrorCode::kInvalidArgument, "generator " + std::to_string(number) + " is already open"};
@@ -88,11 +88,11 @@ void Generators::stop(Invocation& invocation) {
   reply_with_nothing(invocation);
 }
 
-void Generators::drop(const std::shared_ptr<Connection>& connection) {
+void Generators::drop(Connection& connection) {
   Caller gone;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = callers_.find(connection);
+    const auto found = callers_.find(connection.shared_from_this());
     if (found == callers_.end()) return;
     gone = std::move(found->second);
     callers_.erase(found);

@@ -42,7 +42,7 @@ class Generators {
   void stop(Invocation& invocation);
   // Closes the generators of a caller whose connection has ended. If that may have been reported before open() or
   // stop(), the client calls it after these.
-  void drop(const std::shared_ptr<Connection>& connection);
+  void drop(Connection& connection);
   void close() noexcept;
 
  private:
@@ -57,7 +57,7 @@ class Generators {
   };
 
   // Returns why the generator cannot be opened, or ok.
-  Status add(const std::shared_ptr<Connection>& caller, int64_t number, const Shared& generator);
+  Status add(Connection& caller, int64_t number, const Shared& generator);
 
   std::mutex mutex_;                                                 // guards the following members
   std::unordered_map<std::shared_ptr<Connection>, Caller> callers_;  // shared with the runtime

@@ -85,13 +85,13 @@ bool Mailbox::arrive(std::unique_ptr<Mail> mail) {
   return is_first;
 }
 
-bool Mailbox::settle(const std::shared_ptr<Connection>& sender, int64_t settled) {
+bool Mailbox::settle(Connection& sender, int64_t settled) {
   Effects effects;
   bool is_first = false;
   {
     const std::lock_guard lock(mutex_);
     if (!closed_.ok()) return false;
-    const auto [found, is_new] = orders_.try_emplace(sender);
+    const auto [found, is_new] = orders_.try_emplace(sender.shared_from_this());
     settle(found->second, settled, effects);
     is_first = is_new;
   }
@@ -178,10 +178,10 @@ int64_t Mailbox::grant_for(const Mail& mail) noexcept {
   return static_cast<int64_t>(num_granted);
 }
 
-void Mailbox::drop(const std::shared_ptr<Connection>& sender) {
+void Mailbox::drop(Connection& sender) {
   Order gone;
   const std::lock_guard lock(mutex_);
-  if (const auto found = orders_.find(sender); found != orders_.end()) {
+  if (const auto found = orders_.find(sender.shared_from_this()); found != orders_.end()) {
     use_grants(found->second, found->second.num_granted);
     gone = std::move(found->second);
     orders_.erase(found);

@@ -74,9 +74,9 @@ class Mailbox {
   // sender's connection has ended, since it may have reported that before.
   [[nodiscard]] bool arrive(std::unique_ptr<Mail> mail);
   // Notes that no further message of this sender with a lower number will arrive.
-  [[nodiscard]] bool settle(const std::shared_ptr<Connection>& sender, int64_t settled);
+  [[nodiscard]] bool settle(Connection& sender, int64_t settled);
   // Forgets a sender whose connection has ended, and what it was granted.
-  void drop(const std::shared_ptr<Connection>& sender);
+  void drop(Connection& sender);
 
   // Ends the waits of all receivers. Messages that have arrived may still be taken.
   void close(Status reason);

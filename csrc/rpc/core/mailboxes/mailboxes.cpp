@@ -30,7 +30,7 @@ bool Mailboxes::settle(Invocation& invocation) {
   if (values.next().kind == Value::Kind::kArray && values.next().count == 2) {
     const Shared mailbox = find(values.next().text());
     const int64_t settled = values.next().integer;
-    if (mailbox != nullptr) is_first = mailbox->settle(invocation.connection(), settled);
+    if (mailbox != nullptr) is_first = mailbox->settle(*invocation.connection(), settled);
   }
   reply_with_nothing(invocation);
   return is_first;
@@ -43,7 +43,7 @@ std::vector<Mailboxes::Shared> Mailboxes::all() {
   return mailboxes;
 }
 
-void Mailboxes::drop(const std::shared_ptr<Connection>& sender) {
+void Mailboxes::drop(Connection& sender) {
   for (const Shared& mailbox : all()) mailbox->drop(sender);
 }
 

@@ -19,7 +19,7 @@ class Mailboxes {
   // The function that senders call, see kSettled; as Mailbox::settle. It answers the call.
   [[nodiscard]] bool settle(Invocation& invocation);
   // Forgets a sender whose connection has ended.
-  void drop(const std::shared_ptr<Connection>& sender);
+  void drop(Connection& sender);
   void close(const Status& reason);
 
  private:
