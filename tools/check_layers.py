@@ -16,7 +16,8 @@ from pathlib import Path
 LAYERS: dict[str, list[str]] = {
     "base": [],
     "memory": ["base"],
-    "transport": ["memory"],
+    "codec": ["base"],
+    "transport": ["memory", "codec"],
     "messaging": ["transport"],
     "collectives": ["messaging"],
     "engine": ["collectives"],
