@@ -59,6 +59,10 @@ static bool is_number_of_rails(std::string_view value) noexcept {
   return value == "auto" || is_number_up_to(16, value);
 }
 
+static bool is_compression(std::string_view value) noexcept {
+  return value == "auto" || value == "never" || value == "always";
+}
+
 static constexpr Setting kSettings[] = {
     {"AXON_ALGO", ReadBy::kEngine, "", "operation=algorithm or operation=kernel, several separated by semicolons",
      "Runs these operations with these algorithms (CPU tensors) or kernels (CUDA tensors), whatever the message size. "
@@ -71,6 +75,10 @@ static constexpr Setting kSettings[] = {
     {"AXON_COMPAT", ReadBy::kImport, "1", "0 or 1",
      "If 1, functions of torch.distributed that support only Gloo and NCCL are patched to support axon's groups.",
      is_switch},
+    {"AXON_COMPRESS", ReadBy::kEngine, "auto", "auto, never or always",
+     "Whether rails compress bfloat16 and float32 tensors, without loss. auto: where a rail is measured to be slower "
+     "than the codec. never: nothing that this process sends. always: wherever it makes data shorter, for tests.",
+     is_compression},
     {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
      "If 1, sums of float16 and bfloat16 tensors on the CPU are rounded only once, whatever the algorithm. If 0, "
      "hierarchical algorithms also round the sum of each host, which halves the bytes that they move. Must be the "

@@ -17,7 +17,7 @@ static constexpr size_t kFramesPerSample = 32;
 enum class Content : uint8_t { kCoded = 0, kRaw = 1 };
 
 struct FrameHeader {
-  uint8_t largest = 0;  // exponent
+  uint8_t largest = 0;  // exponent, or that from which codes count in its place
   Content content = Content::kRaw;
   uint16_t num_escapes = 0;
 };
@@ -45,6 +45,10 @@ static size_t plane_bytes(Format format) noexcept {
   return frame_bytes(format) - kFrameElements;
 }
 
+double pays_below() noexcept {
+  return fastest_table().pays_below;
+}
+
 // ---- Encoding
 
 static std::byte* write_raw(std::span<const std::byte> data, std::byte* output) noexcept {
@@ -66,6 +70,35 @@ static std::byte* write_escapes(const Exponents& exponents, const EscapeMasks& e
   return output;
 }
 
+static uint8_t largest_below(const Exponents& exponents, uint8_t bound) noexcept {
+  using Vector = uint8_t __attribute__((vector_size(16)));
+  Vector largest{};
+  for (size_t i = 0; i < exponents.size(); i += sizeof(Vector)) {
+    Vector each;
+    std::memcpy(&each, exponents.data() + i, sizeof each);
+    each &= Vector(each < bound);
+    largest = each > largest ? each : largest;
+  }
+  uint8_t result = 0;
+  for (size_t i = 0; i < sizeof(Vector); ++i) result = std::max<uint8_t>(result, largest[i]);
+  return result;
+}
+
+struct Coding {
+  uint8_t largest;
+  size_t num_escapes;
+};
+
+// Writes the codes. If most exponents are far below the largest one, as beside an infinity, they count from the largest
+// of these instead, and those above it are escapes.
+static Coding write_codes(const KernelTable& kernels, const Exponents& exponents, uint8_t largest, std::byte* codes,
+                          EscapeMasks& escapes) noexcept {
+  const size_t num_escapes = kernels.code(exponents, largest, codes, escapes);
+  if (num_escapes <= kFrameElements / 2) return {largest, num_escapes};
+  const uint8_t next = largest_below(exponents, static_cast<uint8_t>(largest - kCodeOfZero + 1));
+  return {next, kernels.code(exponents, next, codes, escapes)};
+}
+
 // Planes and codes are written first: only the codes tell how many escapes there are.
 static std::byte* write_frame(const KernelTable& kernels, Format format, std::span<const std::byte> data,
                               std::byte* output) noexcept {
@@ -74,9 +107,9 @@ static std::byte* write_frame(const KernelTable& kernels, Format format, std::sp
   std::byte* const planes = output + sizeof(FrameHeader);
   std::byte* const codes = planes + plane_bytes(format);
   const uint8_t largest = kernels.split[index_of(format)](data.data(), planes, exponents);
-  const size_t num_escapes = kernels.code(exponents, largest, codes, escapes);
-  if (num_escapes > kMostEscapes) return write_raw(data, output);
-  const FrameHeader header{largest, Content::kCoded, static_cast<uint16_t>(num_escapes)};
+  const Coding coding = write_codes(kernels, exponents, largest, codes, escapes);
+  if (coding.num_escapes > kMostEscapes) return write_raw(data, output);
+  const FrameHeader header{coding.largest, Content::kCoded, static_cast<uint16_t>(coding.num_escapes)};
   std::memcpy(output, &header, sizeof header);
   return write_escapes(exponents, escapes, codes + kCodeBytes);
 }
@@ -104,7 +137,7 @@ bool is_compressible(const KernelTable& kernels, Format format, std::span<const 
   for (size_t i = 0; i < num_frames; i += kFramesPerSample, ++num_seen) {
     const std::byte* const frame = data.data() + i * frame_bytes(format);
     const uint8_t largest = kernels.split[index_of(format)](frame, unused.data(), exponents);
-    num_coded += kernels.code(exponents, largest, unused.data(), escapes) <= kMostEscapes;
+    num_coded += write_codes(kernels, exponents, largest, unused.data(), escapes).num_escapes <= kMostEscapes;
   }
   return num_coded * 2 > num_seen;
 }

@@ -54,6 +54,10 @@ size_t encode(Format format, std::span<const std::byte> data, std::byte* output)
 // Returns whether encoding is likely to make the data shorter, judging by a few frames.
 bool is_compressible(Format format, std::span<const std::byte> data) noexcept;
 
+// Returns how many bytes per second a link may carry for encoding to be faster than sending data as it is: well below
+// what this processor encodes and decodes in that time, since its cores have other work, too.
+double pays_below() noexcept;
+
 struct Decoded {
   size_t num_read = 0;     // of the encoded bytes
   size_t num_written = 0;  // to the output

@@ -31,6 +31,7 @@ using JoinKernel = size_t (*)(const std::byte* planes, const std::byte* codes, u
 
 struct KernelTable {
   const char* name;
+  double pays_below;                 // as the function
   std::array<SplitKernel, 2> split;  // of bfloat16 and float32
   CodeKernel code;
   std::array<JoinKernel, 2> join;  // of bfloat16 and float32

@@ -98,7 +98,10 @@ size_t join_float32(const std::byte* planes, const std::byte* codes, uint8_t lar
 
 }  // namespace
 
-constinit const KernelTable kScalarKernels{
-    .name = "scalar", .split = {split_bfloat16, split_float32}, .code = code, .join = {join_bfloat16, join_float32}};
+constinit const KernelTable kScalarKernels{.name = "scalar",
+                                           .pays_below = 0.2e9,
+                                           .split = {split_bfloat16, split_float32},
+                                           .code = code,
+                                           .join = {join_bfloat16, join_float32}};
 
 }  // namespace axon::codec

@@ -136,7 +136,11 @@ size_t join_float32(const std::byte* planes, const std::byte* codes, uint8_t lar
 }
 
 constexpr KernelTable make_table(const char* name) {
-  return {.name = name, .split = {split_bfloat16, split_float32}, .code = code, .join = {join_bfloat16, join_float32}};
+  return {.name = name,
+          .pays_below = 1.5e9,
+          .split = {split_bfloat16, split_float32},
+          .code = code,
+          .join = {join_bfloat16, join_float32}};
 }
 
 }  // namespace

@@ -79,9 +79,16 @@ std::vector<std::string> devices_of_ucx() {
   return {};
 }
 
+transport::Compression compression() {
+  const std::string setting = config::text("AXON_COMPRESS");
+  if (setting == "never") return transport::Compression::kNever;
+  return setting == "always" ? transport::Compression::kAlways : transport::Compression::kAuto;
+}
+
 transport::RailOptions rail_options() {
   transport::RailOptions options;
   if (const std::string number = config::text("AXON_RAILS"); number != "auto") options.num_rails = std::stoul(number);
+  options.compression = compression();
   options.devices = names_in(config::text("AXON_RAIL_DEVICES"));
   if (!options.devices.empty()) return options;
   options.devices = devices_of_ucx();

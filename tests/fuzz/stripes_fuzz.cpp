@@ -71,7 +71,11 @@ class Player {
     header.ticket = message.ticket;
     if (chosen % 8 > 1) header.offset = header.offset % 4 * kLeastStripeBytes;
     const size_t total = message.bytes.size() - kMargin;
-    if (chosen % 8 > 2 && header.offset < total) header.num_bytes = std::min(kLeastStripeBytes, total - header.offset);
+    if (chosen % 8 > 2 && header.offset < total) {
+      header.num_bytes = static_cast<uint32_t>(std::min(kLeastStripeBytes, total - header.offset));
+    }
+    if (chosen % 8 > 3) header.format = chosen / 8 % 3;
+    if (chosen % 8 > 4) header.num_carried = header.num_bytes;
     return header;
   }
 
@@ -80,8 +84,9 @@ class Player {
     const StripeHeader header = take_header();
     const uint64_t sender = input_.take<uint8_t>() % 2;
     if (!incoming_.is_valid(sender, header)) return;
+    CHECK(header.num_carried <= header.num_bytes + 8 * (1 + header.num_bytes / 8192));
     bool is_whole = true;
-    for (const size_t num_here : {size_t{0}, header.num_bytes / 2}) {
+    for (const size_t num_here : {size_t{0}, size_t{header.num_bytes / 2}}) {
       const StripeMemory memory = incoming_.open(sender, header, num_here);
       is_whole &= static_cast<bool>(memory);
       if (!memory) continue;

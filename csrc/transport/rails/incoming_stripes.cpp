@@ -27,7 +27,7 @@ bool IncomingStripes::is_stripe_of(const Message& message, const StripeHeader& h
 }
 
 bool IncomingStripes::is_valid(uint64_t sender, const StripeHeader& header) const noexcept {
-  if (header.num_bytes == 0 || header.num_bytes > kMostStripeBytes) return false;
+  if (header.num_bytes == 0 || header.num_bytes > kMostStripeBytes || !has_valid_length(header)) return false;
   const std::lock_guard lock(mutex_);
   const auto found = expected_.find(header.ticket);
   if (found == expected_.end()) return true;

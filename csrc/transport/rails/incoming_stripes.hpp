@@ -1,8 +1,9 @@
 // The memory into which stripes are received: buffers of fetches, by ticket, until all their stripes have arrived.
 //
 // Threads: the progress owner expects and cancels messages, the threads of rails receive into them. A thread writes to
-// a buffer only while it holds a StripeMemory, for one system call that does not block. cancel() waits for these, so
-// no buffer is touched after it. A stripe may be received twice at a time, with the same content, if a rail has broken.
+// a buffer only while it holds a StripeMemory, for one system call that does not block or to decode what it has read.
+// cancel() waits for these, so no buffer is touched after it. A stripe may be received twice at a time, with the same
+// content, if a rail has broken.
 //
 //   incoming.expect(ticket, {.into = into, .sender = sender, .stripe_num_bytes = length});
 //   …                                                          // a thread of a rail, for each part of a stripe:

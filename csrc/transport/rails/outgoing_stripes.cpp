@@ -47,7 +47,8 @@ std::optional<OutgoingStripes::Stripe> OutgoingStripes::take(PeerId peer, size_t
   return Stripe{.number = number,
                 .ticket = message.ticket,
                 .offset = offset,
-                .num_bytes = std::min(message.stripe_num_bytes, message.payload.num_bytes - offset)};
+                .num_bytes = std::min(message.stripe_num_bytes, message.payload.num_bytes - offset),
+                .dtype = message.dtype};
 }
 
 StripePayload OutgoingStripes::open(const Stripe& stripe, size_t num_sent) noexcept {

@@ -1,9 +1,9 @@
 // Long messages that wait for their stripes to be sent and acknowledged.
 //
 // Threads: the progress owner adds and removes messages, the threads of rails take stripes and send them. A thread
-// reads a payload only while it holds a StripePayload, for one system call that does not block. remove() waits for
-// these, so no payload is read after it. A stripe stays assigned to the rail that has taken it until its message is
-// removed, and is taken again if that rail breaks.
+// reads a payload only while it holds a StripePayload, to encode a stripe or for one system call that does not block.
+// remove() waits for these, so no payload is read after it. A stripe stays assigned to the rail that has taken it until
+// its message is removed, and is taken again if that rail breaks.
 //
 //   outgoing.add(number, {.peer = peer, .ticket = ticket, .payload = payload, .stripe_num_bytes = length});
 //   std::optional<Stripe> stripe = outgoing.take(peer, rail);                // a thread of a rail
@@ -21,6 +21,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/data_type.hpp"
 #include "memory/buffer.hpp"
 #include "transport/transport.hpp"
 
@@ -38,6 +39,7 @@ class OutgoingStripes {
     uint64_t ticket = 0;
     ConstBuffer payload;
     size_t stripe_num_bytes = 0;
+    DataType dtype = DataType::kByte;
   };
 
   struct Stripe {
@@ -45,6 +47,7 @@ class OutgoingStripes {
     uint64_t ticket = 0;
     size_t offset = 0;
     size_t num_bytes = 0;
+    DataType dtype = DataType::kByte;
   };
 
   enum class Why : uint8_t { kAcknowledged, kGivenUp };

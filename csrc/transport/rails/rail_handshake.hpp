@@ -56,7 +56,7 @@ class RailHandshake {
 
   struct Hello {
     std::array<char, 4> magic{'a', 'x', 'r', 'l'};
-    uint32_t version = 1;
+    uint32_t version = 2;
     uint64_t name = 0;
     uint32_t rail = 0;
     uint32_t reserved = 0;

@@ -85,6 +85,12 @@ Status RailTransport::release(Outgoing& message) noexcept {
   return ended;
 }
 
+// Calls do not tell their type: it is bytes.
+static DataType type_of(const MessageHeader& header) noexcept {
+  const bool is_known = family_of(header.kind) == MessageFamily::kOperation;
+  return is_known ? header.as<OperationHeader>().fingerprint.dtype : DataType::kByte;
+}
+
 bool RailTransport::receive_cts(uint64_t number, uint64_t ticket) noexcept {
   Outgoing* const message = numbers_.find(number);
   if (message == nullptr) return numbers_.was_here(number);
@@ -93,7 +99,8 @@ bool RailTransport::receive_cts(uint64_t number, uint64_t ticket) noexcept {
   threads_->outgoing().add(number, {.peer = message->peer,
                                     .ticket = ticket,
                                     .payload = message->payload,
-                                    .stripe_num_bytes = message->rts.stripe_num_bytes});
+                                    .stripe_num_bytes = message->rts.stripe_num_bytes,
+                                    .dtype = type_of(message->rts.header)});
   threads_->send_waiting();
   return true;
 }

@@ -20,7 +20,7 @@ void RailReader::add(FileDescriptor socket, uint64_t sender, const Digest& key) 
   {
     const std::lock_guard lock(mutex_);
     if (dropped_.contains(sender)) return;
-    added_.emplace_back(std::move(socket), sender, key);
+    added_.emplace_back(*this, std::move(socket), sender, key);
   }
   wake();
 }
@@ -94,24 +94,46 @@ RailReader::Outcome RailReader::receive_header(Connection& connection) noexcept 
   if (!incoming_.is_valid(connection.sender, header)) return refuse("a stripe that its message does not have");
   connection.num_bytes = 0;
   connection.is_whole = true;
+  if (header.format != 0) connection.decoder.begin(header);
   return Outcome::kMoved;
 }
 
-RailReader::Outcome RailReader::receive_stripe(Connection& connection) noexcept {
+// Returns as recv() does.
+ssize_t RailReader::receive_raw(Connection& connection, size_t num_left) noexcept {
   static thread_local std::array<std::byte, kScratchBytes> scratch;
-  const StripeHeader& header = connection.header;
-  const size_t num_left = header.num_bytes - connection.num_bytes;
-  ssize_t num_read = 0;
-  if (const StripeMemory memory = incoming_.open(connection.sender, header, connection.num_bytes)) {
-    num_read = ::recv(connection.socket.get(), memory.data(), std::min(num_left, kMostAtOnce), MSG_DONTWAIT);
-  } else {
-    connection.is_whole = false;
-    num_read = ::recv(connection.socket.get(), scratch.data(), std::min(num_left, scratch.size()), MSG_DONTWAIT);
+  const int socket = connection.socket.get();
+  if (const StripeMemory memory = incoming_.open(connection.sender, connection.header, connection.num_bytes)) {
+    return ::recv(socket, memory.data(), std::min(num_left, kMostAtOnce), MSG_DONTWAIT);
   }
+  connection.is_whole = false;
+  return ::recv(socket, scratch.data(), std::min(num_left, scratch.size()), MSG_DONTWAIT);
+}
+
+ssize_t RailReader::receive_compressed(Connection& connection, size_t num_left) noexcept {
+  StripeDecoder& decoder = connection.decoder;
+  const std::span<std::byte> space = decoder.space();
+  const ssize_t num_read =
+      ::recv(connection.socket.get(), space.data(), std::min(num_left, space.size()), MSG_DONTWAIT);
+  if (num_read <= 0 || !connection.is_whole) return num_read;
+  const StripeMemory memory = incoming_.open(connection.sender, connection.header, decoder.num_decoded());
+  connection.is_whole = static_cast<bool>(memory);
+  if (!memory) return num_read;
+  const bool is_last = static_cast<size_t>(num_read) == num_left;
+  const bool is_decoded = decoder.decode(static_cast<size_t>(num_read), memory.data()).ok();
+  connection.is_malformed = !is_decoded || decoder.is_done() != is_last;
+  return num_read;
+}
+
+RailReader::Outcome RailReader::receive_stripe(Connection& connection) noexcept {
+  const StripeHeader& header = connection.header;
+  const size_t num_left = header.num_carried - connection.num_bytes;
+  const ssize_t num_read =
+      header.format == 0 ? receive_raw(connection, num_left) : receive_compressed(connection, num_left);
   if (num_read < 0) return errno == EAGAIN || errno == EINTR ? Outcome::kWaits : Outcome::kEnded;
   if (num_read == 0) return Outcome::kEnded;
+  if (connection.is_malformed) return refuse("a compressed stripe that is malformed");
   connection.num_bytes += static_cast<size_t>(num_read);
-  if (connection.num_bytes < header.num_bytes) return Outcome::kMoved;
+  if (connection.num_bytes < header.num_carried) return Outcome::kMoved;
   connection.num_header_bytes = 0;
   if (connection.is_whole) incoming_.arrived(header);
   return Outcome::kMoved;

@@ -12,6 +12,7 @@
 
 #include "transport/rails/incoming_stripes.hpp"
 #include "transport/rails/rail_thread.hpp"
+#include "transport/rails/stripe_compression.hpp"
 
 namespace axon::transport {
 
@@ -31,16 +32,18 @@ class RailReader final : private RailThread {
 
  private:
   struct Connection {
-    Connection(FileDescriptor of, uint64_t from, const Digest& key) noexcept
-        : socket(std::move(of)), sender(from), sealer(key) {}
+    Connection(RailReader& reader, FileDescriptor of, uint64_t from, const Digest& key) noexcept
+        : socket(std::move(of)), sender(from), sealer(key), decoder(reader.decoder_memory_) {}
 
     FileDescriptor socket;
     const uint64_t sender;
     StripeSealer sealer;
     StripeHeader header;
     size_t num_header_bytes = 0;  // received so far
-    size_t num_bytes = 0;         // of the stripe, received so far
-    bool is_whole = false;        // all of them are in the message's memory
+    size_t num_bytes = 0;         // that follow it, received so far
+    StripeDecoder decoder;
+    bool is_whole = false;      // all of them are in the message's memory
+    bool is_malformed = false;  // they are no frames
   };
 
   enum class Outcome : uint8_t { kMoved, kWaits, kEnded };
@@ -52,11 +55,14 @@ class RailReader final : private RailThread {
   Outcome receive(Connection& connection) noexcept;
   Outcome receive_header(Connection& connection) noexcept;
   Outcome receive_stripe(Connection& connection) noexcept;
+  ssize_t receive_raw(Connection& connection, size_t num_left) noexcept;
+  ssize_t receive_compressed(Connection& connection, size_t num_left) noexcept;
   Outcome refuse(const char* what) noexcept;
   void close(Connection& connection) noexcept;
 
   IncomingStripes& incoming_;
   RailEvents& events_;
+  DecoderMemory decoder_memory_;       // the thread's
   std::list<Connection> connections_;  // the thread's
   std::mutex mutex_;                   // guards the following members
   std::list<Connection> added_;

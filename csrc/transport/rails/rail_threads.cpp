@@ -6,8 +6,8 @@
 
 namespace axon::transport {
 
-Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, std::span<const std::string> devices,
-                                                       uint64_t name) {
+Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, const RailOptions& options, uint64_t name) {
+  const std::span<const std::string> devices = options.devices;
   std::unique_ptr<RailThreads> threads(new RailThreads);
   AXON_TRY(threads->events_.open());
   threads->address_ = {.name = name,
@@ -23,7 +23,7 @@ Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, std::sp
   threads->handshakes_ = std::move(handshakes).value();
   for (size_t rail = 0; rail < num_rails; ++rail) {
     threads->readers_.emplace_back(threads->incoming_, threads->events_);
-    threads->writers_.emplace_back(rail, threads->outgoing_, threads->events_);
+    threads->writers_.emplace_back(rail, options.compression, threads->outgoing_, threads->events_);
   }
   return threads;
 }

@@ -3,7 +3,7 @@
 //
 // The progress owner calls everything here, and learns what the threads do from events().
 //
-//   Result<std::unique_ptr<RailThreads>> threads = RailThreads::open(num_rails, devices, name);
+//   Result<std::unique_ptr<RailThreads>> threads = RailThreads::open(num_rails, options, name);
 //   AXON_TRY(threads.value()->start());
 //   threads.value()->connect({.peer = peer, .rail = rail, .address = address});
 #pragma once
@@ -19,14 +19,14 @@
 #include "transport/rails/rail_handshakes.hpp"
 #include "transport/rails/rail_reader.hpp"
 #include "transport/rails/rail_writer.hpp"
+#include "transport/rails/rails.hpp"
 
 namespace axon::transport {
 
 class RailThreads final : private RailHandshakes::Handler {
  public:
-  // Opens the port. `num_rails` is from 1 to OutgoingStripes::kMostRails.
-  static Result<std::unique_ptr<RailThreads>> open(size_t num_rails, std::span<const std::string> devices,
-                                                   uint64_t name);
+  // Opens the port. `num_rails` is from 1 to OutgoingStripes::kMostRails, whatever the options say.
+  static Result<std::unique_ptr<RailThreads>> open(size_t num_rails, const RailOptions& options, uint64_t name);
   ~RailThreads();
 
   const RailAddress& address() const noexcept { return address_; }

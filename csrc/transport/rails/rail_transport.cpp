@@ -61,7 +61,7 @@ static bool has_descriptors_for_rails() noexcept {
 
 Status RailTransport::open_threads() {
   if (!has_descriptors_for_rails()) return Status();
-  auto threads = RailThreads::open(options_.num_rails.value_or(default_num_rails(1)), options_.devices, name_);
+  auto threads = RailThreads::open(options_.num_rails.value_or(default_num_rails(1)), options_, name_);
   if (!threads.ok()) return std::move(threads.status());
   threads_ = std::move(threads).value();
   Status watched = watch_events();

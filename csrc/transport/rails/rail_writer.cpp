@@ -25,7 +25,7 @@ static constexpr std::chrono::seconds kLookInterval{1};
 void RailWriter::add(FileDescriptor socket, PeerId peer, const Digest& key) {
   {
     const std::lock_guard lock(mutex_);
-    added_.emplace_back(std::move(socket), peer, key);
+    added_.emplace_back(*this, std::move(socket), peer, key);
   }
   wake();
 }
@@ -103,12 +103,27 @@ void RailWriter::send_stripes(Connection& connection) noexcept {
 
 bool RailWriter::begin_stripe(Connection& connection) noexcept {
   connection.stripe = outgoing_.take(connection.peer, rail_);
-  if (!connection.stripe) return false;
+  if (!connection.stripe) {
+    connection.encoder.release();
+    return false;
+  }
   const OutgoingStripes::Stripe& stripe = *connection.stripe;
-  connection.header = {.ticket = stripe.ticket, .offset = stripe.offset, .num_bytes = stripe.num_bytes};
+  const auto num_bytes = static_cast<uint32_t>(stripe.num_bytes);
+  connection.header = {
+      .ticket = stripe.ticket, .offset = stripe.offset, .num_bytes = num_bytes, .num_carried = num_bytes};
+  compress(connection);
   connection.header.seal = connection.sealer.next(connection.header);
   connection.num_sent = 0;
   return true;
+}
+
+void RailWriter::compress(Connection& connection) noexcept {
+  const OutgoingStripes::Stripe& stripe = *connection.stripe;
+  const StripePayload payload = outgoing_.open(stripe, 0);
+  if (payload.state() != StripePayload::State::kNeeded) return;
+  if (!connection.encoder.encode(stripe, {payload.data(), stripe.num_bytes}, connection.socket)) return;
+  connection.header.num_carried = static_cast<uint32_t>(connection.encoder.bytes().size());
+  connection.header.format = static_cast<uint8_t>(*connection.encoder.format());
 }
 
 // The rest of a stripe whose message has been acknowledged meanwhile is filled up: its receiver has got the stripe by
@@ -117,18 +132,22 @@ int RailWriter::send_some(Connection& connection) noexcept {
   static constexpr std::array<std::byte, size_t{16} << 10> kFiller{};
   const OutgoingStripes::Stripe& stripe = *connection.stripe;
   const size_t header_left = sizeof(StripeHeader) - std::min(connection.num_sent, sizeof(StripeHeader));
-  const size_t stripe_sent = connection.num_sent + header_left - sizeof(StripeHeader);
+  const size_t payload_sent = connection.num_sent + header_left - sizeof(StripeHeader);
+  const size_t num_carried = connection.header.num_carried;
+  const std::span<const std::byte> encoded = connection.encoder.bytes();
   const auto* const header =
       reinterpret_cast<const std::byte*>(&connection.header) + sizeof(StripeHeader) - header_left;
   ssize_t num_sent = 0;
   {
-    const StripePayload payload = outgoing_.open(stripe, stripe_sent);
+    const StripePayload payload = outgoing_.open(stripe, encoded.empty() ? payload_sent : 0);
     if (payload.state() == StripePayload::State::kGone) return ECANCELED;
     const bool is_needed = payload.state() == StripePayload::State::kNeeded;
-    const std::byte* const data = is_needed ? payload.data() : kFiller.data();
-    const size_t most = is_needed ? kMostAtOnce : kFiller.size();
+    const std::byte* const data = !encoded.empty() ? encoded.data() + payload_sent
+                                  : is_needed      ? payload.data()
+                                                   : kFiller.data();
+    const size_t most = is_needed || !encoded.empty() ? kMostAtOnce : kFiller.size();
     std::array<iovec, 2> parts{{{const_cast<std::byte*>(header), header_left},
-                                {const_cast<std::byte*>(data), std::min(most, stripe.num_bytes - stripe_sent)}}};
+                                {const_cast<std::byte*>(data), std::min(most, num_carried - payload_sent)}}};
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
@@ -139,7 +158,7 @@ int RailWriter::send_some(Connection& connection) noexcept {
   if (num_sent < 0) return connection.is_blocked ? 0 : errno;
   connection.has_sent = true;
   connection.num_sent += static_cast<size_t>(num_sent);
-  if (connection.num_sent == sizeof(StripeHeader) + stripe.num_bytes) end_stripe(connection);
+  if (connection.num_sent == sizeof(StripeHeader) + num_carried) end_stripe(connection);
   return 0;
 }
 
@@ -167,6 +186,7 @@ void RailWriter::look_after(Connection& connection) noexcept {
 // The connection stays in the list until the end of the round.
 void RailWriter::close(Connection& connection) noexcept {
   end_stripe(connection);
+  connection.encoder.release();
   unwatch(connection.socket);
   connection.socket = FileDescriptor();
   connection.is_blocked = connection.has_sent = false;

@@ -1,4 +1,5 @@
-// The thread that sends stripes over one rail to all peers, directly from the memory of their messages.
+// The thread that sends stripes over one rail to all peers, directly from the memory of their messages, or compressed
+// (stripe_compression.hpp).
 //
 // A rail breaks if its connection fails, or if the peer's host has acknowledged nothing for kMostSilence while data is
 // on the way. A peer that is only slow, or stopped, is not silent: its host goes on acknowledging.
@@ -19,6 +20,7 @@
 #include "transport/rails/rail_events.hpp"
 #include "transport/rails/rail_thread.hpp"
 #include "transport/rails/stripe.hpp"
+#include "transport/rails/stripe_compression.hpp"
 
 namespace axon::transport {
 
@@ -26,8 +28,8 @@ class RailWriter final : private RailThread {
  public:
   static constexpr std::chrono::seconds kMostSilence{10};
 
-  RailWriter(size_t rail, OutgoingStripes& outgoing, RailEvents& events) noexcept
-      : rail_(rail), outgoing_(outgoing), events_(events) {}
+  RailWriter(size_t rail, Compression compression, OutgoingStripes& outgoing, RailEvents& events) noexcept
+      : rail_(rail), compression_(compression), outgoing_(outgoing), events_(events) {}
   ~RailWriter() { stop(); }
 
   Status start() { return RailThread::start("axon-rail-out"); }
@@ -43,12 +45,13 @@ class RailWriter final : private RailThread {
   using Clock = std::chrono::steady_clock;
 
   struct Connection {
-    Connection(FileDescriptor of, PeerId to, const Digest& key) noexcept
-        : socket(std::move(of)), peer(to), sealer(key) {}
+    Connection(RailWriter& writer, FileDescriptor of, PeerId to, const Digest& key) noexcept
+        : socket(std::move(of)), peer(to), sealer(key), encoder(writer.compression_, writer.encoder_memory_) {}
 
     FileDescriptor socket;
     const PeerId peer;
     StripeSealer sealer;
+    StripeEncoder encoder;
     std::optional<OutgoingStripes::Stripe> stripe;  // being sent
     StripeHeader header;
     size_t num_sent = 0;              // of header and stripe
@@ -63,6 +66,7 @@ class RailWriter final : private RailThread {
 
   void send_stripes(Connection& connection) noexcept;
   bool begin_stripe(Connection& connection) noexcept;
+  void compress(Connection& connection) noexcept;
   // Returns zero, or an error as in errno.
   int send_some(Connection& connection) noexcept;
   void look_after(Connection& connection) noexcept;
@@ -72,10 +76,12 @@ class RailWriter final : private RailThread {
   void remove_broken() noexcept;
 
   const size_t rail_;
+  const Compression compression_;
   OutgoingStripes& outgoing_;
   RailEvents& events_;
-  std::list<Connection> connections_;  // the thread's, as the next two
-  bool has_more_ = false;              // a connection that is not blocked has stripes to send
+  EncoderMemory encoder_memory_;  // the thread's, as the next three
+  std::list<Connection> connections_;
+  bool has_more_ = false;  // a connection that is not blocked has stripes to send
   Clock::time_point next_look_{};
   std::mutex mutex_;  // guards the following members, which on_wake() takes
   std::list<Connection> added_;

@@ -18,6 +18,13 @@
 
 namespace axon::transport {
 
+// Whether floating-point data is compressed, which does not change what arrives.
+enum class Compression : uint8_t {
+  kAuto,    // over rails that are slower than the codec
+  kNever,   // the peer's compressed data is still accepted
+  kAlways,  // wherever that makes data shorter
+};
+
 struct RailOptions {
   enum class Use : uint8_t {
     kToOtherHosts,  // where the network's lanes are all TCP
@@ -32,6 +39,7 @@ struct RailOptions {
   // The network devices over which rails run, in turn. Empty: the first address of each peer that works.
   std::vector<std::string> devices;
   Use use = Use::kToOtherHosts;
+  Compression compression = Compression::kAuto;
 };
 
 std::unique_ptr<Transport> with_rails(std::unique_ptr<Transport> network, const RailOptions& options);

@@ -7,8 +7,9 @@
 namespace axon::transport {
 
 uint64_t StripeSealer::next(const StripeHeader& header) noexcept {
-  const std::array<uint64_t, 4> sealed{num_sealed_++, header.ticket, header.offset, header.num_bytes};
-  const Digest digest = HmacSha256(key_).add(std::as_bytes(std::span(sealed))).finish();
+  const uint64_t position = num_sealed_++;
+  const auto content = std::as_bytes(std::span(&header, 1)).first(offsetof(StripeHeader, seal));
+  const Digest digest = HmacSha256(key_).add(std::as_bytes(std::span(&position, 1))).add(content).finish();
   uint64_t seal = 0;
   std::memcpy(&seal, digest.data(), sizeof seal);
   return seal;

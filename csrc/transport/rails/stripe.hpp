@@ -6,21 +6,34 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "base/sha256.hpp"
+#include "codec/codec.hpp"
 
 namespace axon::transport {
 
 struct StripeHeader {
-  uint64_t ticket = 0;     // of the receiver's CTS
-  uint64_t offset = 0;     // in the message
-  uint64_t num_bytes = 0;  // that follow
+  uint64_t ticket = 0;       // of the receiver's CTS
+  uint64_t offset = 0;       // in the message
+  uint32_t num_bytes = 0;    // of the stripe
+  uint32_t num_carried = 0;  // bytes that follow: the stripe's, or those of its frames
+  uint8_t format = 0;        // 0: the stripe as it is; otherwise a codec::Format
+  std::array<uint8_t, 7> reserved{};
   uint64_t seal = 0;
 };
-static_assert(sizeof(StripeHeader) == 32 && std::is_trivially_copyable_v<StripeHeader>);
+static_assert(sizeof(StripeHeader) == 40 && std::has_unique_object_representations_v<StripeHeader>);
+
+// Returns whether as many bytes follow as a stripe of this length and format can have.
+constexpr bool has_valid_length(const StripeHeader& header) noexcept {
+  if (header.format == 0) return header.num_carried == header.num_bytes;
+  const auto format = static_cast<codec::Format>(header.format);
+  if (format != codec::Format::kBFloat16 && format != codec::Format::kFloat32) return false;
+  return header.num_carried <= codec::most_encoded_bytes(format, header.num_bytes);
+}
 
 inline constexpr size_t kLeastStripeBytes = size_t{64} << 10;
 inline constexpr size_t kMostStripeBytes = size_t{1} << 20;

@@ -162,6 +162,17 @@ TEST(Codec, codes_zeros_and_few_escapes) {
   }
 }
 
+TEST(Codec, codes_frames_with_a_few_far_larger_numbers) {
+  for (const Format format : kFormats) {
+    for (const uint8_t upper : {uint8_t{0x7F}, uint8_t{0xFF}, uint8_t{0x48}}) {  // NaN, its negative, about 2^17
+      Bytes data = weights(format, kFrameElements, 15);
+      for (size_t i = 0; i < 50; ++i) data[(i * 81 + 1) * element_bytes(format) - 1] = static_cast<std::byte>(upper);
+      const Bytes frame = check(format, data);
+      EXPECT_LT(frame.size(), data.size() - kFrameElements / 2 + 1000);
+    }
+  }
+}
+
 TEST(Codec, takes_any_length) {
   for (const Format format : kFormats) {
     const size_t whole = frame_bytes(format);

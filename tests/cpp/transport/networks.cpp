@@ -45,7 +45,8 @@ class RailsAbove final : public Network {
   std::unique_ptr<Transport> make_transport() override { return with_rails(network_->make_transport(), options_); }
   bool same_host() const noexcept override { return network_->same_host(); }
 
-  static inline const RailOptions kToAll{.num_rails = 2, .devices = {"lo"}, .use = RailOptions::Use::kToAll};
+  static inline const RailOptions kToAll{
+      .num_rails = 2, .devices = {"lo"}, .use = RailOptions::Use::kToAll, .compression = Compression::kAlways};
 
  private:
   const std::unique_ptr<Network> network_;

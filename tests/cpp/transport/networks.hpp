@@ -28,7 +28,7 @@ extern const NetworkKind kLoopback;
 extern const NetworkKind kLoopbackWithFaults;  // every send is pending or late, and messages arrive in any order
 extern const NetworkKind kUcxSharedMemory;
 extern const NetworkKind kUcxTcp;
-extern const NetworkKind kRails;            // above the loopback
+extern const NetworkKind kRails;            // above the loopback, compressing all that gets shorter
 extern const NetworkKind kRailsWithFaults;  // above the loopback with faults
 extern const NetworkKind kRailsTcp;         // above UCX over TCP
 extern const NetworkKind kRings;            // above rails and UCX over shared memory, as in a process's engine

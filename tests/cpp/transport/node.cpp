@@ -55,7 +55,7 @@ Transfer& Node::start(Sending sending, PeerId peer, Bytes bytes, uint32_t sequen
   Transfer& transfer = sends.emplace_back();
   transfer.bytes = std::move(bytes);
   const OperationHeader header{.key = 7,
-                               .fingerprint = {.operation = OperationKind::kPointToPoint},
+                               .fingerprint = {.operation = OperationKind::kPointToPoint, .dtype = dtype},
                                .source = 1,
                                .destination = 2,
                                .sequence = sequence};

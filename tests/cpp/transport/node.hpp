@@ -64,6 +64,7 @@ class Node final : public Receiver {
   bool all_sends_finished() const noexcept;
 
   Policy policy = Policy::kFetch;
+  DataType dtype = DataType::kByte;  // of what it sends
   Status reason{ErrorCode::kMismatch, "the reason of a refusal"};
   std::function<void(const Arrival&)> on_arrival;
   std::deque<Arrival> arrivals;

@@ -109,7 +109,9 @@ TEST(StripeSealers, seal_each_position_and_field_differently) {
   EXPECT_NE(receiver.next(header), first) << "a repeated header has another seal";
   for (const StripeHeader& other : {StripeHeader{.ticket = 2, .offset = 2, .num_bytes = 3, .seal = 0},
                                     StripeHeader{.ticket = 1, .offset = 3, .num_bytes = 3, .seal = 0},
-                                    StripeHeader{.ticket = 1, .offset = 2, .num_bytes = 4, .seal = 0}}) {
+                                    StripeHeader{.ticket = 1, .offset = 2, .num_bytes = 4, .seal = 0},
+                                    StripeHeader{.ticket = 1, .offset = 2, .num_bytes = 3, .num_carried = 1, .seal = 0},
+                                    StripeHeader{.ticket = 1, .offset = 2, .num_bytes = 3, .format = 1, .seal = 0}}) {
     EXPECT_NE(StripeSealer{Digest{}}.next(other), first);
   }
   EXPECT_NE(StripeSealer{Digest{std::byte{1}}}.next(header), first);

@@ -128,7 +128,7 @@ TEST_F(RailStrangers, whose_stripes_have_wrong_seals_are_dropped) {
     handshake.feed(hear(socket, handshake.num_wanted()));
   }
   ASSERT_EQ(handshake.state(), RailHandshake::State::kEstablished);
-  StripeHeader header{.ticket = 1, .offset = 0, .num_bytes = 8, .seal = 0};
+  StripeHeader header{.ticket = 1, .offset = 0, .num_bytes = 8, .num_carried = 8, .seal = 0};
   header.seal = StripeSealer(handshake.stripe_key()).next(header);
   say(socket, std::as_bytes(std::span(&header, 1)));  // late, for no message: its bytes are dropped
   say(socket, pattern(8, 1));

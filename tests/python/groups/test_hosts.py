@@ -95,6 +95,52 @@ def test_long_messages_take_the_rails_that_both_ends_have(
             pool.finish()
 
 
+def _weights(dtype: torch.dtype, num_elements: int, seed: int) -> torch.Tensor:
+    """Normal numbers, among them NaNs with payloads, infinities, both zeros and denormals."""
+    values = torch.randn(num_elements, generator=torch.Generator().manual_seed(seed)).mul_(0.02).to(dtype)
+    if dtype in (torch.bfloat16, torch.float32):
+        bits = values.view(torch.int16 if dtype == torch.bfloat16 else torch.int32)
+        shift = 0 if dtype == torch.bfloat16 else 16
+        for i, pattern in enumerate([0x7FA1, 0x7FC5, 0x7F80, 0x0001, 0x0000, -0x8000, -0x0043, -0x7FFF]):
+            bits[i * 4001 :: 40_009] = (pattern << shift) + (0x1234 if shift else 0)
+    return values
+
+
+def _exchange_floats(store: str, rank: int, compress: str) -> None:
+    os.environ["AXON_COMPRESS"] = compress
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    for dtype in (torch.bfloat16, torch.float32, torch.float16, torch.float64):
+        for num_elements in (150_000, 1_000_003, 4_000_000):
+            sent = [_weights(dtype, num_elements, seed) for seed in range(2)]
+            for source in range(2):
+                data = sent[source].clone() if rank == source else torch.zeros_like(sent[source])
+                dist.broadcast(data, src=source)
+                assert torch.equal(data.view(torch.uint8), sent[source].view(torch.uint8))
+            gathered = [torch.zeros_like(each) for each in sent]
+            dist.all_gather(gathered, sent[rank])
+            received = torch.zeros_like(sent[0])
+            for work in (dist.isend(sent[rank], 1 - rank), dist.irecv(received, 1 - rank)):
+                assert work is not None
+                work.wait()
+            for got, expected in ((gathered[0], sent[0]), (gathered[1], sent[1]), (received, sent[1 - rank])):
+                assert torch.equal(got.view(torch.uint8), expected.view(torch.uint8))
+            total = sent[rank].clone().nan_to_num_(0, 0, 0)
+            expected_total = sum(each.nan_to_num(0, 0, 0) for each in sent)
+            dist.all_reduce(total)
+            assert torch.equal(total, expected_total)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("compress", [("always", "always"), ("always", "never"), ("auto", "always")])
+def test_compressed_tensors_arrive_bit_by_bit(compress: tuple[str, str], hosts: Hosts, tmp_path: Path) -> None:
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_exchange_floats, str(tmp_path / "store"), rank, compress[rank])
+        for pool in (one, other):
+            pool.finish()
+
+
 def _exchange_everything(store: str, rank: int) -> dict[str, object]:
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
     exercise_all(8, 100_000, 8 << 20)

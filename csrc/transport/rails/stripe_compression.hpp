@@ -1,0 +1,107 @@
+// Compresses the stripes of a rail where that is faster: encodes them at the sender, decodes them at the receiver.
+// A thread of a rail owns these objects, one per connection.
+//
+//   StripeEncoder encoder(Compression::kAuto, memory);
+//   if (encoder.encode(stripe, data, socket)) send(encoder.bytes());   // in place of the data
+//
+//   StripeDecoder decoder(memory);
+//   decoder.begin(header);
+//   const size_t num_arrived = receive(decoder.space());               // again and again
+//   AXON_TRY(decoder.decode(num_arrived, output));
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/file_descriptor.hpp"
+#include "base/tcp_progress.hpp"
+#include "codec/codec.hpp"
+#include "transport/rails/outgoing_stripes.hpp"
+#include "transport/rails/rails.hpp"
+#include "transport/rails/stripe.hpp"
+
+namespace axon::transport {
+
+// Measures whether a connection is slow enough for the codec to keep up with it. A connection counts as fast until its
+// speed is known.
+class LinkSpeed {
+ public:
+  bool is_slow(const FileDescriptor& socket) noexcept;
+
+ private:
+  std::optional<TcpProgress> since_;  // the start of this measurement
+  bool is_slow_ = false;
+};
+
+// How many encoders of a thread hold a stripe. Beyond a bound, stripes are sent as they are.
+struct EncoderMemory {
+  static constexpr size_t kMostEncoders = 8;
+
+  size_t num_encoders = 0;
+};
+
+class StripeEncoder {
+ public:
+  StripeEncoder(Compression when, EncoderMemory& memory) noexcept : when_(when), memory_(memory) {}
+  ~StripeEncoder() { release(); }
+  StripeEncoder(const StripeEncoder&) = delete;
+  StripeEncoder& operator=(const StripeEncoder&) = delete;
+
+  // Encodes the stripe if that pays. Returns whether it did.
+  bool encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data,
+              const FileDescriptor& socket) noexcept;
+  // The latest stripe, and its format; none if it was not encoded.
+  std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), num_bytes_}; }
+  std::optional<codec::Format> format() const noexcept { return format_; }
+  // Frees the memory, which the next stripe takes again.
+  void release() noexcept;
+
+ private:
+  bool is_worth_a_look(const OutgoingStripes::Stripe& stripe) noexcept;
+  bool encode(codec::Format format, std::span<const std::byte> data) noexcept;
+
+  const Compression when_;
+  EncoderMemory& memory_;
+  LinkSpeed speed_;
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t num_bytes_ = 0;
+  std::optional<codec::Format> format_;
+  uint64_t number_ = 0;       // of the latest message
+  unsigned num_to_skip_ = 0;  // stripes of it, because those before did not get shorter
+  unsigned num_skipped_ = 0;  // the latest time
+};
+
+// Where the bytes of frames arrive: shared by all decoders of a thread.
+class DecoderMemory {
+ public:
+  std::byte* bytes();
+
+ private:
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+class StripeDecoder {
+ public:
+  explicit StripeDecoder(DecoderMemory& memory) noexcept : memory_(memory) {}
+
+  void begin(const StripeHeader& header) noexcept;
+  size_t num_decoded() const noexcept { return num_decoded_; }
+
+  // Returns memory for the next bytes to arrive. Bytes that are left from before lie in front of it.
+  std::span<std::byte> space() noexcept;
+  // Decodes all frames that are whole now, with so many bytes more, and keeps what is left of them.
+  Status decode(size_t num_arrived, std::byte* output) noexcept;
+  // Returns whether the whole stripe was decoded.
+  bool is_done() const noexcept { return num_decoded_ == num_bytes_; }
+
+ private:
+  DecoderMemory& memory_;
+  codec::Format format_{};
+  size_t num_bytes_ = 0;               // of the stripe
+  size_t num_decoded_ = 0;             // of them
+  std::unique_ptr<std::byte[]> left_;  // a frame of which a part has arrived
+  size_t num_left_ = 0;
+};
+
+}  // namespace axon::transport
