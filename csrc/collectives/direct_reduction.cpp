@@ -2,42 +2,43 @@
 
 #include <algorithm>
 
+#include "collectives/network_chunks.hpp"
+
 namespace axon::collectives {
 
 // Chunks of short shards are sent eagerly, which avoids the handshake of a rendezvous. Those of long shards are large
 // enough that a single copy by CMA outweighs it. The messages of one chunk, one per rank, should fit into the
 // second-level cache together. Between two ranks on 16 idle cores, an all_reduce of 4, 16 and 128 MiB takes 0.47, 2.1
-// and 25 ms with messages of 512 KiB. With eager ones of 32 to 64 KiB, it takes 0.95, 3.8 and 33 ms. Between hosts all
-// messages are eager, since those of a rendezvous would queue after the data that is on its way. At 1 Gbit/s, an
-// all_reduce of 64 MiB between two hosts needs at least 537 ms. It takes 569 ms with eager messages, and 630 ms with
-// messages of 512 KiB. With its headers, a message should be one segment for the kernel (at most 64 KiB), not a long
-// one and a short one.
-static constexpr size_t kSmallestChunk = size_t{64} << 10;
-static constexpr size_t kLargestBetweenHosts = size_t{60} << 10;
-static constexpr size_t kStagedBytes = size_t{1} << 20;
-static constexpr size_t kChunksInShard = 8;
-
+// and 25 ms with messages of 512 KiB. With eager ones of 32 to 64 KiB, it takes 0.95, 3.8 and 33 ms.
 static size_t chunk_bytes_for(const messaging::View& view, size_t longest_shard) noexcept {
-  const auto rounded = [](size_t num_bytes) {
-    return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
-  };
-  if (!view.on_one_host()) {
-    const size_t count = Chunks(longest_shard, kLargestBetweenHosts).count();
-    return rounded((longest_shard + count - 1) / count);
-  }
+  static constexpr size_t kSmallestChunk = size_t{64} << 10;
+  static constexpr size_t kStagedBytes = size_t{1} << 20;
+  static constexpr size_t kChunksInShard = 8;
+  if (!view.on_one_host()) return network_chunk_bytes(view, longest_shard);
   const size_t num_ranks = static_cast<size_t>(view.size());
   const size_t largest = std::max(kSmallestChunk, kStagedBytes / num_ranks / kGranule * kGranule);
-  const size_t chunk = std::clamp(rounded(longest_shard / kChunksInShard), kSmallestChunk, largest);
-  return std::min(chunk, rounded(longest_shard));
+  const size_t chunk = std::clamp(rounded_to_granules(longest_shard / kChunksInShard), kSmallestChunk, largest);
+  return std::min(chunk, rounded_to_granules(longest_shard));
+}
+
+// Long chunks from many ranks are so much memory that fewer of them are in flight.
+DirectReduction::Window DirectReduction::window_of(const messaging::View& view, size_t chunk_bytes) noexcept {
+  static constexpr Window kWithinHost{.ahead = 2, .depth = 4};
+  static constexpr size_t kMostStagedBytes = size_t{32} << 20;
+  static constexpr size_t kLeastDepth = 4;
+  if (view.on_one_host()) return kWithinHost;
+  const size_t fitting = kMostStagedBytes / (chunk_bytes * static_cast<size_t>(view.size()));
+  const size_t depth = std::clamp(fitting, kLeastDepth, kMostDepth);
+  return {.ahead = depth / 2, .depth = depth};
 }
 
 DirectReduction::DirectReduction(messaging::View& view, const CollectiveArguments& arguments,
                                  std::span<const ConstBuffer> shards)
     : view_(view),
-      window_(view.on_one_host() ? kWithinHost : kBetweenHosts),
       plan_(reduction_plan(view, arguments)),
       shards_(shards),
       chunk_bytes_(chunk_bytes_for(view, longest_of(shards))),
+      window_(window_of(view, chunk_bytes_)),
       num_chunks_(chunks_of(longest_of(shards)).count()),
       staging_(view.scratch(chunk_bytes_ * shards.size() * std::min(window_.depth, num_chunks_))),
       operands_(view.size_class_pool(), view.size()),

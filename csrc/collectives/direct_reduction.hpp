@@ -64,21 +64,21 @@ class DirectReduction {
     size_t ahead;
     size_t depth;
   };
-  static constexpr Window kWithinHost{.ahead = 2, .depth = 4};
-  static constexpr Window kBetweenHosts{.ahead = 8, .depth = 16};
+  static constexpr size_t kMostDepth = 16;
+  static Window window_of(const messaging::View& view, size_t chunk_bytes) noexcept;
 
   Buffer staging_slot(size_t chunk, int source) const noexcept;
 
   messaging::View& view_;
-  const Window window_;
   const ReductionPlan plan_;
   const std::span<const ConstBuffer> shards_;
-  size_t chunk_bytes_;
+  const size_t chunk_bytes_;
+  const Window window_;
   size_t num_chunks_;  // of the longest shard
   Buffer staging_;
   PoolArray<ConstBuffer> operands_;
-  BatchRing<kBetweenHosts.depth> arrivals_;
-  BatchRing<kBetweenHosts.depth> departures_;
+  BatchRing<kMostDepth> arrivals_;
+  BatchRing<kMostDepth> departures_;
 };
 
 }  // namespace axon::collectives

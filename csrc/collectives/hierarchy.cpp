@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "collectives/network_chunks.hpp"
 #include "collectives/selector.hpp"
 
 namespace axon::collectives {
@@ -14,12 +15,22 @@ static constexpr size_t kSegmentBytes = size_t{1} << 20;
 // With more ranks, segments are longer, so that messages between them do not become short.
 static constexpr size_t kSegmentBytesPerRank = size_t{64} << 10;
 static constexpr size_t kNumLanes = 3;
+// Rails carry long messages, of which more are on their way at a time. Shorter tensors keep the short segments.
+static constexpr size_t kRailSegmentBytesPerRank = 2 * kShortestRailChunk;
+static constexpr size_t kMostRailSegmentBytes = size_t{16} << 20;
+static constexpr size_t kFewestRailSegments = 2;
+static constexpr size_t kNumRailLanes = 6;
 
 Hierarchy::Hierarchy(messaging::View& view, const CollectiveArguments& arguments) noexcept
     : view_(view), arguments_(arguments), topology_(view.exchange().topology()) {}
 
-static size_t segment_bytes_of(size_t num_ranks) noexcept {
+static size_t short_segment_bytes(size_t num_ranks) noexcept {
   return std::max(kSegmentBytes, kSegmentBytesPerRank * num_ranks);
+}
+
+static size_t rail_segment_bytes(size_t num_ranks) noexcept {
+  return std::max(short_segment_bytes(num_ranks),
+                  std::min(kRailSegmentBytesPerRank * num_ranks, kMostRailSegmentBytes));
 }
 
 // No stage uses more slots: two per chunk of 60 KiB, and in rings four per rank. Exact algorithms double the bytes. An
@@ -28,7 +39,8 @@ uint32_t Hierarchy::first_slot_of(size_t stage) const noexcept {
   static constexpr size_t kSmallestChunk = size_t{60} << 10;
   static constexpr size_t kSlotsForRounding = 64;
   const auto num_ranks = static_cast<size_t>(view_.size());
-  const size_t most_chunks = 2 * segment_bytes_of(num_ranks) / kSmallestChunk;
+  const size_t longest = has_rails() ? rail_segment_bytes(num_ranks) : short_segment_bytes(num_ranks);
+  const size_t most_chunks = 2 * longest / kSmallestChunk;
   return static_cast<uint32_t>(stage * (2 * most_chunks + 4 * num_ranks + kSlotsForRounding));
 }
 
@@ -80,19 +92,41 @@ Task<Status> run_stage(messaging::View view, CollectiveArguments arguments) {
   co_return Status();
 }
 
-static Task<Status> run_lane(const Hierarchy& hosts, Segment segment, SegmentRunner run) {
-  for (; segment.index < segment.num_segments; segment.index += kNumLanes) AXON_CO_TRY(co_await run(hosts, segment));
+namespace {
+
+struct Segmentation {
+  size_t num_segments;
+  size_t num_lanes;
+};
+
+}  // namespace
+
+static Segmentation segmentation_of(const Hierarchy& hosts, size_t num_bytes) noexcept {
+  const auto num_ranks = static_cast<size_t>(hosts.topology().num_ranks());
+  const bool takes_rails = hosts.has_rails() && num_bytes >= kFewestRailSegments * rail_segment_bytes(num_ranks);
+  const size_t segment_bytes = takes_rails ? rail_segment_bytes(num_ranks) : short_segment_bytes(num_ranks);
+  return {.num_segments = Chunks(num_bytes, segment_bytes).count(),
+          .num_lanes = takes_rails ? kNumRailLanes : kNumLanes};
+}
+
+static Task<Status> run_lane(const Hierarchy& hosts, size_t lane, Segmentation division, SegmentRunner run) {
+  if (lane >= division.num_lanes) co_return Status();
+  for (size_t index = lane; index < division.num_segments; index += division.num_lanes) {
+    AXON_CO_TRY(co_await run(hosts, {.index = index, .num_segments = division.num_segments}));
+  }
   co_return Status();
 }
 
+template <size_t... kLanes>
+static std::array<Task<Status>, sizeof...(kLanes)> make_lanes(const Hierarchy& hosts, Segmentation division,
+                                                              SegmentRunner run, std::index_sequence<kLanes...>) {
+  return {run_lane(hosts, kLanes, division, run)...};
+}
+
 Task<Status> run_segments(const Hierarchy& hosts, size_t num_bytes, SegmentRunner run) {
-  const auto num_ranks = static_cast<size_t>(hosts.topology().num_ranks());
-  const size_t segment_bytes = segment_bytes_of(num_ranks);
-  const size_t num_segments = std::max<size_t>(1, (num_bytes + segment_bytes - 1) / segment_bytes);
-  if (num_segments == 1) co_return co_await run(hosts, {.index = 0, .num_segments = 1});
-  std::array lanes{run_lane(hosts, {0, num_segments}, run), run_lane(hosts, {1, num_segments}, run),
-                   run_lane(hosts, {2, num_segments}, run)};
-  static_assert(lanes.size() == kNumLanes);
+  const Segmentation division = segmentation_of(hosts, num_bytes);
+  if (division.num_segments == 1) co_return co_await run(hosts, {.index = 0, .num_segments = 1});
+  std::array lanes = make_lanes(hosts, division, run, std::make_index_sequence<std::max(kNumLanes, kNumRailLanes)>());
   for (Task<Status>& lane : lanes) lane.resume();
   Status status;
   for (Task<Status>& lane : lanes) {

@@ -48,6 +48,9 @@ class Hierarchy {
   messaging::View local(size_t stage) const noexcept;
   // The ranks with this rank's local index, one on each host.
   messaging::View column(size_t stage) const noexcept { return across(stage, topology_.column(local_index())); }
+  // Returns whether rails speed up long messages between the hosts.
+  bool has_rails() const noexcept { return view_.has_rails(); }
+
   // These ranks, one on each host, by host; one of them is this rank.
   messaging::View across(size_t stage, std::span<const int> ranks) const noexcept;
 

@@ -47,6 +47,11 @@ size_t total_of(std::span<const Shard> shards) noexcept {
 // A cache line. Every element type fills it evenly, so multiples of it are boundaries between elements.
 inline constexpr size_t kGranule = 64;
 
+// Rounds up, to at least one granule.
+inline size_t rounded_to_granules(size_t num_bytes) noexcept {
+  return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
+}
+
 // Splits `num_bytes` into consecutive parts, as even as whole granules allow, longer ones first; the last may be empty.
 class Partition {
  public:

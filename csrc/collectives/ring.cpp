@@ -5,18 +5,16 @@
 
 #include "collectives/batch_ring.hpp"
 #include "collectives/local.hpp"
+#include "collectives/network_chunks.hpp"
 #include "collectives/patterns.hpp"
 
 namespace axon::collectives {
 
 static constexpr size_t kGroup = 2;
 static constexpr size_t kDepth = 2 * kGroup;
-// The largest eager message that is one segment (direct_reduction.cpp); partial results of half types are twice as
-// long.
-static constexpr size_t kChunkBytes = size_t{60} << 10;
 
-static RingSchedule schedule_of(int num_steps, size_t longest_shard) noexcept {
-  const size_t num_chunks = Chunks(longest_shard, kChunkBytes).count();
+static RingSchedule schedule_of(int num_steps, size_t longest_shard, size_t chunk_bytes) noexcept {
+  const size_t num_chunks = Chunks(longest_shard, chunk_bytes).count();
   return {.num_steps = static_cast<size_t>(num_steps), .group = kGroup, .num_chunks = num_chunks};
 }
 
@@ -27,13 +25,15 @@ namespace {
 class ReductionLane {
  public:
   ReductionLane(messaging::View& view, const ReductionPlan& plan, const RingReduction& ring)
-      : schedule(schedule_of(view.size(), longest_of(ring.shards))),
+      : chunk_bytes(network_chunk_bytes(view, longest_of(ring.shards))),
+        schedule(schedule_of(view.size(), longest_of(ring.shards), chunk_bytes)),
         view_(view),
         plan_(plan),
         ring_(ring),
-        stride_(partial_bytes(plan.dtype, std::min(longest_of(ring.shards), kChunkBytes))),
+        stride_(partial_bytes(plan.dtype, chunk_bytes)),  // partial results of half types are twice as long
         staging_(view.scratch(stride_ * kDepth)) {}
 
+  const size_t chunk_bytes;
   const RingSchedule schedule;
 
   bool exists(size_t item) const noexcept {
@@ -62,7 +62,7 @@ class ReductionLane {
     const int owner = ring_neighbour(view_.rank(), -1 - schedule[item].step, view_.size());
     return ring_.shards[static_cast<size_t>(owner)];
   }
-  Chunks chunks_of(size_t item) const noexcept { return {shard_of(item).num_bytes, kChunkBytes}; }
+  Chunks chunks_of(size_t item) const noexcept { return {shard_of(item).num_bytes, chunk_bytes}; }
   Range range_of(size_t item) const noexcept { return chunks_of(item)[schedule[item].chunk]; }
   ConstBuffer own(size_t item) const noexcept { return slice(shard_of(item), range_of(item)); }
   size_t num_elements(size_t item) const noexcept { return range_of(item).length / size_of(plan_.dtype); }
@@ -114,12 +114,13 @@ Task<Status> ring_all_gather(messaging::View& view, RingGather ring) {
   const int size = view.size();
   const int left = ring_neighbour(view.rank(), -1, size);
   const int right = ring_neighbour(view.rank(), 1, size);
-  const RingSchedule schedule = schedule_of(size - 1, longest_of(ring.shards));
+  const size_t chunk_bytes = network_chunk_bytes(view, longest_of(ring.shards));
+  const RingSchedule schedule = schedule_of(size - 1, longest_of(ring.shards), chunk_bytes);
   BatchRing<kDepth> arrivals(view);
   BatchRing<kDepth> departures(view);
   const auto chunk_from = [&](int distance, size_t chunk) -> std::optional<Buffer> {
     const Buffer shard = ring.shards[static_cast<size_t>(ring_neighbour(view.rank(), -distance, size))];
-    const Chunks chunks(shard.num_bytes, kChunkBytes);
+    const Chunks chunks(shard.num_bytes, chunk_bytes);
     return chunks.contains(chunk) ? std::optional(slice(shard, chunks[chunk])) : std::nullopt;
   };
 

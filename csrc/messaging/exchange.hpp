@@ -53,6 +53,7 @@ class Exchange {
   int rank() const noexcept { return inbox_.team().rank; }
   int size() const noexcept { return inbox_.team().size(); }
   const Topology& topology() const noexcept { return inbox_.team().topology; }
+  bool has_rails() const noexcept { return inbox_.team().has_rails; }
   uint32_t sequence() const noexcept { return sequence_; }
   SizeClassPool& size_class_pool() noexcept { return messenger_.size_class_pool(); }
 
@@ -108,7 +109,7 @@ class Exchange {
   Inbox& inbox_;
   const uint32_t sequence_;
   const transport::Fingerprint fingerprint_;
-  static constexpr size_t kMostScratches = 16;
+  static constexpr size_t kMostScratches = 32;
 
   IntrusiveList<Request, InExchange> live_;
   size_t num_moving_ = 0;

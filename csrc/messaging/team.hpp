@@ -16,6 +16,8 @@ struct Team {
   std::vector<bool> shares_host{};       // by rank: whether it has proven to be on this rank's host
   Topology topology{};                   // the choice of algorithms uses it, since all ranks agree on it
 
+  bool has_rails = false;  // rails speed up long messages between all hosts; all ranks agree on it
+
   int size() const noexcept { return static_cast<int>(peers.size()); }
   uint64_t own_key() const noexcept { return keys[static_cast<size_t>(rank)]; }
 };

@@ -44,6 +44,8 @@ class View {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   bool on_one_host() const noexcept { return on_one_host_; }
+  // Returns whether rails speed up long messages between its ranks.
+  bool has_rails() const noexcept { return !on_one_host_ && exchange_.has_rails(); }
   SizeClassPool& size_class_pool() const noexcept { return exchange_.size_class_pool(); }
 
   // The group's rank of each rank in the view; empty: a view of all ranks.

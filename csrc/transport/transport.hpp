@@ -94,6 +94,10 @@ class Transport {
   // Returns why messages to this peer, which is on another host, take no more lanes. For diagnostics.
   virtual std::vector<std::string> obstacles(PeerId /*peer*/) { return {}; }
 
+  // Returns up to how many processes of the peer's host can share its cores so that rails speed up long messages to it
+  // (transport/rails); 0: it takes none. All processes that have the peer's address get the same.
+  virtual size_t most_processes_with_rails(PeerId /*peer*/) const noexcept { return 0; }
+
   // Payloads of up to this size are sent eagerly by send(), without waiting for the receiver. All larger ones wait.
   virtual size_t largest_eager() const noexcept { return kLargestEager; }
 

@@ -98,7 +98,12 @@ class Player final : Receiver {
     transport_->set_receiver(*this);
     std::memcpy(&name_, transport_->address().data(), sizeof name_);
     for (PeerId peer = 0; peer < kNumPeers; ++peer) {
-      const RailAddress rails{.name = kFirstName + peer, .token = {}, .port = 0, .takes_turns = false, .addresses = {}};
+      const RailAddress rails{.name = kFirstName + peer,
+                              .token = {},
+                              .port = 0,
+                              .takes_turns = false,
+                              .most_processes = 0,
+                              .addresses = {}};
       std::vector<std::byte> address = rails.encode();
       const auto length = static_cast<uint32_t>(address.size());
       const auto packed = std::as_bytes(std::span(&length, 1));

@@ -22,7 +22,8 @@ struct Packed {
   uint16_t port = 0;
   uint8_t takes_turns = 0;
   uint8_t num_addresses = 0;
-  uint32_t reserved = 0;
+  uint16_t most_processes = 0;
+  uint16_t reserved = 0;
 };
 static_assert(sizeof(Packed) == 32);
 
@@ -37,7 +38,8 @@ std::vector<std::byte> RailAddress::encode() const {
                       .token = token,
                       .port = port,
                       .takes_turns = takes_turns ? uint8_t{1} : uint8_t{0},
-                      .num_addresses = static_cast<uint8_t>(addresses.size())};
+                      .num_addresses = static_cast<uint8_t>(addresses.size()),
+                      .most_processes = most_processes};
   const auto fixed = std::as_bytes(std::span(&packed, 1));
   std::vector<std::byte> bytes(fixed.begin(), fixed.end());
   for (const IpAddress& address : addresses) bytes.insert(bytes.end(), address.begin(), address.end());
@@ -61,6 +63,7 @@ Result<RailAddress> RailAddress::decode(std::span<const std::byte> packed) {
                       .token = fixed.token,
                       .port = fixed.port,
                       .takes_turns = fixed.takes_turns == 1,
+                      .most_processes = fixed.most_processes,
                       .addresses = std::vector<IpAddress>(num_addresses)};
   std::ranges::copy(packed.subspan(sizeof fixed), std::as_writable_bytes(std::span(address.addresses)).begin());
   return address;

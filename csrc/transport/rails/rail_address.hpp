@@ -32,8 +32,9 @@ struct RailAddress {
 
   uint64_t name = 0;  // of the transport
   RailToken token{};
-  uint16_t port = 0;         // 0: it accepts no rails
-  bool takes_turns = false;  // rails are spread over the addresses; otherwise they all use the first that works
+  uint16_t port = 0;            // 0: it accepts no rails
+  bool takes_turns = false;     // rails are spread over the addresses; otherwise they all use the first that works
+  uint16_t most_processes = 0;  // of its host that can share its cores so that its rails pay
   std::vector<IpAddress> addresses;
 
   std::vector<std::byte> encode() const;

@@ -13,6 +13,7 @@ Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, const R
   threads->address_ = {.name = name,
                        .token = random_token(),
                        .takes_turns = !devices.empty(),
+                       .most_processes = 0,
                        .addresses = addresses_of_devices(devices)};
   if (threads->address_.addresses.empty()) {
     return Status(ErrorCode::kTransport,

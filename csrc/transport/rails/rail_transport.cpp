@@ -36,6 +36,14 @@ static size_t default_num_rails(size_t num_processes) noexcept {
   return num_rails_for(num_usable_cores, num_processes);
 }
 
+// With fewer cores, the threads of rails take turns with the progress owner, which is no faster. A user who sets the
+// number of rails knows better.
+static uint16_t most_processes_of(const RailOptions& options) noexcept {
+  static constexpr size_t kAny = UINT16_MAX;
+  const size_t by_cores = num_cores() / kCoresPerRail;
+  return static_cast<uint16_t>(options.num_rails ? kAny : std::min(by_cores, kAny));
+}
+
 // ---- Opening and closing
 
 RailTransport::RailTransport(std::unique_ptr<Transport> network, const RailOptions& options)
@@ -43,9 +51,12 @@ RailTransport::RailTransport(std::unique_ptr<Transport> network, const RailOptio
   Status opened = options.num_rails == size_t{0} ? Status() : open_threads();
   why_none_ = options.num_rails == size_t{0} ? options.why_none : describe_few_descriptors();
   if (!opened.ok()) go_without_threads(opened);
-  const std::vector<std::byte> own =
-      threads_ ? threads_->address().encode()
-               : RailAddress{.name = name_, .token = {}, .port = 0, .takes_turns = false, .addresses = {}}.encode();
+  RailAddress rails{.name = name_, .token = {}, .port = 0, .takes_turns = false, .most_processes = 0, .addresses = {}};
+  if (threads_ != nullptr) {
+    rails = threads_->address();
+    rails.most_processes = most_processes_of(options);
+  }
+  const std::vector<std::byte> own = rails.encode();
   const auto below = network_->address();
   const auto num_bytes = static_cast<uint32_t>(own.size());
   const auto length = std::as_bytes(std::span(&num_bytes, 1));

@@ -67,6 +67,7 @@ class RailTransport final : public Transport, private Receiver {
   }
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::vector<std::string> obstacles(PeerId peer) override;
+  size_t most_processes_with_rails(PeerId peer) const noexcept override { return peers_[peer].address->most_processes; }
   size_t num_open_rails(PeerId peer) const noexcept { return peers_[peer].open.count(); }
   size_t largest_eager() const noexcept override { return std::min(kLargestEager, network_->largest_eager()); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,

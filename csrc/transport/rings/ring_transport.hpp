@@ -38,6 +38,9 @@ class RingTransport final : public Transport, private Receiver {
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
+  size_t most_processes_with_rails(PeerId peer) const noexcept override {
+    return network_->most_processes_with_rails(peer);
+  }
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::vector<std::string> obstacles(PeerId peer) override { return network_->obstacles(peer); }
   // Rings send 64 KiB eagerly. A peer without a ring gets the network's eager limit, hence the minimum.

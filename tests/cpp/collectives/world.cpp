@@ -49,6 +49,7 @@ struct World::Rank final : messaging::LossListener, messaging::InboxListener {
   Rank(World& owner, int rank) : world(owner), transport(owner.fabric_.make_transport()), messenger(transport, *this) {
     team.rank = rank;
     team.topology = world.topology_;
+    team.has_rails = world.seed_ % 4 == 3;
   }
 
   // Peers are added in order of rank, so that a peer's id is its rank.

@@ -35,7 +35,7 @@ transport::FaultPlan delays_of_seed(uint64_t seed);
 class World {
  public:
   // The plan's seed chooses the hosts. Even: all ranks share one. Odd: they take turns on two, or the first rank is
-  // alone and the others form pairs.
+  // alone and the others form pairs. With every fourth seed, messages between hosts are as long as rails allow.
   World(int num_ranks, const transport::FaultPlan& plan);
   World(messaging::Topology topology, const transport::FaultPlan& plan);
   ~World();

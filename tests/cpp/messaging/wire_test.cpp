@@ -147,10 +147,11 @@ TEST(Wire, rail_address_bytes) {
                                  .token = {std::byte{9}},
                                  .port = 0x0A0B,
                                  .takes_turns = true,
+                                 .most_processes = 0x0D0C,
                                  .addresses = {transport::kAnyIpv4}};
-  const std::array<uint8_t, 48> golden{1, 2, 3, 4, 5, 6, 7, 8, 9,    0,    0,    0,    0, 0, 0, 0,
-                                       0, 0, 0, 0, 0, 0, 0, 0, 0x0B, 0x0A, 1,    1,    0, 0, 0, 0,
-                                       0, 0, 0, 0, 0, 0, 0, 0, 0,    0,    0xFF, 0xFF, 0, 0, 0, 0};
+  const std::array<uint8_t, 48> golden{1, 2, 3, 4, 5, 6, 7, 8, 9,    0,    0,    0,    0,    0,    0, 0,
+                                       0, 0, 0, 0, 0, 0, 0, 0, 0x0B, 0x0A, 1,    1,    0x0C, 0x0D, 0, 0,
+                                       0, 0, 0, 0, 0, 0, 0, 0, 0,    0,    0xFF, 0xFF, 0,    0,    0, 0};
   const std::vector<std::byte> encoded = address.encode();
   ASSERT_EQ(encoded.size(), golden.size());
   EXPECT_EQ(std::memcmp(encoded.data(), golden.data(), golden.size()), 0);

@@ -129,7 +129,8 @@ TEST(Stripes, give_every_rail_a_part_where_the_message_is_long_enough) {
 }
 
 TEST(RailAddresses, that_are_truncated_or_too_long_are_refused) {
-  RailAddress address{.name = 1, .token = {}, .port = 2, .takes_turns = false, .addresses = {kAnyIpv4, kAnyIpv6}};
+  RailAddress address{
+      .name = 1, .token = {}, .port = 2, .takes_turns = false, .most_processes = 0, .addresses = {kAnyIpv4, kAnyIpv6}};
   const Bytes packed = address.encode();
   for (size_t num_bytes = 0; num_bytes < packed.size(); ++num_bytes) {
     EXPECT_FALSE(RailAddress::decode(std::span(packed).first(num_bytes)).ok()) << num_bytes;

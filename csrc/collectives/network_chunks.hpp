@@ -1,0 +1,33 @@
+// How long the messages are into which algorithms divide shards between hosts. All ranks get the same.
+//
+//   const size_t chunk_bytes = network_chunk_bytes(view, longest_shard);
+#pragma once
+
+#include <algorithm>
+
+#include "collectives/patterns.hpp"
+#include "messaging/view.hpp"
+
+namespace axon::collectives {
+
+// The shortest messages for rails. Each one costs its RTS, CTS and ACK, and needs several stripes to use several rails.
+inline constexpr size_t kShortestRailChunk = size_t{512} << 10;
+
+// Without rails, or for short shards, messages are eager, since those of a rendezvous would queue after the data that
+// is on its way. At 1 Gbit/s, an all_reduce of 64 MiB between two hosts needs at least 537 ms. It takes 569 ms with
+// eager messages, and 630 ms with messages of 512 KiB over one connection. With its headers, an eager message should be
+// one segment for the kernel (at most 64 KiB), not a long one and a short one.
+inline size_t network_chunk_bytes(const messaging::View& view, size_t longest_shard) noexcept {
+  static constexpr size_t kLargestEager = size_t{60} << 10;
+  static constexpr size_t kLongestRailChunk = size_t{1} << 20;
+  static constexpr size_t kShortestRailShard = size_t{768} << 10;
+  static constexpr size_t kRailChunksInShard = 16;
+  const bool takes_rails = view.has_rails() && longest_shard >= kShortestRailShard;
+  const size_t most = takes_rails
+                          ? std::clamp(longest_shard / kRailChunksInShard, kShortestRailChunk, kLongestRailChunk)
+                          : kLargestEager;
+  const size_t count = Chunks(longest_shard, most).count();
+  return rounded_to_granules((longest_shard + count - 1) / count);
+}
+
+}  // namespace axon::collectives
