@@ -88,8 +88,10 @@ static constexpr Setting kSettings[] = {
      "The least severe level that is written to stderr; the levels before it are written, too.", is_log_level},
     {"AXON_RAILS", ReadBy::kEngine, "auto", "auto, or 0 to 16",
      "TCP connections (rails) over which messages of more than 256 KiB are spread between two processes of different "
-     "hosts. Each has a thread at either end. auto: one for every four cores of a process, at least 1 and at most 4; "
-     "processes of a group on one host share its cores. 0: none; a process with 0 accepts none either.",
+     "hosts. Each has a thread at either end. auto: one for every four cores of a process, at least 1 (2 with bbr) and "
+     "at "
+     "most 4; processes of a group on one host share its cores. With fewer than four cores, fast links take none. 0: "
+     "none; a process with 0 accepts none either.",
      is_number_of_rails},
     {"AXON_RAIL_DEVICES", ReadBy::kEngine, "", "names of network devices, separated by commas",
      "The devices at which this process accepts rails: the rails of each peer are spread over their addresses. Without "

@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <system_error>
 
@@ -48,6 +49,13 @@ int error_of(const FileDescriptor& socket) noexcept {
   socklen_t num_bytes = sizeof error;
   getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &num_bytes);
   return error;
+}
+
+std::string congestion_control_of(const FileDescriptor& socket) {
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  socklen_t num_bytes = name.size() - 1;
+  getsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, name.data(), &num_bytes);
+  return name.data();
 }
 
 std::string last_error() {

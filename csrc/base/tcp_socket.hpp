@@ -29,6 +29,9 @@ void send_at_once(const FileDescriptor& socket) noexcept;
 // Enables keep-alive: a host that disappears silently shows as a hang-up after half a minute.
 void watch_for_silence(const FileDescriptor& socket) noexcept;
 
+// Returns the name of the algorithm that the system has chosen for the socket's congestion control: "cubic", "bbr".
+std::string congestion_control_of(const FileDescriptor& socket);
+
 // Returns zero once a connection that began without blocking is established; otherwise the error, as in errno.
 int error_of(const FileDescriptor& socket) noexcept;
 

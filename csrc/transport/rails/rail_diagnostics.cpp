@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <string>
 
-#include "base/resources.hpp"
 #include "transport/rails/rail_count.hpp"
 #include "transport/rails/rail_transport.hpp"
 
@@ -46,6 +45,8 @@ std::vector<std::string> RailTransport::obstacles(PeerId id) {
   }
   std::vector<std::string> found;
   if (peer.open.count() < num_rails_of_a_peer()) found.push_back(why_missing(peer));
+  if (needs_no_rails(peer))
+    found.push_back("its link is fast, and rails have no cores of their own, so UCX carries most messages");
   if (std::string why = why_so_few(); !why.empty()) found.push_back(std::move(why));
   return found;
 }
@@ -68,11 +69,11 @@ std::string RailTransport::why_so_few() const {
   const size_t number = num_rails_of_a_peer();
   const size_t num_processes = 1 + num_neighbours_;
   if (options_.num_rails) {
-    const bool is_raised = number >= num_rails_for(num_cores(), num_processes);
+    const bool is_raised = number >= num_rails_for(num_cores_, num_processes, are_paced_);
     return is_raised ? "" : "AXON_RAILS is " + std::to_string(number);
   }
   if (number >= kMostByDefault) return "";
-  return number_of(number, "rail", "rails") + " for " + number_of(num_cores(), "core", "cores") + " and " +
+  return number_of(number, "rail", "rails") + " for " + number_of(num_cores_, "core", "cores") + " and " +
          number_of(num_processes, "process", "processes") + " of this host";
 }
 

@@ -20,6 +20,8 @@ struct RailEvent {
     kConnected,  // a rail to the peer: route. It opens soon.
     kArrived,    // all stripes of the message with this ticket are in place
     kOpened,     // a rail to the peer
+    kIsFast,     // the link of the rail (link_speed.hpp)
+    kIsSlow,     // the link of the rail
     kNotOpened,  // a rail to the peer: why
     kBroken,     // an open rail to the peer: why
     kRefused,    // bytes that no rail of ours sends

@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "base/resources.hpp"
+#include "base/tcp_socket.hpp"
 #include "transport/flush_layer.hpp"
 #include "transport/rails/rail_count.hpp"
 #include "transport/rails/rail_messages.hpp"
@@ -17,6 +18,7 @@
 namespace axon::transport {
 
 static constexpr std::chrono::seconds kRetryInterval{5};
+static constexpr std::chrono::seconds kMeasuringInterval{1};
 static constexpr std::chrono::seconds kRescueTime{2};
 static constexpr std::chrono::milliseconds kRescueInterval{50};
 
@@ -31,30 +33,29 @@ std::unique_ptr<Transport> with_rails(std::unique_ptr<Transport> network, const 
   return std::make_unique<RailTransport>(std::move(network), options);
 }
 
-static size_t default_num_rails(size_t num_processes) noexcept {
-  static const size_t num_usable_cores = num_cores();  // asked for each long message
-  return num_rails_for(num_usable_cores, num_processes);
-}
-
 // With fewer cores, the threads of rails take turns with the progress owner, which is no faster. A user who sets the
 // number of rails knows better.
-static uint16_t most_processes_of(const RailOptions& options) noexcept {
+static uint16_t most_processes_of(const RailOptions& options, size_t num_cores) noexcept {
   static constexpr size_t kAny = UINT16_MAX;
-  const size_t by_cores = num_cores() / kCoresPerRail;
+  const size_t by_cores = num_cores / kCoresPerRail;
   return static_cast<uint16_t>(options.num_rails ? kAny : std::min(by_cores, kAny));
 }
 
 // ---- Opening and closing
 
 RailTransport::RailTransport(std::unique_ptr<Transport> network, const RailOptions& options)
-    : options_(options), name_(random_number()), network_(std::move(network)) {
+    : options_(options),
+      name_(random_number()),
+      num_cores_(num_cores()),
+      are_paced_(congestion_control_of(open_tcp_socket(AF_INET)) == "bbr"),
+      network_(std::move(network)) {
   Status opened = options.num_rails == size_t{0} ? Status() : open_threads();
   why_none_ = options.num_rails == size_t{0} ? options.why_none : describe_few_descriptors();
   if (!opened.ok()) go_without_threads(opened);
   RailAddress rails{.name = name_, .token = {}, .port = 0, .takes_turns = false, .most_processes = 0, .addresses = {}};
   if (threads_ != nullptr) {
     rails = threads_->address();
-    rails.most_processes = most_processes_of(options);
+    rails.most_processes = most_processes_of(options, num_cores_);
   }
   const std::vector<std::byte> own = rails.encode();
   const auto below = network_->address();
@@ -72,7 +73,8 @@ static bool has_descriptors_for_rails() noexcept {
 
 Status RailTransport::open_threads() {
   if (!has_descriptors_for_rails()) return Status();
-  auto threads = RailThreads::open(options_.num_rails.value_or(default_num_rails(1)), options_, name_);
+  auto threads =
+      RailThreads::open(options_.num_rails.value_or(num_rails_for(num_cores_, 1, are_paced_)), options_, name_);
   if (!threads.ok()) return std::move(threads.status());
   threads_ = std::move(threads).value();
   Status watched = watch_events();
@@ -170,12 +172,26 @@ bool RailTransport::takes_rails(PeerId id, ConstBuffer payload) noexcept {
   }
   if (!*peer.may_take_rails) return false;
   connect_if_due(peer);
-  return peer.open.any();
+  return peer.open.any() && do_rails_pay(peer);
+}
+
+bool RailTransport::needs_no_rails(const Peer& peer) const noexcept {
+  return !options_.num_rails && !are_paced_ && !has_cores_for_rails(num_cores_, 1 + num_neighbours_) &&
+         (peer.open & peer.are_fast).any();
+}
+
+// The link is measured again now and then.
+bool RailTransport::do_rails_pay(Peer& peer) noexcept {
+  if (!needs_no_rails(peer)) return true;
+  const Clock::time_point now = Clock::now();
+  if (now < peer.next_measurement) return false;
+  peer.next_measurement = now + kMeasuringInterval;
+  return true;
 }
 
 size_t RailTransport::num_rails_of_a_peer() const noexcept {
-  return options_.num_rails ? threads_->num_rails()
-                            : std::min(default_num_rails(1 + num_neighbours_), threads_->num_rails());
+  if (options_.num_rails) return threads_->num_rails();
+  return std::min(num_rails_for(num_cores_, 1 + num_neighbours_, are_paced_), threads_->num_rails());
 }
 
 // Connects the rails that are missing, after a while if they were tried before.
@@ -262,6 +278,10 @@ void RailTransport::handle(RailEvent& event) noexcept {
       return;
     case RailEvent::Kind::kOpened:
       return on_opened(peers_[event.peer], event.rail);
+    case RailEvent::Kind::kIsFast:
+    case RailEvent::Kind::kIsSlow:
+      peers_[event.peer].are_fast[event.rail] = event.kind == RailEvent::Kind::kIsFast;
+      return;
     case RailEvent::Kind::kNotOpened:
       return on_not_opened(peers_[event.peer], event.rail, event.why);
     case RailEvent::Kind::kBroken:
@@ -274,6 +294,7 @@ void RailTransport::handle(RailEvent& event) noexcept {
 void RailTransport::on_opened(Peer& peer, size_t rail) noexcept {
   peer.connecting.reset(rail);
   peer.open.set(rail);
+  peer.are_fast.reset(rail);  // not known
   peer.is_gone ? threads_->drop(peer.id, peer.name) : threads_->send_waiting();
 }
 

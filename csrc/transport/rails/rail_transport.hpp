@@ -104,14 +104,16 @@ class RailTransport final : public Transport, private Receiver {
     bool is_gone = false;  // the peer was dropped, lost or distrusted
     std::bitset<OutgoingStripes::kMostRails> connecting;
     std::bitset<OutgoingStripes::kMostRails> open;
-    bool has_warned = false;                       // that a rail cannot be opened
-    std::map<size_t, std::string> routes;          // of the open rails, and of former ones
-    std::string failure;                           // of the latest rail that could not be opened, or broke
-    Clock::time_point next_try{};                  // not before, for rails that are neither
-    std::optional<Clock::time_point> stranded_at;  // since when its messages have no rail that works
-    IntrusiveList<Outgoing> outgoing;              // messages that wait for their CTS or ACK
-    IntrusiveList<Outgoing> leaving;               // messages that have ended, of which the network still holds the RTS
-    IntrusiveList<Incoming> fetched;               // messages of which stripes are to arrive
+    std::bitset<OutgoingStripes::kMostRails> are_fast;  // link_speed.hpp
+    Clock::time_point next_measurement{};               // of a fast link
+    bool has_warned = false;                            // that a rail cannot be opened
+    std::map<size_t, std::string> routes;               // of the open rails, and of former ones
+    std::string failure;                                // of the latest rail that could not be opened, or broke
+    Clock::time_point next_try{};                       // not before, for rails that are neither
+    std::optional<Clock::time_point> stranded_at;       // since when its messages have no rail that works
+    IntrusiveList<Outgoing> outgoing;                   // messages that wait for their CTS or ACK
+    IntrusiveList<Outgoing> leaving;  // messages that have ended, of which the network still holds the RTS
+    IntrusiveList<Incoming> fetched;  // messages of which stripes are to arrive
   };
 
   struct Parting {
@@ -136,6 +138,10 @@ class RailTransport final : public Transport, private Receiver {
   std::string why_missing(const Peer& peer) const;
   std::string why_so_few() const;
   bool takes_rails(PeerId peer, ConstBuffer payload) noexcept;
+  // Returns whether the network moves long messages as fast as rails: its link is fast, and their threads have no cores
+  // of their own.
+  bool needs_no_rails(const Peer& peer) const noexcept;
+  bool do_rails_pay(Peer& peer) noexcept;
   void connect_if_due(Peer& peer) noexcept;
   void connect(Peer& peer, Clock::time_point not_before, Clock::time_point deadline) noexcept;
   std::optional<PeerId> peer_named(uint64_t name) const noexcept;
@@ -170,7 +176,9 @@ class RailTransport final : public Transport, private Receiver {
   void release(Incoming& message) noexcept;
 
   const RailOptions options_;
-  const uint64_t name_;  // this transport's name, which only holders of its address know
+  const uint64_t name_;     // this transport's name, which only holders of its address know
+  const size_t num_cores_;  // on which this process may run
+  const bool are_paced_;    // connections, by the kernel
   SizeClassPool pool_;
   Receiver* receiver_ = nullptr;
   std::vector<std::byte> address_;

@@ -111,17 +111,28 @@ bool RailWriter::begin_stripe(Connection& connection) noexcept {
   const auto num_bytes = static_cast<uint32_t>(stripe.num_bytes);
   connection.header = {
       .ticket = stripe.ticket, .offset = stripe.offset, .num_bytes = num_bytes, .num_carried = num_bytes};
+  measure(connection);
   compress(connection);
   connection.header.seal = connection.sealer.next(connection.header);
   connection.num_sent = 0;
   return true;
 }
 
+void RailWriter::measure(Connection& connection) noexcept {
+  if (!connection.link.measure(connection.socket)) return;
+  events_.push(
+      {.kind = connection.link.speed() == LinkSpeed::Speed::kFast ? RailEvent::Kind::kIsFast : RailEvent::Kind::kIsSlow,
+       .peer = connection.peer,
+       .rail = rail_,
+       .why = {}});
+}
+
 void RailWriter::compress(Connection& connection) noexcept {
   const OutgoingStripes::Stripe& stripe = *connection.stripe;
   const StripePayload payload = outgoing_.open(stripe, 0);
   if (payload.state() != StripePayload::State::kNeeded) return;
-  if (!connection.encoder.encode(stripe, {payload.data(), stripe.num_bytes}, connection.socket)) return;
+  const bool link_is_slow = connection.link.speed() == LinkSpeed::Speed::kSlow;
+  if (!connection.encoder.encode(stripe, {payload.data(), stripe.num_bytes}, link_is_slow)) return;
   connection.header.num_carried = static_cast<uint32_t>(connection.encoder.bytes().size());
   connection.header.format = static_cast<uint8_t>(*connection.encoder.format());
 }

@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "transport/rails/link_speed.hpp"
 #include "transport/rails/outgoing_stripes.hpp"
 #include "transport/rails/rail_events.hpp"
 #include "transport/rails/rail_thread.hpp"
@@ -51,6 +52,7 @@ class RailWriter final : private RailThread {
     FileDescriptor socket;
     const PeerId peer;
     StripeSealer sealer;
+    LinkSpeed link;
     StripeEncoder encoder;
     std::optional<OutgoingStripes::Stripe> stripe;  // being sent
     StripeHeader header;
@@ -66,6 +68,7 @@ class RailWriter final : private RailThread {
 
   void send_stripes(Connection& connection) noexcept;
   bool begin_stripe(Connection& connection) noexcept;
+  void measure(Connection& connection) noexcept;
   void compress(Connection& connection) noexcept;
   // Returns zero, or an error as in errno.
   int send_some(Connection& connection) noexcept;

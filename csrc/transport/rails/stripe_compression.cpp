@@ -8,25 +8,11 @@ namespace axon::transport {
 
 // ---- At the sender
 
-// Several ticks of the kernel, in which it counts. A link of 1 Gbit/s carries 2.5 MB in that time.
-static constexpr std::chrono::milliseconds kLeastMeasured{20};
 // After stripes that did not get shorter, their message's next 1, 2, 4 and so on are not looked at, up to this many.
 static constexpr unsigned kMostSkipped = 16;
 static constexpr size_t kMostEncodedStripeBytes =
     std::max(codec::most_encoded_bytes(codec::Format::kBFloat16, kMostStripeBytes),
              codec::most_encoded_bytes(codec::Format::kFloat32, kMostStripeBytes));
-
-bool LinkSpeed::is_slow(const FileDescriptor& socket) noexcept {
-  const std::optional<TcpProgress> now = tcp_progress(socket);
-  if (!now) return false;
-  if (!since_) since_ = now;
-  const std::chrono::duration<double> seconds = now->sending - since_->sending;
-  if (seconds < kLeastMeasured) return is_slow_;
-  const auto num_bytes = static_cast<double>(now->num_acknowledged - since_->num_acknowledged);
-  is_slow_ = num_bytes / seconds.count() < codec::pays_below();
-  since_ = now;
-  return is_slow_;
-}
 
 // Reductions of bfloat16 may send sums in float32, whose halves do not get shorter as bfloat16.
 static std::optional<codec::Format> choose_format(DataType type, std::span<const std::byte> data) noexcept {
@@ -45,11 +31,11 @@ bool StripeEncoder::is_worth_a_look(const OutgoingStripes::Stripe& stripe) noexc
 }
 
 bool StripeEncoder::encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data,
-                           const FileDescriptor& socket) noexcept {
+                           bool link_is_slow) noexcept {
   format_.reset();
   num_bytes_ = 0;
   if (when_ == Compression::kNever || !codec::format_of(stripe.dtype)) return false;
-  if (when_ == Compression::kAuto && !speed_.is_slow(socket)) return false;
+  if (when_ == Compression::kAuto && !link_is_slow) return false;
   if (!is_worth_a_look(stripe)) return false;
   const std::optional<codec::Format> format = choose_format(stripe.dtype, data);
   if (format && encode(*format, data)) {

@@ -2,7 +2,7 @@
 // A thread of a rail owns these objects, one per connection.
 //
 //   StripeEncoder encoder(Compression::kAuto, memory);
-//   if (encoder.encode(stripe, data, socket)) send(encoder.bytes());   // in place of the data
+//   if (encoder.encode(stripe, data, link_is_slow)) send(encoder.bytes());   // in place of the data
 //
 //   StripeDecoder decoder(memory);
 //   decoder.begin(header);
@@ -14,25 +14,12 @@
 #include <optional>
 #include <span>
 
-#include "base/file_descriptor.hpp"
-#include "base/tcp_progress.hpp"
 #include "codec/codec.hpp"
 #include "transport/rails/outgoing_stripes.hpp"
 #include "transport/rails/rails.hpp"
 #include "transport/rails/stripe.hpp"
 
 namespace axon::transport {
-
-// Measures whether a connection is slow enough for the codec to keep up with it. A connection counts as fast until its
-// speed is known.
-class LinkSpeed {
- public:
-  bool is_slow(const FileDescriptor& socket) noexcept;
-
- private:
-  std::optional<TcpProgress> since_;  // the start of this measurement
-  bool is_slow_ = false;
-};
 
 // How many encoders of a thread hold a stripe. Beyond a bound, stripes are sent as they are.
 struct EncoderMemory {
@@ -49,8 +36,7 @@ class StripeEncoder {
   StripeEncoder& operator=(const StripeEncoder&) = delete;
 
   // Encodes the stripe if that pays. Returns whether it did.
-  bool encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data,
-              const FileDescriptor& socket) noexcept;
+  bool encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data, bool link_is_slow) noexcept;
   // The latest stripe, and its format; none if it was not encoded.
   std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), num_bytes_}; }
   std::optional<codec::Format> format() const noexcept { return format_; }
@@ -63,7 +49,6 @@ class StripeEncoder {
 
   const Compression when_;
   EncoderMemory& memory_;
-  LinkSpeed speed_;
   std::unique_ptr<std::byte[]> bytes_;
   size_t num_bytes_ = 0;
   std::optional<codec::Format> format_;

@@ -1,11 +1,14 @@
 // What a transport tells of its rails to a peer, and how many it opens.
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "base/tcp_socket.hpp"
 #include "transport/loopback/loopback.hpp"
 #include "transport/node.hpp"
 #include "transport/rails/rail_count.hpp"
@@ -17,22 +20,32 @@ namespace {
 constexpr size_t kLong = size_t{3} << 20;
 
 TEST(NumRails, follow_the_cores_of_a_process) {
-  EXPECT_EQ(num_rails_for(1, 1), 1U);
-  EXPECT_EQ(num_rails_for(2, 8), 1U) << "there are never none";
-  EXPECT_EQ(num_rails_for(7, 1), 1U);
-  EXPECT_EQ(num_rails_for(8, 1), 2U);
-  EXPECT_EQ(num_rails_for(8, 2), 1U);
-  EXPECT_EQ(num_rails_for(32, 2), 4U);
-  EXPECT_EQ(num_rails_for(256, 1), kMostByDefault);
+  EXPECT_EQ(num_rails_for(1, 1, false), 1U);
+  EXPECT_EQ(num_rails_for(2, 8, false), 1U) << "there are never none";
+  EXPECT_EQ(num_rails_for(7, 1, false), 1U);
+  EXPECT_EQ(num_rails_for(8, 1, false), 2U);
+  EXPECT_EQ(num_rails_for(8, 2, false), 1U);
+  EXPECT_EQ(num_rails_for(32, 2, false), 4U);
+  EXPECT_EQ(num_rails_for(256, 1, false), kMostByDefault);
+}
+
+TEST(NumRails, are_two_on_few_cores_if_the_kernel_paces_them) {
+  EXPECT_EQ(num_rails_for(1, 1, true), 1U);
+  EXPECT_EQ(num_rails_for(2, 1, true), 2U);
+  EXPECT_EQ(num_rails_for(2, 2, true), 1U);
+  EXPECT_EQ(num_rails_for(2, 8, true), 1U);
+  EXPECT_EQ(num_rails_for(7, 1, true), 2U);
+  EXPECT_EQ(num_rails_for(32, 2, true), 4U);
 }
 
 // So a host's rails leave most of its cores to computation, unless each process has only one.
 TEST(NumRails, of_all_processes_take_at_most_a_quarter_of_the_cores) {
   for (size_t num_cores = 1; num_cores <= 256; ++num_cores) {
     for (size_t num_processes = 1; num_processes <= 64; ++num_processes) {
-      const size_t number = num_rails_for(num_cores, num_processes);
+      const size_t number = num_rails_for(num_cores, num_processes, false);
       EXPECT_TRUE(number == 1 || number * num_processes * kCoresPerRail <= num_cores);
-      EXPECT_LE(num_rails_for(num_cores, num_processes + 1), number) << "more processes, fewer rails";
+      EXPECT_LE(num_rails_for(num_cores, num_processes + 1, false), number) << "more processes, fewer rails";
+      EXPECT_LE(number, num_rails_for(num_cores, num_processes, true));
     }
   }
 }
@@ -83,6 +96,29 @@ TEST_F(RailDiagnostics, name_the_address_that_refuses) {
     return text.find("cannot be opened") != std::string::npos;
   });
   EXPECT_NE(text.find("1 rail to it cannot be opened: 127.0.0.1:1: "), std::string::npos) << text;
+}
+
+// On two cores, rails share them with the progress owner. Those of lo are fast.
+TEST_F(RailDiagnostics, leave_fast_links_to_the_network_if_cores_are_few) {
+  if (congestion_control_of(open_tcp_socket(AF_INET)) == "bbr") GTEST_SKIP() << "rails are faster with bbr";
+  cpu_set_t all;
+  cpu_set_t two;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  CPU_ZERO(&two);
+  for (int core = 0; core < CPU_SETSIZE && CPU_COUNT(&two) < 2; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &two);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof two, &two), 0);
+  const RailOptions options{.num_rails = {}, .devices = {"lo"}, .use = RailOptions::Use::kToAll};
+  Node sender{with_rails(fabric.make_transport(), options)};
+  Node receiver{with_rails(fabric.make_transport(), options)};
+  ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+  const PeerId peer = sender.meet(receiver, false);
+  receiver.meet(sender, false);
+  await(sender, receiver, peer, [&] {
+    const std::vector<std::string> obstacles = sender.transport().obstacles(peer);
+    return std::ranges::any_of(obstacles, [](const std::string& text) { return text.starts_with("its link is fast"); });
+  });
 }
 
 TEST_F(RailDiagnostics, tell_who_has_no_rails) {

@@ -143,6 +143,9 @@ StripeHeader header_of(const StripeEncoder& encoder, size_t num_bytes) {
           .format = static_cast<uint8_t>(*encoder.format())};
 }
 
+constexpr bool kFast = false;  // links
+constexpr bool kSlow = true;
+
 class StripeCompression : public testing::Test {
  protected:
   // Decodes in parts of a length. Returns whether the whole stripe was decoded.
@@ -163,12 +166,11 @@ class StripeCompression : public testing::Test {
   DecoderMemory decoder_memory;
   StripeEncoder encoder{Compression::kAlways, encoder_memory};
   StripeDecoder decoder{decoder_memory};
-  FileDescriptor no_socket;
 };
 
 TEST_F(StripeCompression, decodes_parts_of_any_length) {
   const Bytes data = weights(DataType::kFloat32, (size_t{256} << 10) + 12, 4);
-  ASSERT_TRUE(encoder.encode({.number = 1, .num_bytes = data.size(), .dtype = DataType::kFloat32}, data, no_socket));
+  ASSERT_TRUE(encoder.encode({.number = 1, .num_bytes = data.size(), .dtype = DataType::kFloat32}, data, kFast));
   const StripeHeader header = header_of(encoder, data.size());
   EXPECT_TRUE(has_valid_length(header));
   for (const size_t part : {1u, 3u, 1000u, 14'343u, 16'388u, 100'000u, 1'000'000u}) {
@@ -178,9 +180,20 @@ TEST_F(StripeCompression, decodes_parts_of_any_length) {
   }
 }
 
+TEST_F(StripeCompression, is_for_slow_links_unless_it_is_forced) {
+  const Bytes data = weights(DataType::kBFloat16, size_t{64} << 10, 9);
+  const OutgoingStripes::Stripe stripe{.number = 1, .num_bytes = data.size(), .dtype = DataType::kBFloat16};
+  StripeEncoder automatic{Compression::kAuto, encoder_memory};
+  EXPECT_FALSE(automatic.encode(stripe, data, kFast));
+  EXPECT_TRUE(automatic.encode(stripe, data, kSlow));
+  StripeEncoder never{Compression::kNever, encoder_memory};
+  EXPECT_FALSE(never.encode(stripe, data, kSlow));
+  EXPECT_TRUE(encoder.encode(stripe, data, kFast));
+}
+
 TEST_F(StripeCompression, refuses_stripes_that_are_malformed) {
   const Bytes data = weights(DataType::kBFloat16, size_t{64} << 10, 5);
-  ASSERT_TRUE(encoder.encode({.number = 1, .num_bytes = data.size(), .dtype = DataType::kBFloat16}, data, no_socket));
+  ASSERT_TRUE(encoder.encode({.number = 1, .num_bytes = data.size(), .dtype = DataType::kBFloat16}, data, kFast));
   const StripeHeader header = header_of(encoder, data.size());
   Bytes output;
   Bytes bytes(encoder.bytes().begin(), encoder.bytes().end());
@@ -201,16 +214,16 @@ TEST_F(StripeCompression, looks_at_fewer_and_fewer_stripes_of_incompressible_mes
   const Bytes data = weights(DataType::kBFloat16, bits.size(), 7);
   const OutgoingStripes::Stripe stripe{.number = 1, .num_bytes = bits.size(), .dtype = DataType::kBFloat16};
   // Those that it looks at get shorter, and are followed by a look at the next one.
-  EXPECT_FALSE(encoder.encode(stripe, bits, no_socket));
-  EXPECT_FALSE(encoder.encode(stripe, data, no_socket)) << "skipped";
-  EXPECT_FALSE(encoder.encode(stripe, bits, no_socket));
-  EXPECT_FALSE(encoder.encode(stripe, data, no_socket)) << "skipped";
-  EXPECT_FALSE(encoder.encode(stripe, data, no_socket)) << "skipped";
-  EXPECT_TRUE(encoder.encode(stripe, data, no_socket));
-  EXPECT_FALSE(encoder.encode(stripe, bits, no_socket));
+  EXPECT_FALSE(encoder.encode(stripe, bits, kFast));
+  EXPECT_FALSE(encoder.encode(stripe, data, kFast)) << "skipped";
+  EXPECT_FALSE(encoder.encode(stripe, bits, kFast));
+  EXPECT_FALSE(encoder.encode(stripe, data, kFast)) << "skipped";
+  EXPECT_FALSE(encoder.encode(stripe, data, kFast)) << "skipped";
+  EXPECT_TRUE(encoder.encode(stripe, data, kFast));
+  EXPECT_FALSE(encoder.encode(stripe, bits, kFast));
   OutgoingStripes::Stripe of_another_message = stripe;
   of_another_message.number = 2;
-  EXPECT_TRUE(encoder.encode(of_another_message, data, no_socket));
+  EXPECT_TRUE(encoder.encode(of_another_message, data, kFast));
 }
 
 TEST_F(StripeCompression, bounds_the_memory_of_a_thread) {
@@ -218,12 +231,12 @@ TEST_F(StripeCompression, bounds_the_memory_of_a_thread) {
   const OutgoingStripes::Stripe stripe{.number = 1, .num_bytes = data.size(), .dtype = DataType::kBFloat16};
   std::list<StripeEncoder> encoders;
   for (size_t i = 0; i < EncoderMemory::kMostEncoders; ++i)
-    EXPECT_TRUE(encoders.emplace_back(Compression::kAlways, encoder_memory).encode(stripe, data, no_socket));
-  EXPECT_FALSE(encoder.encode(stripe, data, no_socket));
+    EXPECT_TRUE(encoders.emplace_back(Compression::kAlways, encoder_memory).encode(stripe, data, kFast));
+  EXPECT_FALSE(encoder.encode(stripe, data, kFast));
   encoders.pop_back();
   encoder.release();
   StripeEncoder later(Compression::kAlways, encoder_memory);
-  EXPECT_TRUE(later.encode(stripe, data, no_socket));
+  EXPECT_TRUE(later.encode(stripe, data, kFast));
 }
 
 }  // namespace
