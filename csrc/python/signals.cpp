@@ -87,11 +87,8 @@ void check_signals() {
 // On the thread that runs Python's signal handlers: the exception of a handler that ran during a wait.
 static thread_local PyObject* raised = nullptr;
 
-bool are_signals_raising() noexcept {
-  if (raised != nullptr) return true;
-  if (!has_python()) return false;
-  const GilHeld gil;
-  if (PyErr_CheckSignals() == 0) return false;
+// Keeps the exception that has just been raised on this thread.
+static void keep_exception() noexcept {
   PyObject* type = nullptr;
   PyObject* trace = nullptr;
   PyErr_Fetch(&type, &raised, &trace);
@@ -99,6 +96,14 @@ bool are_signals_raising() noexcept {
   if (trace != nullptr) (void)PyException_SetTraceback(raised, trace);
   Py_XDECREF(type);
   Py_XDECREF(trace);
+}
+
+bool are_signals_raising() noexcept {
+  if (raised != nullptr) return true;
+  if (!has_python()) return false;
+  const GilHeld gil;
+  if (PyErr_CheckSignals() == 0) return false;
+  keep_exception();
   return raised != nullptr;
 }
 
@@ -108,6 +113,28 @@ void raise_what_signals_raised() {
   const auto exception = pybind11::reinterpret_steal<pybind11::object>(std::exchange(raised, nullptr));
   PyErr_SetObject(pybind11::type::of(exception).ptr(), exception.ptr());
   throw pybind11::error_already_set();
+}
+
+// Returns whether Python runs signal handlers on this thread. Leaves a raised exception as it is.
+static bool is_main_thread() noexcept {
+  const pybind11::error_scope raised_before;
+  try {
+    const pybind11::object main_thread = pybind11::module_::import("threading").attr("main_thread")();
+    return main_thread.attr("ident").cast<unsigned long>() == PyThread_get_thread_ident();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// Functions that are called to their end do not raise, so on the main thread an exception is a signal handler's.
+void call_to_the_end(PyObject* function) noexcept {
+  const pybind11::tuple none(0);
+  while (true) {
+    const auto result = pybind11::reinterpret_steal<pybind11::object>(call_or_sleep(function, none.ptr()));
+    if (result) return;
+    if (raised != nullptr || !is_main_thread()) return PyErr_WriteUnraisable(function);
+    keep_exception();
+  }
 }
 
 // Has the signature that Py_AddPendingCall requires.

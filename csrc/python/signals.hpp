@@ -1,6 +1,8 @@
 // Python's signal handlers and shutdown, for threads that wait in C++.
 #pragma once
 
+#include <Python.h>
+
 namespace axon::python {
 
 // Returns whether the GIL can be taken.
@@ -34,5 +36,10 @@ bool are_signals_raising() noexcept;
 void raise_what_signals_raised();
 // The same for callers that must not throw: the main thread raises it soon after.
 void raise_soon_what_signals_raised() noexcept;
+
+// Calls a function that has no arguments and must run to its end, for example because it wakes a thread. If a signal
+// handler raises in it, the function is called again, and the exception is kept as by are_signals_raising(). Other
+// exceptions are reported as unraisable. With the GIL held.
+void call_to_the_end(PyObject* function) noexcept;
 
 }  // namespace axon::python

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future as Waiter
-from concurrent.futures import TimeoutError as NotInTime  # a class of its own before Python 3.11
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -53,14 +52,13 @@ class Mailbox:
             raise
 
     def _await_end(self, receiver: RuntimeMailReceiver, timeout: float | None) -> None:
-        waiter: Waiter[None] = Waiter()
-        if not receiver.watch(partial(waiter.set_result, None)):
+        arrived = threading.Lock()
+        arrived.acquire()
+        if not receiver.watch(arrived.release):
             return
-        try:
-            waiter.result(timeout)
-        except (TimeoutError, NotInTime):
-            if self._core.withdraw(receiver):  # otherwise a message arrived at that moment
-                raise TimeoutError(f"no message arrived within {timeout} s") from None
+        limit = -1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX)
+        if not arrived.acquire(timeout=limit) and self._core.withdraw(receiver):  # otherwise one arrived at that moment
+            raise TimeoutError(f"no message arrived within {timeout} s")
 
     async def receive(self) -> Any:
         """Awaits and takes the next message. If this is cancelled, the message stays the next one.

@@ -403,7 +403,10 @@ void bind_runtime(py::module_& module) {
       .def("stop", &PythonRuntime::stop, py::call_guard<python::GilReleased>())
       .def("end", &PythonRuntime::end)
       .def("await_idle", &await_idle)
-      .def("close", &PythonRuntime::close);
+      .def("close", [](PythonRuntime& self) {
+        self.close();
+        python::raise_what_signals_raised();
+      });
 }
 
 }  // namespace axon::rpc_python

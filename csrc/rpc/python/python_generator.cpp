@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "python/gil.hpp"
+#include "python/signals.hpp"
 #include "rpc/python/destinations.hpp"
 
 namespace axon::rpc_python {
@@ -21,9 +21,7 @@ void PythonGenerator::next(rpc::Invocation& invocation) {
 }
 
 void PythonGenerator::close() noexcept {
-  const py::tuple none(0);
-  const auto result = py::reinterpret_steal<py::object>(python::call_or_sleep(functions_.close.ptr(), none.ptr()));
-  if (!result) PyErr_WriteUnraisable(functions_.close.ptr());
+  python::call_to_the_end(functions_.close.ptr());
 }
 
 }  // namespace axon::rpc_python

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "python/gil.hpp"
+#include "python/signals.hpp"
 #include "rpc/python/destinations.hpp"
 #include "rpc/python/errors.hpp"
 #include "rpc/python/python_runtime.hpp"
@@ -41,9 +41,7 @@ bool PythonMailReceiver::watch(py::object callback) {
 void PythonMailReceiver::on_over() noexcept {
   const py::object callback = std::move(callback_);
   if (!callback) return;  // watch() will return false
-  const py::tuple none(0);
-  const auto result = py::reinterpret_steal<py::object>(python::call_or_sleep(callback.ptr(), none.ptr()));
-  if (!result) PyErr_WriteUnraisable(callback.ptr());
+  python::call_to_the_end(callback.ptr());
 }
 
 void PythonMailbox::arrive(PythonInvocation& invocation, rpc::Inbound& message) {
@@ -65,6 +63,7 @@ py::object PythonMailbox::take(PythonMailReceiver& receiver) {
 void PythonMailbox::give_up(const std::shared_ptr<PythonMailReceiver>& receiver) {
   const py::object dropped = std::move(receiver->callback_);
   rpc::Mailbox::give_up(receiver);
+  python::raise_what_signals_raised();
 }
 
 bool PythonMailbox::withdraw(const std::shared_ptr<PythonMailReceiver>& receiver) {

@@ -217,6 +217,7 @@ PythonRuntime::PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners li
 
 PythonRuntime::~PythonRuntime() {
   close();
+  python::raise_soon_what_signals_raised();
 }
 
 // Functions often refer to the owner of the runtime; this cycle must not keep the runtime alive.

@@ -179,3 +179,41 @@ def test_a_handler_calls_while_its_thread_does(peer: Peer) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert all(future.result() == number for number, future in told)
+
+
+class InterruptedLoop(asyncio.SelectorEventLoop):
+    """A loop whose wake-ups from the main thread are interrupted once."""
+
+    is_interrupted = False
+
+    def call_soon_threadsafe(self, *args: Any, **named: Any) -> asyncio.Handle:
+        if threading.current_thread() is threading.main_thread() and not self.is_interrupted:
+            self.is_interrupted = True
+            signal.raise_signal(signal.SIGINT)
+        return super().call_soon_threadsafe(*args, **named)
+
+
+def test_closing_interrupted_while_it_wakes_a_receiver(client: Runtime) -> None:
+    """The receiver hears that the mailbox is closed, and close() raises the interrupt."""
+    mailbox = client.mailbox("news")
+    loop = InterruptedLoop()
+    heard: list[BaseException] = []
+    waits = threading.Event()
+
+    async def receive() -> None:
+        loop.call_soon(waits.set)  # runs once the task waits
+        try:
+            await asyncio.wait_for(mailbox.receive(), LIMIT_S)
+        except Exception as error:
+            heard.append(error)
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(receive(),))
+    thread.start()
+    assert waits.wait(LIMIT_S)
+    with pytest.raises(KeyboardInterrupt):
+        client.close()
+    thread.join(SOON_S)
+    assert not thread.is_alive()
+    loop.close()
+    assert loop.is_interrupted
+    assert isinstance(heard[0], ConnectionError), heard
