@@ -7,6 +7,7 @@
 
 namespace axon {
 
+/// Type of the elements of a tensor.
 enum class DataType : uint8_t {
   kByte = 0,  // opaque bytes: float8 and anything else that is only moved
   kBool = 1,
@@ -26,6 +27,7 @@ enum class DataType : uint8_t {
   kComplex128 = 15,
 };
 
+/// How a collective combines the elements of the ranks.
 enum class Reduction : uint8_t {
   kNone = 0,
   kSum = 1,
@@ -39,13 +41,18 @@ enum class Reduction : uint8_t {
   kPremulSum = 9,
 };
 
-// Returns the number of bytes of an element. The type may come from the wire, hence the bound check.
+/// @param type a type, which may come from the wire: values that name none are allowed
+/// @return the number of bytes of an element; 1 for a value that names no type
 constexpr size_t size_of(DataType type) noexcept {
   constexpr std::array<uint8_t, 16> kNumBytes{1, 1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};
   const auto index = static_cast<size_t>(type);
   return index < kNumBytes.size() ? kNumBytes[index] : 1;
 }
+/// @param type a type
+/// @return its name in messages for users, which is never freed
 const char* name_of(DataType type) noexcept;
+/// @param reduction a reduction
+/// @return its name in messages for users, which is never freed
 const char* name_of(Reduction reduction) noexcept;
 
 }  // namespace axon

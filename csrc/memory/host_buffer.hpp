@@ -12,10 +12,15 @@
 
 namespace axon {
 
+/// Page-aligned memory of the host, which it owns. It can be moved, not copied.
 class HostBuffer {
  public:
+  /// Bytes of released buffers that the process keeps for reuse.
   static constexpr size_t kMostKept = size_t{512} << 20;
 
+  /// Takes memory, whose content is undefined. Any thread.
+  /// @param num_bytes how many bytes are needed
+  /// @return the memory; empty if there is none left
   static HostBuffer take(size_t num_bytes) noexcept;
 
   HostBuffer() noexcept = default;
@@ -28,7 +33,9 @@ class HostBuffer {
   }
   ~HostBuffer();
 
+  /// @return the first byte, valid as long as this buffer; null if it is empty
   std::byte* data() const noexcept { return data_; }
+  /// @return whether it has memory
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
  private:

@@ -7,6 +7,7 @@
 
 namespace axon::rpc {
 
+/// Options of a runtime. All limits are for one runtime unless they say otherwise.
 struct RuntimeOptions {
   std::string name;                                     // the name that peers see
   uint64_t max_message_num_bytes = uint64_t{16} << 30;  // for a header frame, and for all tensors of a message

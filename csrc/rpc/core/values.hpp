@@ -58,21 +58,37 @@ inline void copy_few(std::byte* to, const void* from, size_t num_bytes) noexcept
   }
 }
 
+/// Appends values to a message. An array or map is followed by its values, which may be arrays and maps again. One
+/// thread at a time may use it. All functions throw std::bad_alloc if there is no memory.
 class ValueWriter {
  public:
+  /// @param bytes where the values go; referenced, not owned
   explicit ValueWriter(ByteVector& bytes) noexcept : bytes_(bytes) {}
 
+  /// Writes Python's None.
   void nothing() { put_byte(0xc0); }
+  /// Writes a truth value.
   void boolean(bool value) { put_byte(value ? 0xc3 : 0xc2); }
+  /// Writes an integer.
   void integer(int64_t value);
+  /// Writes an integer that may be beyond an int64_t.
   void unsigned_integer(uint64_t value);
+  /// Writes a floating-point number.
   void real(double value);
-  // Lengths are below 2^32.
+  /// Writes text.
+  /// @param value UTF-8 of less than 2^32 bytes, which is copied; Python cannot read other bytes
   void text(std::string_view value);
+  /// Writes bytes.
+  /// @param value less than 2^32 bytes, which are copied
   void binary(std::span<const std::byte> value);
+  /// Begins an array.
+  /// @param num_values how many values follow, less than 2^32
   void array(size_t num_values);
-  // `num_pairs` keys follow, each with its value.
+  /// Begins a map.
+  /// @param num_pairs how many keys follow, each with its value; less than 2^32
   void map(size_t num_pairs);
+  /// Writes a reference to a tensor of the message.
+  /// @param index the tensor's index in the message
   void tensor(size_t index);
 
  private:
@@ -85,7 +101,9 @@ class ValueWriter {
   ByteVector& bytes_;
 };
 
+/// A value that was read, or the beginning of an array or map.
 struct Value {
+  /// The kind tells which member is set: the one of that name, or `count` for kUnsigned, kArray, kMap and kTensor.
   enum class Kind : uint8_t {
     kBroken,  // the values end here, are not valid MessagePack, or have a kind that is never written
     kNothing,
@@ -107,15 +125,22 @@ struct Value {
   uint64_t count = 0;                // values of an array, pairs of a map, a tensor's index, or an unsigned integer
   std::span<const std::byte> bytes;  // of text and binary values
 
+  /// @return the bytes of a text or binary value, valid as long as the message; empty for other kinds
   std::string_view text() const noexcept { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 };
 
+/// Reads the values of a message in order. Copies continue independently. One thread at a time may use it.
 class ValueReader {
  public:
+  /// @param values the encoded values; referenced, not owned
   explicit ValueReader(std::span<const std::byte> values) noexcept : rest_(values) {}
 
-  // A count is never larger than the number of bytes left, so it is safe to allocate for it.
+  /// Reads one value, or the beginning of an array or map, whose values the next calls return.
+  /// @return the value; of kind kBroken at the end and for bytes that are not valid, and then the rest has no meaning.
+  /// A
+  ///   count is never larger than the number of bytes left, so it is safe to allocate for it.
   Value next() noexcept;
+  /// @return whether all values have been read
   bool at_end() const noexcept { return rest_.empty(); }
 
  private:
