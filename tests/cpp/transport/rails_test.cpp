@@ -123,6 +123,20 @@ TEST_P(Rails, break_at_every_step_without_harm) {
   }
 }
 
+// Within the hello, between hello and proof, and within the proof. Meanwhile the network carries the messages.
+TEST_P(Rails, that_break_during_their_handshake_are_opened_later) {
+  for (const uint64_t num_bytes : {20, 56, 70}) {
+    relay.cut_one_after(num_bytes);
+    sender.send(to_receiver, pattern(kLong, 3), 3);
+    expect_whole(1);
+    forget();
+    open_rails();
+    relay.cut_all();
+    ASSERT_TRUE(run([&] { return rails().num_open_rails(to_receiver) == 0; }));
+    ASSERT_TRUE(sender.lost.empty() && receiver.lost.empty()) << "cut after " << num_bytes << " bytes";
+  }
+}
+
 TEST_P(Rails, that_all_break_for_good_lose_the_peer_with_the_reason) {
   open_rails();
   relay.hold();

@@ -1,0 +1,179 @@
+"""Rails between two hosts over several devices, over IPv6, beside forks, and with a peer or a device that stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support.gpu import backend_of
+from support.hosts import Hosts, move_to, two_hosts
+from support.pool import RankPool
+from support.reference import failure, same_bits
+
+_NUM_BYTES = 8 << 20
+_SECOND_LINK = ("10.213.78.1", "10.213.78.2")
+_ON_TWO_DEVICES = {"AXON_RAILS": "4", "AXON_RAIL_DEVICES": "eth0,eth1", "AXON_UCX_NET_DEVICES": "eth0"}
+
+Pools = tuple[RankPool, RankPool]
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with two_hosts() as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def pools(hosts: Hosts) -> Iterator[Pools]:
+    """One process on each host."""
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for pool, name in zip((one, other), hosts.names, strict=True):
+            pool.run(move_to, name)
+        yield one, other
+
+
+def _on_both(pools: Pools, call: Callable[..., object], *arguments: object) -> None:
+    for rank, pool in enumerate(pools):
+        pool.start(call, rank, *arguments)
+    for pool in pools:
+        pool.finish()
+
+
+def _pattern(source: int, number: int) -> torch.Tensor:
+    return (torch.arange(_NUM_BYTES, dtype=torch.int32) * 7 + number + 101 * source).to(torch.uint8)
+
+
+def _exchange(rank: int, number: int) -> None:
+    received = torch.zeros(_NUM_BYTES, dtype=torch.uint8)
+    works = [dist.isend(_pattern(rank, number), 1 - rank), dist.irecv(received, 1 - rank)]
+    for work in works:
+        assert work is not None
+        work.wait()
+    same_bits(received, _pattern(1 - rank, number))
+
+
+def _num_rails(rank: int) -> int:
+    return sum(name == "rail" for name, _ in backend_of().path_to(1 - rank)["lanes"])
+
+
+def _open_rails(rank: int, store: str, variables: dict[str, str], timeout_s: float = 60) -> None:
+    """Forms the group, and exchanges messages until all rails are open at both ranks."""
+    os.environ.update(variables)
+    timeout = timedelta(seconds=timeout_s)
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timeout)
+    deadline = time.monotonic() + 20
+    for number in range(1000):
+        _exchange(rank, number)
+        missing = torch.tensor([int(variables["AXON_RAILS"]) - _num_rails(rank)])
+        dist.all_reduce(missing, dist.ReduceOp.MAX)
+        if missing.item() == 0:
+            return
+        assert time.monotonic() < deadline, backend_of().path_to(1 - rank)
+    raise AssertionError("the rails do not open")
+
+
+def _leave(_rank: int) -> None:
+    dist.destroy_process_group()
+
+
+def _num_sent(device: str) -> int:
+    return int(Path(f"/sys/class/net/{device}/statistics/tx_bytes").read_text())
+
+
+def _use_both_devices(rank: int) -> None:
+    before = {device: _num_sent(device) for device in ("eth0", "eth1")}
+    for number in range(8):
+        _exchange(rank, number)
+    dist.barrier()
+    for device, num_bytes in before.items():
+        assert _num_sent(device) - num_bytes > _NUM_BYTES, device
+
+
+def test_all_devices_that_are_named_carry_bytes(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.add_link("eth1", _SECOND_LINK)
+    _on_both(pools, _open_rails, str(tmp_path / "store"), _ON_TWO_DEVICES)
+    _on_both(pools, _use_both_devices)
+    _on_both(pools, _leave)
+
+
+def _exchange_some(rank: int, count: int) -> None:
+    for number in range(count):
+        _exchange(rank, number)
+
+
+def test_a_device_that_goes_down_leaves_its_stripes_to_the_others(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.add_link("eth1", _SECOND_LINK)
+    _on_both(pools, _open_rails, str(tmp_path / "store"), _ON_TWO_DEVICES)
+    subprocess.run(["ip", "-n", hosts.names[0], "link", "set", "eth1", "down"], check=True)
+    _on_both(pools, _exchange_some, 3)  # the first one waits until the rails over the device have been silent too long
+    _on_both(pools, _leave)
+
+
+def _exchange_over_ipv6(rank: int) -> None:
+    _exchange(rank, 1)
+    routes = {device for name, device in backend_of().path_to(1 - rank)["lanes"] if name == "rail"}
+    assert routes == {f"eth1 to [fd00:77::{2 - rank}]"}
+
+
+def test_rails_run_over_ipv6(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.add_link("eth1", _SECOND_LINK)
+    for number, name in enumerate(hosts.names):
+        subprocess.run(["ip", "-n", name, "address", "flush", "dev", "eth1"], check=True)
+        address = ["address", "add", f"fd00:77::{number + 1}/64", "dev", "eth1", "nodad"]
+        if subprocess.run(["ip", "-n", name, *address], check=False).returncode != 0:
+            pytest.skip("this kernel has no IPv6")
+    variables = _ON_TWO_DEVICES | {"AXON_RAIL_DEVICES": "eth1"}
+    _on_both(pools, _open_rails, str(tmp_path / "store"), variables)
+    _on_both(pools, _exchange_over_ipv6)
+    _on_both(pools, _leave)
+
+
+def test_a_peer_that_is_stopped_for_a_while_goes_on(pools: Pools, tmp_path: Path) -> None:
+    _on_both(pools, _open_rails, str(tmp_path / "store"), {"AXON_RAILS": "3"})
+    victim = pools[1].pids[0]
+    timers = [
+        threading.Timer(0.1, os.kill, (victim, signal.SIGSTOP)),
+        threading.Timer(3, os.kill, (victim, signal.SIGCONT)),
+    ]
+    for timer in timers:
+        timer.start()
+    _on_both(pools, _exchange_some, 5)
+    for timer in timers:
+        timer.join()
+    _on_both(pools, _leave)
+
+
+def _fork_between_messages(rank: int) -> None:
+    """The child neither holds up nor ends its parent's rails, whether it leaves or is still there."""
+    children = []
+    for number in range(4):
+        child = os.fork()
+        if child == 0:
+            said = failure(lambda: dist.send(torch.zeros(_NUM_BYTES, dtype=torch.uint8), 1 - rank))
+            if number % 2:
+                time.sleep(60)
+            os._exit(0 if "was forked from one that uses torch_axon" in said else 1)
+        children.append(child)
+        _exchange(rank, number)
+        if number % 2 == 0:
+            assert os.waitpid(child, 0)[1] == 0
+    assert _num_rails(rank) == 3
+    dist.destroy_process_group()
+    for child in children[1::2]:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_children_of_a_process_with_rails_leave_them_alone(pools: Pools, tmp_path: Path) -> None:
+    _on_both(pools, _open_rails, str(tmp_path / "store"), {"AXON_RAILS": "3"})
+    _on_both(pools, _fork_between_messages)
