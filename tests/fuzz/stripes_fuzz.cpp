@@ -1,6 +1,7 @@
 // Fuzzes headers of stripes, in any order, while messages are expected, cancelled and completed. Memory is written only
 // inside the buffers of messages that are expected, and never after a message has ended.
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "fuzz.hpp"
@@ -86,11 +87,11 @@ class Player {
     if (!incoming_.is_valid(sender, header)) return;
     CHECK(header.num_carried <= header.num_bytes + 8 * (1 + header.num_bytes / 8192));
     bool is_whole = true;
-    for (const size_t num_here : {size_t{0}, size_t{header.num_bytes / 2}}) {
+    const size_t half = header.num_bytes / 2;  // 0 for a stripe of one byte
+    for (const auto& [num_here, end] : {std::pair(size_t{0}, half), std::pair(half, size_t{header.num_bytes})}) {
       const StripeMemory memory = incoming_.open(sender, header, num_here);
       is_whole &= static_cast<bool>(memory);
       if (!memory) continue;
-      const size_t end = num_here == 0 ? header.num_bytes / 2 : header.num_bytes;
       Message& message = messages_[header.ticket - 1];
       CHECK(!message.has_ended && message.sender == sender);
       CHECK(memory.data() == message.bytes.data() + header.offset + num_here);

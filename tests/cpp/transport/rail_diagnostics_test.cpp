@@ -86,7 +86,7 @@ TEST_F(RailDiagnostics, name_the_address_that_refuses) {
   Node receiver{with_rails(fabric.make_transport(), over("lo", 1))};
   std::vector<std::byte> address(receiver.transport().address().begin(), receiver.transport().address().end());
   const size_t port = address.size() - sizeof(uint32_t) - sizeof(IpAddress) - 8;
-  address[port] = std::byte{1};  // of the two bytes of the port, which becomes 1: nobody listens there
+  address[port] = std::byte{1};  // of the two bytes of the port, which becomes 1, without a listener
   address[port + 1] = std::byte{0};
   const PeerId peer = sender.transport().add_peer(address, false).value();
   receiver.meet(sender, false);
@@ -121,7 +121,7 @@ TEST_F(RailDiagnostics, leave_fast_links_to_the_network_if_cores_are_few) {
   });
 }
 
-TEST_F(RailDiagnostics, tell_who_has_no_rails) {
+TEST_F(RailDiagnostics, tell_which_end_has_no_rails) {
   Node sender{with_rails(fabric.make_transport(), over("lo", 1))};
   Node without{with_rails(fabric.make_transport(), over("lo", 0))};
   Node elsewhere{with_rails(fabric.make_transport(), over("no-such-device", 1))};

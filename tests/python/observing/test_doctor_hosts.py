@@ -185,8 +185,8 @@ def _have_no_route(hosts: Hosts) -> tuple[str, str]:
 
 def _answer_nothing(hosts: Hosts) -> tuple[str, str]:
     hosts.add_link("eth1", _SECOND_LINK)
-    nobody = ["lladdr", "02:00:00:00:00:ff", "dev", "eth1", "nud", "permanent"]
-    subprocess.run(["ip", "-n", hosts.names[0], "neigh", "replace", _SECOND_LINK[1], *nobody], check=True)
+    absent = ["lladdr", "02:00:00:00:00:ff", "dev", "eth1", "nud", "permanent"]
+    subprocess.run(["ip", "-n", hosts.names[0], "neigh", "replace", _SECOND_LINK[1], *absent], check=True)
     return "eth1", rf"got no answer yet from {_SECOND_LINK[1]}:\d+|no answer within the time of a handshake"
 
 
