@@ -1,11 +1,15 @@
-"""Compares numbers of rails between two network namespaces of this host, and Gloo, alternating in one run.
+"""Compares numbers of rails, or ways to compress, between two network namespaces of this host, and Gloo.
 
     python benchmarks/rails.py [--rails 0,1,2,4] [--sizes 1M,16M,128M] [--rounds 5] [--rate 10gbit]
         [--congestion-control reno] [--json FILE]
+    python benchmarks/rails.py --rails auto --compress never,auto,always --data weights --rate 1gbit
 
 A rail is a TCP connection with a thread at either end (AXON_RAILS); 0 means one connection that the waiting thread
-serves. Each round starts two ranks per side, in an order that rotates. Every result is checked. A figure is the median
-over the rounds of each round's median, in ms: of an all_reduce of float32, and of half a round trip of send and recv.
+serves. --compress gives values of AXON_COMPRESS to compare. Each round starts two ranks per side, in an order that
+rotates. Every result is checked. A figure is the median over the rounds of each round's median, in ms: of an
+all_reduce, and of half a round trip of send and recv. The data are ones in float32, weights in bfloat16 (normal
+numbers), or random bits as bfloat16, of which there is no all_reduce.
+
 Needs root, and removes the namespaces at the end.
 """
 
@@ -19,13 +23,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+if TYPE_CHECKING:
+    import torch
 
 from two_hosts import ADDRESSES, Hosts, clean_up_when_told_to_end, two_hosts
 
 _PORT = 29519
-_OPERATIONS = ("all_reduce", "sendrecv")
+_OPERATIONS = {"ones": ("all_reduce", "sendrecv"), "weights": ("all_reduce", "sendrecv"), "random": ("sendrecv",)}
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _WARM_UP_S = 0.2  # rails are opened meanwhile
 _BYTES_PER_ROUND = 512 << 20
@@ -37,7 +45,21 @@ def _num_bytes(size: str) -> int:
     return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
 
 
-def _run_rank(rank: int, side: str, port: int, sizes: list[str]) -> Figures:
+def _values(kind: str, num_bytes: int) -> torch.Tensor:
+    """Returns the same values on both ranks."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    if kind == "ones":
+        return torch.ones(num_bytes // 4)
+    if kind == "weights":
+        return torch.randn(num_bytes // 2, generator=generator).mul_(0.02).to(torch.bfloat16)
+    return torch.randint(-(2**15), 2**15, (num_bytes // 2,), dtype=torch.int16, generator=generator).view(
+        torch.bfloat16
+    )
+
+
+def _run_rank(rank: int, side: str, port: int, sizes: list[str], kind: str) -> Figures:
     import torch
     import torch.distributed as dist
 
@@ -48,24 +70,24 @@ def _run_rank(rank: int, side: str, port: int, sizes: list[str]) -> Figures:
         "gloo" if side == "gloo" else "axon", init_method=f"tcp://{ADDRESSES[0]}:{port}", rank=rank, world_size=2
     )
 
-    def all_reduce(data: torch.Tensor) -> None:
-        data.fill_(rank + 1)
+    def all_reduce(data: torch.Tensor, values: torch.Tensor) -> None:
+        data.copy_(values)
         dist.all_reduce(data)
-        assert data[0] == data[-1] == data.sum(dtype=torch.float64) / data.numel() == 3
+        assert torch.equal(data, values + values)
 
-    def sendrecv(data: torch.Tensor) -> None:
+    def sendrecv(data: torch.Tensor, values: torch.Tensor) -> None:
         if rank == 0:
-            data.fill_(5)
-            dist.send(data, 1)
+            dist.send(values, 1)
             data.zero_()
             dist.recv(data, 1)
         else:
             data.zero_()
             dist.recv(data, 0)
             dist.send(data, 0)
-        assert data[0] == data[-1] == data.sum(dtype=torch.float64) / data.numel() == 5
+        assert torch.equal(data.view(torch.uint8), values.view(torch.uint8))
 
-    def time_once(operation: str, data: torch.Tensor) -> float:
+    def time_once(operation: str, data: torch.Tensor, values: torch.Tensor) -> float:
+        data.copy_(values)
         dist.barrier()
         begun = time.perf_counter()
         if operation == "all_reduce":
@@ -76,28 +98,29 @@ def _run_rank(rank: int, side: str, port: int, sizes: list[str]) -> Figures:
         return (time.perf_counter() - begun) / 2
 
     figures: Figures = {}
-    for operation in _OPERATIONS:
+    for operation in _OPERATIONS[kind]:
         for size in sizes:
-            data = torch.zeros(_num_bytes(size) // 4)
+            values = _values(kind, _num_bytes(size))
+            data = torch.zeros_like(values)
             agreed = torch.zeros(1)
             begun = time.perf_counter()
             while agreed.item() == 0:  # ranks leave the loop together
-                {"all_reduce": all_reduce, "sendrecv": sendrecv}[operation](data)
+                {"all_reduce": all_reduce, "sendrecv": sendrecv}[operation](data, values)
                 agreed.fill_(float(time.perf_counter() - begun > _WARM_UP_S))
                 dist.broadcast(agreed, src=0)
-            data.zero_()
             num_times = max(3, min(100, _BYTES_PER_ROUND // _num_bytes(size)))
-            times = [time_once(operation, data) for _ in range(num_times)]
+            times = [time_once(operation, data, values) for _ in range(num_times)]
             figures[f"{operation} {size}"] = statistics.median(times) * 1e3
     dist.destroy_process_group()
     return figures
 
 
-def _run_side(hosts: Hosts, side: str, port: int, sizes: list[str]) -> Figures:
+def _run_side(hosts: Hosts, side: str, port: int, own: argparse.Namespace) -> Figures:
     variables = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     if side != "gloo":
-        variables["AXON_RAILS"] = side
-    command = [sys.executable, __file__, "--side", side, "--port", str(port), "--sizes", ",".join(sizes)]
+        rails, _, compress = side.partition(",")
+        variables |= {"AXON_RAILS": rails, "AXON_COMPRESS": compress or "auto"}
+    command = [sys.executable, __file__, "--side", side, "--port", str(port), "--sizes", own.sizes, "--data", own.data]
     ranks = [
         subprocess.Popen(
             [*hosts.prefix(rank), *command, "--rank", str(rank)], env=os.environ | variables, stdout=subprocess.PIPE
@@ -115,7 +138,7 @@ def _run_side(hosts: Hosts, side: str, port: int, sizes: list[str]) -> Figures:
             rank.kill()
 
 
-def _compare(own: argparse.Namespace, sides: list[str], sizes: list[str]) -> None:
+def _compare(own: argparse.Namespace, sides: list[str]) -> None:
     measured: dict[str, list[Figures]] = {side: [] for side in sides}
     with two_hosts() as hosts:
         if own.rate:
@@ -125,13 +148,19 @@ def _compare(own: argparse.Namespace, sides: list[str], sizes: list[str]) -> Non
         for round_ in range(own.rounds):
             for turn in range(len(sides)):
                 side = sides[(round_ + turn) % len(sides)]
-                measured[side].append(_run_side(hosts, side, _PORT + turn, sizes))
-    print("".join([f"{'ms':20}", *(f"{side:>12}" for side in sides)]))
+                measured[side].append(_run_side(hosts, side, _PORT + turn, own))
+    print("".join([f"{'ms':20}", *(f"{side:>14}" for side in sides)]))
     for name in measured[sides[0]][0]:
         medians = {side: statistics.median(each[name] for each in measured[side]) for side in sides}
-        print("".join([f"{name:20}", *(f"{medians[side]:12.3f}" for side in sides)]))
+        print("".join([f"{name:20}", *(f"{medians[side]:14.3f}" for side in sides)]))
         if own.json:
-            record = {"case": name, "median_ms": medians, "num_cores": os.cpu_count(), "rounds": own.rounds}
+            record = {
+                "case": name,
+                "median_ms": medians,
+                "num_cores": os.cpu_count(),
+                "rounds": own.rounds,
+                "data": own.data,
+            }
             with open(own.json, "a") as file:
                 file.write(json.dumps(record | {"rate": own.rate, "control": own.congestion_control}) + "\n")
 
@@ -139,6 +168,8 @@ def _compare(own: argparse.Namespace, sides: list[str], sizes: list[str]) -> Non
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rails", default="0,1,2,4", help="numbers to compare, separated by commas")
+    parser.add_argument("--compress", default="", help="values of AXON_COMPRESS to compare, separated by commas")
+    parser.add_argument("--data", default="ones", choices=list(_OPERATIONS))
     parser.add_argument("--sizes", default="1M,16M,128M")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rate", help="of the link, in tc's notation")
@@ -148,12 +179,16 @@ def main() -> int:
         parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     own = parser.parse_args()
-    sizes = own.sizes.split(",")
     if own.rank is not None:
-        print(json.dumps(_run_rank(own.rank, own.side, own.port, sizes)), flush=True)
+        print(json.dumps(_run_rank(own.rank, own.side, own.port, own.sizes.split(","), own.data)), flush=True)
         return 0
     clean_up_when_told_to_end()
-    _compare(own, [*own.rails.split(","), "gloo"], sizes)
+    sides = [
+        f"{rails},{compress}" if compress else rails
+        for rails in own.rails.split(",")
+        for compress in own.compress.split(",")
+    ]
+    _compare(own, [*sides, "gloo"])
     return 0
 
 
