@@ -1,4 +1,4 @@
-// How far a TCP connection has come, as the kernel counts it. Apart from tcp_socket.hpp, because the kernel's header
+// The progress of a TCP connection, as the kernel counts it. Apart from tcp_socket.hpp, because the kernel's header
 // and the C library's cannot be included together.
 #pragma once
 

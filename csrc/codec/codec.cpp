@@ -11,7 +11,7 @@ namespace axon::codec {
 // A frame with more escapes holds its data as it is.
 static constexpr size_t kMostEscapes = kFrameElements / 32;
 static constexpr size_t kEscapeBytes = 3;
-// is_compressible() looks at a frame in so many, from the first one on.
+// is_compressible() looks at the first of every 32 frames.
 static constexpr size_t kFramesPerSample = 32;
 
 enum class Content : uint8_t { kCoded = 0, kRaw = 1 };
@@ -40,7 +40,7 @@ static size_t index_of(Format format) noexcept {
   return format == Format::kBFloat16 ? 0 : 1;
 }
 
-// Of sign and mantissa.
+// Returns the length of all planes, which hold signs and mantissas.
 static size_t plane_bytes(Format format) noexcept {
   return frame_bytes(format) - kFrameElements;
 }

@@ -40,7 +40,7 @@ constexpr size_t frame_bytes(Format format) noexcept {
   return kFrameElements * (format == Format::kBFloat16 ? 2 : 4);
 }
 
-// Returns the most bytes into which so many bytes of data are encoded.
+// Returns the most bytes into which data of this length is encoded.
 constexpr size_t most_encoded_bytes(Format format, size_t num_bytes) noexcept {
   const size_t num_frames = (num_bytes + frame_bytes(format) - 1) / frame_bytes(format);
   return num_bytes + num_frames * kFrameHeaderBytes;
@@ -54,8 +54,8 @@ size_t encode(Format format, std::span<const std::byte> data, std::byte* output)
 // Returns whether encoding is likely to make the data shorter, judging by a few frames.
 bool is_compressible(Format format, std::span<const std::byte> data) noexcept;
 
-// Returns how many bytes per second a link may carry for encoding to be faster than sending data as it is: well below
-// what this processor encodes and decodes in that time, since its cores have other work, too.
+// Returns the speed of a link, in bytes per second, below which encoding pays. It is well below the codec's own speed
+// on this processor, whose cores have other work, too.
 double pays_below() noexcept;
 
 struct Decoded {

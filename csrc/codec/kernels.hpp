@@ -15,7 +15,7 @@
 namespace axon::codec {
 
 inline constexpr size_t kCodeBytes = kFrameElements / 2;
-// The codes of exponents: their distance from the largest one, up to 13, or
+// Codes up to 13 are the distance from the largest exponent. The others are:
 inline constexpr uint8_t kCodeOfZero = 14;    // the exponent 0, of zeros and denormals
 inline constexpr uint8_t kCodeOfEscape = 15;  // an exponent that the frame lists
 

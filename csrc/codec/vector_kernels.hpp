@@ -1,6 +1,6 @@
-// The kernels in terms of vectors, for AVX2 and AVX-512. A file that includes this defines the following before, in the
-// namespace below: `Vector`, `Words` (two vectors of 16-bit elements, first and second), `Mask` (a bit per byte of a
-// vector), and the functions that are only used here. These keep the elements' order.
+// The kernels in terms of vectors, for AVX2 and AVX-512. A file that includes this first defines, in the namespace
+// below, the functions that are only used here, which keep the elements' order, and three types. These are `Vector`,
+// `Words` (two vectors of 16-bit elements, first and second) and `Mask` (a bit per byte of a vector).
 #pragma once
 
 #include "codec/kernels.hpp"

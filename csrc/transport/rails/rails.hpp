@@ -18,7 +18,7 @@
 
 namespace axon::transport {
 
-// Whether floating-point data is compressed, which does not change what arrives.
+// Says when floating-point data is compressed. What arrives is the same.
 enum class Compression : uint8_t {
   kAuto,    // over rails that are slower than the codec
   kNever,   // the peer's compressed data is still accepted

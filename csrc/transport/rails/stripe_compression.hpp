@@ -21,7 +21,7 @@
 
 namespace axon::transport {
 
-// How many encoders of a thread hold a stripe. Beyond a bound, stripes are sent as they are.
+// Counts the encoders of a thread that hold a stripe. Beyond a bound, stripes are sent as they are.
 struct EncoderMemory {
   static constexpr size_t kMostEncoders = 8;
 
@@ -57,7 +57,7 @@ class StripeEncoder {
   unsigned num_skipped_ = 0;  // the latest time
 };
 
-// Where the bytes of frames arrive: shared by all decoders of a thread.
+// The memory in which the bytes of frames arrive. All decoders of a thread share it.
 class DecoderMemory {
  public:
   std::byte* bytes();
@@ -75,7 +75,7 @@ class StripeDecoder {
 
   // Returns memory for the next bytes to arrive. Bytes that are left from before lie in front of it.
   std::span<std::byte> space() noexcept;
-  // Decodes all frames that are whole now, with so many bytes more, and keeps what is left of them.
+  // Decodes all frames that are whole now that these bytes have arrived, and keeps what is left of them.
   Status decode(size_t num_arrived, std::byte* output) noexcept;
   // Returns whether the whole stripe was decoded.
   bool is_done() const noexcept { return num_decoded_ == num_bytes_; }

@@ -137,9 +137,9 @@ TEST(Wire, stripe_bytes) {
       .ticket = 1, .offset = 0x200000, .num_bytes = 0x100000, .num_carried = 0xC0000, .format = 1, .seal = 0};
   transport::StripeSealer sealer(Digest{std::byte{7}});
   header.seal = sealer.next(header);
-  const std::array<uint64_t, 5> golden{1, 0x200000, 0xC0000'00100000, 1, 0x31F00A3DE71E6F8Fu};
+  const std::array<uint64_t, 5> golden{1, 0x200000, 0xC0000'00100000, 1, 0x4E9C32EE8A9AA2E2u};
   EXPECT_EQ(std::memcmp(&header, golden.data(), sizeof golden), 0);
-  EXPECT_EQ(sealer.next(header), 0x5F8B1571B557911Eu) << "the second header of a rail has another seal";
+  EXPECT_EQ(sealer.next(header), 0xB63258BC2CA5012Fu) << "the second header of a rail has another seal";
 }
 
 TEST(Wire, rail_address_bytes) {

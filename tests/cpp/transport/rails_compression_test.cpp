@@ -39,7 +39,7 @@ Bytes weights(DataType type, size_t num_bytes, unsigned seed) {
   return bytes;
 }
 
-// Of each end: from `sender` to `receiver`.
+// The settings of `sender` and of `receiver`.
 using Settings = std::pair<Compression, Compression>;
 
 class RailsCompression : public testing::TestWithParam<Settings> {

@@ -141,6 +141,40 @@ def test_compressed_tensors_arrive_bit_by_bit(compress: tuple[str, str], hosts: 
             pool.finish()
 
 
+def _num_bytes_sent() -> int:
+    """Returns how many bytes this host has sent over its only device."""
+    line = next(line for line in Path("/proc/self/net/dev").read_text().splitlines() if "eth0" in line)
+    return int(line.split(":")[1].split()[8])
+
+
+def _send_weights(store: str, rank: int) -> float:
+    """Returns the ratio of bytes on the wire and bytes sent, once the link's speed is known."""
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    data = torch.randn(2 << 20, generator=torch.Generator().manual_seed(1)).mul_(0.02).to(torch.bfloat16)
+    before = 0
+    for i in range(6):
+        if i == 4:
+            before = _num_bytes_sent()
+        if rank == 0:
+            dist.send(data, 1)
+        else:
+            dist.recv(data, 0)
+    ratio = (_num_bytes_sent() - before) / (2 * data.nbytes)
+    dist.destroy_process_group()
+    return ratio
+
+
+def test_tensors_are_compressed_by_themselves_on_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.limit("200mbit")
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_send_weights, str(tmp_path / "store"), rank)
+        ratio = one.finish()[0]
+        other.finish()
+    assert 0.7 < ratio < 0.85
+
+
 def _exchange_everything(store: str, rank: int) -> dict[str, object]:
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
     exercise_all(8, 100_000, 8 << 20)
