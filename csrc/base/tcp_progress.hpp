@@ -12,7 +12,7 @@ namespace axon {
 
 struct TcpProgress {
   uint64_t num_acknowledged = 0;        // bytes
-  std::chrono::microseconds sending{};  // for how long bytes were on their way, and the receiver had room for more
+  std::chrono::microseconds sending{};  // for how long bytes were on their way
 };
 
 // Empty if the kernel does not count this (Linux before 4.10).
