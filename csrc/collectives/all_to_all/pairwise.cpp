@@ -1,7 +1,9 @@
-// Pairwise exchange: in step d every rank sends to the rank d up the ring and receives from the rank d down.
+// Pairwise exchange: in every step, each rank sends to one other rank and receives from one.
 //
-// n−1 steps, kDepth of them in flight. A rank sends and receives each of its shards once, straight into place, and in
-// every step each rank is the target of one other. Thakur, Rabenseifner, Gropp (2005), section 4.3.
+// n−1 steps on even hosts. A rank sends and receives each of its shards once, straight into place, and in every step
+// each rank is the target of at most one other. A step is a distance between hosts and one between local indices, so
+// the ranks of a host have different partners. Steps between hosts begin first, kDepth of them are in flight, and those
+// within the host pass beside them. Thakur, Rabenseifner, Gropp (2005), section 4.3.
 #include "collectives/algorithms.hpp"
 #include "collectives/batch_ring.hpp"
 #include "collectives/local.hpp"
@@ -9,25 +11,57 @@
 
 namespace axon::collectives {
 
-Task<Status> all_to_all::pairwise(messaging::View& view, const CollectiveArguments& arguments) {
-  constexpr size_t kDepth = 8;
-  const int size = view.size();
-  const int rank = view.rank();
-  const size_t element_num_bytes = size_of(arguments.dtype);
+// Returns the rank so many hosts and local indices up from this one, each counted round; −1 if that host has too few
+// ranks.
+static int rank_up(const messaging::Topology& topology, int rank, int hosts_up, int places_up) noexcept {
+  const int host = ring_neighbour(topology.host_of(rank), hosts_up, topology.num_hosts());
+  const int local_index = ring_neighbour(topology.local_index_of(rank), places_up, topology.largest_host());
+  const std::span<const int> ranks = topology.ranks_on(host);
+  return static_cast<size_t>(local_index) < ranks.size() ? ranks[static_cast<size_t>(local_index)] : -1;
+}
 
-  BatchRing<kDepth> steps(view);
-  for (int distance = 1; distance < size; ++distance) {
-    const int source = ring_neighbour(rank, -distance, size);
-    const int destination = ring_neighbour(rank, distance, size);
-    messaging::Batch& step = steps[static_cast<size_t>(distance)];
-    AXON_CO_TRY(co_await step);
+static void post_step(const messaging::View& view, const CollectiveArguments& arguments, messaging::Batch& step,
+                      int hosts_up, int places_up) noexcept {
+  const messaging::Topology& topology = view.exchange().topology();
+  const size_t element_num_bytes = size_of(arguments.dtype);
+  const int source = rank_up(topology, view.rank(), -hosts_up, -places_up);
+  const int destination = rank_up(topology, view.rank(), hosts_up, places_up);
+  if (source >= 0) {
     step.receive({.peer = source, .num_back = arguments.inputs[source].num_bytes / element_num_bytes},
                  arguments.outputs[source]);
+  }
+  if (destination >= 0) {
     step.send({.peer = destination, .num_back = arguments.outputs[destination].num_bytes / element_num_bytes},
               arguments.inputs[destination]);
   }
-  copy_shard(arguments.outputs[rank], arguments.inputs[rank]);
-  for (size_t i = 0; i < kDepth; ++i) AXON_CO_TRY(co_await steps[i]);
+}
+
+Task<Status> all_to_all::pairwise(messaging::View& view, const CollectiveArguments& arguments) {
+  constexpr size_t kDepth = 8;
+  const int num_places = view.exchange().topology().largest_host();
+  const int num_steps_between = (view.exchange().topology().num_hosts() - 1) * num_places;
+  BatchRing<kDepth> between_hosts(view);
+  BatchRing<kDepth> within_host(view);
+
+  const auto post_between = [&](int step) noexcept {
+    post_step(view, arguments, between_hosts[static_cast<size_t>(step)], 1 + step / num_places, step % num_places);
+  };
+  int step = 0;
+  for (; step < std::min(num_steps_between, static_cast<int>(kDepth)); ++step) post_between(step);
+  for (int distance = 1; distance < num_places; ++distance) {
+    messaging::Batch& batch = within_host[static_cast<size_t>(distance)];
+    AXON_CO_TRY(co_await batch);
+    post_step(view, arguments, batch, 0, distance);
+  }
+  for (; step < num_steps_between; ++step) {
+    AXON_CO_TRY(co_await between_hosts[static_cast<size_t>(step)]);
+    post_between(step);
+  }
+  copy_shard(arguments.outputs[view.rank()], arguments.inputs[view.rank()]);
+  for (size_t i = 0; i < kDepth; ++i) {
+    AXON_CO_TRY(co_await between_hosts[i]);
+    AXON_CO_TRY(co_await within_host[i]);
+  }
   co_return Status();
 }
 
