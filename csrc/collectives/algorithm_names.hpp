@@ -23,6 +23,7 @@ inline constexpr AlgorithmRow kAlgorithms[] = {
     {transport::OperationKind::kBroadcast, "binomial", 1, broadcast::binomial},
     {transport::OperationKind::kBroadcast, "scatter_ring", 2, broadcast::scatter_ring},
     {transport::OperationKind::kBroadcast, "hierarchical", 3, broadcast::hierarchical},
+    {transport::OperationKind::kBroadcast, "chain", 4, broadcast::chain},
     {transport::OperationKind::kAllReduce, "one_shot", 1, all_reduce::one_shot},
     {transport::OperationKind::kAllReduce, "recursive_doubling", 2, all_reduce::recursive_doubling},
     {transport::OperationKind::kAllReduce, "two_shot", 3, all_reduce::two_shot},

@@ -8,6 +8,7 @@ namespace axon::collectives {
 
 namespace broadcast {
 Task<Status> binomial(messaging::View& view, const CollectiveArguments& arguments);
+Task<Status> chain(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> scatter_ring(messaging::View& view, const CollectiveArguments& arguments);
 Task<Status> hierarchical(messaging::View& view, const CollectiveArguments& arguments);
 }  // namespace broadcast

@@ -19,6 +19,8 @@ static constexpr TuningRow kTuning[] = {
     {OperationKind::kBroadcast, {.hosts = Hosts::kOne}, "binomial"},
     {OperationKind::kBroadcast, {.most_bytes = 64 * kKiB}, "binomial"},
     {OperationKind::kBroadcast, {.hosts = Hosts::kShared}, "hierarchical"},
+    {OperationKind::kBroadcast, {.most_ranks = 8, .most_bytes = 512 * kKiB}, "binomial"},
+    {OperationKind::kBroadcast, {.most_ranks = 8}, "chain"},
     {OperationKind::kBroadcast, {}, "scatter_ring"},
     {OperationKind::kAllReduce, {.most_ranks = 2, .most_bytes = 64 * kKiB}, "one_shot"},
     {OperationKind::kAllReduce, {.most_ranks = 4, .most_bytes = 8 * kKiB}, "one_shot"},

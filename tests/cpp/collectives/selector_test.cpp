@@ -42,7 +42,7 @@ TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
   EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 64, 8), "recursive_doubling");
   EXPECT_EQ(chosen(transport::OperationKind::kAllReduce, 64, 64 << 20), "ring");
   EXPECT_EQ(chosen(transport::OperationKind::kBroadcast, 8, 8), "binomial");
-  EXPECT_EQ(chosen(transport::OperationKind::kBroadcast, 8, 64 << 20), "scatter_ring");
+  EXPECT_EQ(chosen(transport::OperationKind::kBroadcast, 8, 64 << 20), "chain");
   EXPECT_EQ(chosen(transport::OperationKind::kAllGather, 16, 128), "bruck");
 }
 
@@ -109,7 +109,7 @@ TEST(SelectorTest, a_kernel_leaves_cpu_tensors_to_the_table) {
 
 TEST(SelectorTest, a_kernel_of_another_operation_is_an_error) {
   EXPECT_EQ(failure_of("broadcast=ll_one_shot"),
-            "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring, hierarchical; ll128, "
+            "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring, hierarchical, chain; ll128, "
             "ll128_scattered, zero_copy (for CUDA tensors)");
   EXPECT_NE(failure_of("all_reduce=none"), "");
 }
