@@ -48,13 +48,14 @@ class Hierarchy {
   messaging::View local(size_t stage) const noexcept;
   // The ranks with this rank's local index, one on each host.
   messaging::View column(size_t stage) const noexcept { return across(stage, topology_.column(local_index())); }
-  // Returns whether rails speed up long messages between the hosts.
-  bool has_rails() const noexcept { return view_.has_rails(); }
+  // Returns the length of the segments of an operation on `num_bytes`, the last one of which may be shorter.
+  size_t segment_bytes_of(size_t num_bytes) const noexcept;
 
   // These ranks, one on each host, by host; one of them is this rank.
   messaging::View across(size_t stage, std::span<const int> ranks) const noexcept;
 
  private:
+  size_t longest_segment() const noexcept;
   uint32_t first_slot_of(size_t stage) const noexcept;
 
   messaging::View& view_;

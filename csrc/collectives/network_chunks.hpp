@@ -10,18 +10,19 @@
 
 namespace axon::collectives {
 
-// The shortest messages for rails. Each one costs its RTS, CTS and ACK, and needs several stripes to use several rails.
-inline constexpr size_t kShortestRailChunk = size_t{512} << 10;
-
 // Without rails, or for short shards, messages are eager, since those of a rendezvous would queue after the data that
 // is on its way. At 1 Gbit/s, an all_reduce of 64 MiB between two hosts needs at least 537 ms. It takes 569 ms with
 // eager messages, and 630 ms with messages of 512 KiB over one connection. With its headers, an eager message should be
 // one segment for the kernel (at most 64 KiB), not a long one and a short one.
+//
+// Over four rails on 32 cores, an all_reduce of 16 MiB takes 8.9 ms with eager messages, 2.9 ms with those of 512 KiB,
+// and 2.4 ms with those of 2 MiB; one of 128 MiB takes 18 and 16 ms.
 inline size_t network_chunk_bytes(const messaging::View& view, size_t longest_shard) noexcept {
   static constexpr size_t kLargestEager = size_t{60} << 10;
-  static constexpr size_t kLongestRailChunk = size_t{1} << 20;
+  static constexpr size_t kShortestRailChunk = size_t{1} << 20;
+  static constexpr size_t kLongestRailChunk = size_t{2} << 20;
   static constexpr size_t kShortestRailShard = size_t{768} << 10;
-  static constexpr size_t kRailChunksInShard = 16;
+  static constexpr size_t kRailChunksInShard = 4;
   const bool takes_rails = view.has_rails() && longest_shard >= kShortestRailShard;
   const size_t most = takes_rails
                           ? std::clamp(longest_shard / kRailChunksInShard, kShortestRailChunk, kLongestRailChunk)

@@ -109,7 +109,7 @@ class Exchange {
   Inbox& inbox_;
   const uint32_t sequence_;
   const transport::Fingerprint fingerprint_;
-  static constexpr size_t kMostScratches = 32;
+  static constexpr size_t kMostScratches = 16;
 
   IntrusiveList<Request, InExchange> live_;
   size_t num_moving_ = 0;

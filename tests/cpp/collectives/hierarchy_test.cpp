@@ -116,7 +116,7 @@ TEST_P(HierarchyTest, right_over_segments_on_a_large_host_beside_a_small_one) {
   const Hosts hosts = in_sequence({40, 2});
   const bool shards = GetParam().kind == transport::OperationKind::kAllGather ||
                       GetParam().kind == transport::OperationKind::kReduceScatter;
-  const size_t num_elements = ((size_t{36} << 20) / sizeof(float) + 13) / (shards ? hosts.size() : 1);
+  const size_t num_elements = ((size_t{8} << 20) / sizeof(float) + 13) / (shards ? hosts.size() : 1);
   for (const uint64_t seed : {0, 3}) {
     expect_right(hosts, uniform_case(GetParam().kind, static_cast<int>(hosts.size()), num_elements), seed);
   }

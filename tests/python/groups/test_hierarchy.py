@@ -36,8 +36,8 @@ def _run_on_hosts(num_local: Sequence[int], store: Path, function: object, *argu
         return [pool.finish()[0] for pool in pools]
 
 
-def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int]) -> dict[str, str]:
-    _join(store, rank, size, {})
+def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int], rails: str) -> dict[str, str]:
+    _join(store, rank, size, {"AXON_RAILS": rails})
     exercise_all(*sizes)
     dist.barrier()
     selected = {row["operation"]: row["algorithm"] for row in backend_of().selected(8 << 20)}
@@ -47,13 +47,14 @@ def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int])
 
 @pytest.mark.parametrize(
     ("num_local", "sizes"),
-    [((2, 2), (8, 100_000, 9 << 20)), ((1, 2), (8, 100_000, 9 << 20)), ((4, 4, 4, 4), (8, 1 << 20))],
+    [((2, 2), (8, 100_000, 17 << 20)), ((1, 2), (8, 100_000, 17 << 20)), ((4, 4, 4, 4), (8, 1 << 20))],
     ids=["2x2", "1+2", "4x4"],
 )
+@pytest.mark.parametrize("rails", ["0", "1", "4"])
 def test_every_operation_on_hosts_with_several_ranks(
-    num_local: Sequence[int], sizes: Sequence[int], tmp_path: Path
+    num_local: Sequence[int], sizes: Sequence[int], rails: str, tmp_path: Path
 ) -> None:
-    for selected in _run_on_hosts(num_local, tmp_path / "store", _exchange_everything, sizes):
+    for selected in _run_on_hosts(num_local, tmp_path / "store", _exchange_everything, sizes, rails):
         assert selected["all_reduce"] == "hierarchical"
 
 
