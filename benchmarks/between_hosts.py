@@ -1,7 +1,7 @@
 """Runs the backend's benchmark between network namespaces of this host, over links of any speed.
 
-    python benchmarks/between_hosts.py [--hosts 2] [--ranks-per-host 2] [--rate 1gbit] [--congestion-control reno] \
-        all_reduce --sizes 64M --json FILE
+    python benchmarks/between_hosts.py [--hosts 2] [--ranks-per-host 2] [--rate 1gbit] [--delay 10ms] \
+        [--congestion-control reno] all_reduce --sizes 64M --json FILE
 
 All other arguments are those of torch_axon.bench, which runs one or more ranks in each namespace. Needs root, and
 removes the namespaces at the end.
@@ -44,12 +44,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--hosts", type=int, default=2)
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--rate")
+    parser.add_argument("--delay")
     parser.add_argument("--congestion-control")
     own, arguments = parser.parse_known_args(arguments)
     clean_up_when_told_to_end()
     with several_hosts(own.hosts) as hosts:
         if own.rate:
             hosts.limit(own.rate)
+        if own.delay:
+            hosts.delay(own.delay)
         if own.congestion_control:
             hosts.control_congestion(own.congestion_control)
         ranks: list[subprocess.Popen[bytes]] = []
