@@ -33,7 +33,7 @@ std::unique_ptr<Transport> with_rails(std::unique_ptr<Transport> network, const 
   return std::make_unique<RailTransport>(std::move(network), options);
 }
 
-// With fewer cores, the threads of rails take turns with the progress owner, which is no faster. A user who sets the
+// With fewer cores, the threads of rails take turns with the progress owner, which saves no time. A user who sets the
 // number of rails knows better.
 static uint16_t most_processes_of(const RailOptions& options, size_t num_cores) noexcept {
   static constexpr size_t kAny = UINT16_MAX;
