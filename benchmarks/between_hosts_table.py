@@ -4,11 +4,10 @@
         [--operations all_reduce,broadcast] [--sizes 8,64K,16M] [--rails auto,0,1] [--rate 1gbit] [--delay 10ms]
         [--json FILE]
 
-A shape is hosts × ranks per host. A round measures every shape with every congestion control and every value of
-AXON_RAILS, in an order that rotates; within each run of torch_axon.bench, the backend and Gloo take turns and results
-are checked. Rounds are repeated until the time is up; the first one always ends. A figure is the median over the
+A shape is hosts × ranks per host. A round runs torch_axon.bench once per shape, congestion control and value of
+AXON_RAILS, in an order that rotates. Within a run, the backend and Gloo take turns, and results are checked. Rounds are repeated until the time is up; the first one always ends. A figure is the median over the
 rounds: the time in µs and, following "×", how many times as long Gloo takes; "/" precedes the number of rounds. Cases
-that are behind Gloo are listed again at the end, and the status is then 1. Needs root, and removes the namespaces at
+that are slower than Gloo are listed again at the end, and the status is then 1. Needs root, and removes the namespaces at
 the end.
 """
 
@@ -136,11 +135,11 @@ def main() -> int:
     axes = (own.shapes.split(","), own.congestion_controls.split(","), own.rails.split(","))
     cases = _measure([Setting(*each) for each in itertools.product(*axes)], own)
     _print_table(cases, own)
-    behind = [(key, case) for key, case in cases.items() if case.ratio < 1]
-    print(f"{len(behind)} of {len(cases)} cases are behind Gloo")
-    for (setting, operation, size), case in sorted(behind, key=lambda each: each[1].ratio):
+    slower = [(key, case) for key, case in cases.items() if case.ratio < 1]
+    print(f"{len(slower)} of {len(cases)} cases are slower than Gloo")
+    for (setting, operation, size), case in sorted(slower, key=lambda each: each[1].ratio):
         print(f"  {setting.shape} {setting.control} rails {setting.rails} {operation} {size}: × {case.ratio:.2f}")
-    return 1 if behind else 0
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":

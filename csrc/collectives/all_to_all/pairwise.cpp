@@ -11,8 +11,8 @@
 
 namespace axon::collectives {
 
-// Returns the rank so many hosts and local indices up from this one, each counted round; −1 if that host has too few
-// ranks.
+// Returns the rank that is this number of hosts and of local indices up from this one, both modulo their number; −1 if
+// that host has too few ranks.
 static int rank_up(const messaging::Topology& topology, int rank, int hosts_up, int places_up) noexcept {
   const int host = ring_neighbour(topology.host_of(rank), hosts_up, topology.num_hosts());
   const int local_index = ring_neighbour(topology.local_index_of(rank), places_up, topology.largest_host());

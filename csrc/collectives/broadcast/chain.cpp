@@ -1,9 +1,9 @@
 // Chain: every rank passes the tensor on to the next one, chunk by chunk.
 //
-// n−1 steps, pipelined: the last rank receives a chunk n−2 steps after the first one. The root sends the tensor once, every other rank
-// receives it once and sends it at most once, straight from and into place. "Pipelined chain" in Pješivac-Grbović et
-// al., "Performance Analysis of MPI Collective Operations" (2007). Wins for large tensors on a few hosts; on many, the
-// way to the last rank is long.
+// n−1 steps, pipelined: the last rank receives a chunk n−2 steps after the first one. The root sends the tensor once,
+// every other rank receives it once and sends it at most once, straight from and into place. "Pipelined chain" in
+// Pješivac-Grbović et al., "Performance Analysis of MPI Collective Operations" (2007). Wins for large tensors on a few
+// hosts; on many, the way to the last rank is long.
 #include "collectives/algorithms.hpp"
 #include "collectives/batch_ring.hpp"
 #include "collectives/patterns.hpp"
