@@ -5,10 +5,10 @@
         [--json FILE]
 
 A shape is hosts × ranks per host. A round runs torch_axon.bench once per shape, congestion control and value of
-AXON_RAILS, in an order that rotates. Within a run, the backend and Gloo take turns, and results are checked. Rounds are repeated until the time is up; the first one always ends. A figure is the median over the
-rounds: the time in µs and, following "×", how many times as long Gloo takes; "/" precedes the number of rounds. Cases
-that are slower than Gloo are listed again at the end, and the status is then 1. Needs root, and removes the namespaces at
-the end.
+AXON_RAILS, in an order that rotates. Within a run, the backend and Gloo take turns, and results are checked. Rounds are
+repeated until the time is up; the first one always ends. A figure is the median over the rounds: the time in µs and,
+following "×", how many times as long Gloo takes; "/" precedes the number of rounds. Cases that are slower than Gloo are
+listed again at the end, and the status is then 1. Needs root, and removes the namespaces at the end.
 """
 
 from __future__ import annotations
