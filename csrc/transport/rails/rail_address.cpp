@@ -9,6 +9,8 @@
 #include <cstring>
 #include <memory>
 
+#include "base/file_descriptor.hpp"
+
 namespace axon::transport {
 
 namespace {
@@ -32,6 +34,15 @@ bool is_mapped(const IpAddress& address) noexcept {
 }
 
 }  // namespace
+
+Result<RailAddress> RailAddress::of_devices(std::span<const std::string> devices, uint64_t name) {
+  RailAddress address{.name = name,
+                      .token = random_token(),
+                      .takes_turns = !devices.empty(),
+                      .addresses = addresses_of_devices(devices)};
+  if (!address.addresses.empty()) return address;
+  return Status(ErrorCode::kTransport, devices.empty() ? "no device of this host is up" : "none of the devices is up");
+}
 
 std::vector<std::byte> RailAddress::encode() const {
   const Packed packed{.name = name,
@@ -131,6 +142,52 @@ std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices
   for (const std::string& device : devices) add_of(&device);
   if (devices.empty()) add_of(nullptr);
   return found;
+}
+
+static bool has_prefix(const IpAddress& address, const IpAddress& own, const IpAddress& mask) noexcept {
+  for (size_t i = 0; i < address.size(); ++i) {
+    if (((address[i] ^ own[i]) & mask[i]) != std::byte{0}) return false;
+  }
+  return true;
+}
+
+void order_by_nearness(std::vector<IpAddress>& addresses) {
+  ifaddrs* first = nullptr;
+  if (addresses.size() < 2 || getifaddrs(&first) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  const auto distance = [&](const IpAddress& address) {
+    int least = 1;
+    for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
+      const IpAddress own = ip_address(*each->ifa_addr);
+      if (own == address) return 2;
+      if (own == IpAddress{}) continue;
+      IpAddress mask = ip_address(*each->ifa_netmask);
+      if (is_mapped(own)) std::fill_n(mask.begin(), kPrefixBytes, std::byte{0xFF});
+      if (has_prefix(address, own, mask)) least = 0;
+    }
+    return least;
+  };
+  std::ranges::stable_sort(addresses, {}, distance);
+}
+
+// Connecting a datagram socket sends nothing: it only looks up the route.
+std::string device_towards(const IpAddress& address) {
+  const SystemAddress to = system_address(address, /*port=*/9);
+  const FileDescriptor socket(::socket(to.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SystemAddress own;
+  own.num_bytes = sizeof own.storage;
+  if (!socket.valid() || ::connect(socket.get(), to.get(), to.num_bytes) != 0 ||
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.num_bytes) != 0) {
+    return "";
+  }
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return "";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr != nullptr && ip_address(*each->ifa_addr) == ip_address(*own.get())) return each->ifa_name;
+  }
+  return "";
 }
 
 }  // namespace axon::transport

@@ -37,6 +37,10 @@ struct RailAddress {
   uint16_t most_processes = 0;  // of its host that can share its cores so that its rails pay
   std::vector<IpAddress> addresses;
 
+  // Returns an address without a port, of a new token: at the named devices, which take turns, or at all of this host.
+  // Fails if no device is up.
+  static Result<RailAddress> of_devices(std::span<const std::string> devices, uint64_t name);
+
   std::vector<std::byte> encode() const;
   static Result<RailAddress> decode(std::span<const std::byte> packed);
 };
@@ -57,5 +61,12 @@ std::string text_of(const IpAddress& address, uint16_t port);
 // Returns the addresses of this host's devices that are up, without loopback and link-local ones. If devices are named,
 // returns the addresses of these in their order; loopback may be one of them.
 std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices);
+
+// Puts addresses last that this host has itself, such as that of a bridge which every host has: there, a connection
+// would reach this host. Puts those first that are in a subnet of this host.
+void order_by_nearness(std::vector<IpAddress>& addresses);
+
+// Returns the name of the device from which this host reaches the address; empty if it has no route there.
+std::string device_towards(const IpAddress& address);
 
 }  // namespace axon::transport

@@ -29,6 +29,9 @@ namespace axon::transport {
 // The secret of a transport's rails, which only processes know that were given its address.
 using RailToken = std::array<std::byte, 16>;
 
+// The index of a rail that carries whole messages, both ways (transport/sockets). All others carry stripes.
+inline constexpr uint32_t kMessageRail = UINT32_MAX;
+
 RailToken random_token();
 
 class RailHandshake {
@@ -40,13 +43,16 @@ class RailHandshake {
   static RailHandshake listener(const RailToken& token, const Nonce& nonce);
 
   State state() const noexcept { return state_; }
+  // Returns whether the other end's first frame has arrived: a listener knows rail(), a connector has sent its proof.
+  bool has_opened() const noexcept { return has_opened_; }
   // Returns how many bytes the other end's frame still lacks; 0 once the handshake has ended.
   size_t num_wanted() const noexcept;
   void feed(std::span<const std::byte> bytes);
   // Returns the bytes to send, once.
   std::vector<std::byte> take_output() noexcept { return std::exchange(output_, {}); }
 
-  // The connector's name and rail, and the key of this rail's stripes. Only once the handshake is established.
+  // The connector's name and rail, and the key of this rail's stripes. They are authentic once the handshake is
+  // established.
   uint64_t name() const noexcept { return hello_.name; }
   uint32_t rail() const noexcept { return hello_.rail; }
   Digest stripe_key() const noexcept { return seal('s'); }

@@ -1,6 +1,7 @@
 #include "transport/rails/rail_handshakes.hpp"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -19,6 +20,8 @@ namespace axon::transport {
 
 static constexpr int kBacklog = 1024;
 static constexpr size_t kLongestFrame = 56;
+// For how long the other host may leave a frame of a handshake unacknowledged, whether its process answers or not.
+static constexpr int kMostSilenceMs = 10'000;
 // How long connections wait in the kernel's queue after the system had no room for one.
 static constexpr std::chrono::seconds kAcceptInterval{1};
 
@@ -34,16 +37,27 @@ static Result<FileDescriptor> listen_anywhere() {
   return out_of("a port for rails cannot be opened", errno);
 }
 
-Result<std::unique_ptr<RailHandshakes>> RailHandshakes::open(RailAddress& own, Handler& handler) {
+Result<std::unique_ptr<RailHandshakes>> RailHandshakes::open(RailAddress own) {
   Result<FileDescriptor> listener = listen_anywhere();
   if (!listener.ok()) return std::move(listener.status());
   own.port = port_of(listener.value());
-  return std::unique_ptr<RailHandshakes>(new RailHandshakes(own, std::move(listener).value(), handler));
+  return std::unique_ptr<RailHandshakes>(new RailHandshakes(std::move(own), std::move(listener).value()));
 }
 
 Status RailHandshakes::start() {
+  if (std::exchange(is_started_, true)) return Status();
   AXON_TRY(RailThread::start("axon-rails"));
   return watch(listener_, EPOLLIN, const_cast<FileDescriptor*>(&listener_));
+}
+
+void RailHandshakes::serve(RailUse use, Handler* handler) noexcept {
+  const std::lock_guard lock(handlers_mutex_);
+  handlers_[static_cast<size_t>(use)] = handler;
+}
+
+bool RailHandshakes::is_served(RailUse use) const noexcept {
+  const std::lock_guard lock(handlers_mutex_);
+  return handlers_[static_cast<size_t>(use)] != nullptr;
 }
 
 void RailHandshakes::connect(RailRequest request) {
@@ -76,8 +90,12 @@ size_t RailHandshakes::num_strangers() const noexcept {
   return static_cast<size_t>(std::ranges::count_if(pending_, [](const Pending& each) { return !each.request; }));
 }
 
+// A connector of a rail for messages has no deadline once it has sent its proof. The listener may have accepted the
+// rail by then, and would take a connection that is closed for the end of this process.
 RailHandshakes::Clock::time_point RailHandshakes::deadline_of(const Pending& pending) const noexcept {
   if (!pending.request) return pending.began + (accepts_ ? kTimeout : kTimeoutWhenFull);
+  const bool is_decided = pending.handshake.has_opened() && use_of(pending.request->rail) == RailUse::kMessages;
+  if (is_decided) return Clock::time_point::max();
   return std::min(pending.began + kTimeout, pending.request->deadline);
 }
 
@@ -93,6 +111,7 @@ int RailHandshakes::on_round() noexcept {
   Clock::time_point next = accepts_from_ <= now ? Clock::time_point::max() : accepts_from_;
   for (const Pending& pending : pending_) next = std::min(next, deadline_of(pending));
   for (const RailRequest& request : delayed_) next = std::min(next, request.not_before);
+  if (next == Clock::time_point::max()) return -1;
   return static_cast<int>(std::max<int64_t>(std::chrono::ceil<std::chrono::milliseconds>(next - now).count(), 0));
 }
 
@@ -113,8 +132,9 @@ void RailHandshakes::look_for_room(Clock::time_point now) noexcept {
     change(listener_, has_room ? uint32_t{EPOLLIN} : 0, const_cast<FileDescriptor*>(&listener_));
 }
 
-static bool has_descriptors() noexcept {
-  return num_free_descriptors().value_or(SIZE_MAX) > RailHandshakes::kDescriptorsLeftAlone;
+// Without a rail for messages, two processes cannot communicate, so it may take the last descriptor.
+bool RailHandshakes::has_descriptors(RailUse use) const noexcept {
+  return use == RailUse::kMessages || num_free_descriptors().value_or(SIZE_MAX) > kDescriptorsLeftAlone;
 }
 
 // ---- Accepting
@@ -128,6 +148,8 @@ bool RailHandshakes::is_own(const FileDescriptor& socket) const noexcept {
 
 // The listener is bound to all devices; a connection through one that rails do not use is closed.
 void RailHandshakes::accept_all() noexcept {
+  // Until its first frame, any connection may be for messages, if this port serves them.
+  const RailUse accepted_use = is_served(RailUse::kMessages) ? RailUse::kMessages : RailUse::kStripes;
   while (num_strangers() < kMostStrangers) {
     FileDescriptor socket = withheld(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
@@ -135,8 +157,9 @@ void RailHandshakes::accept_all() noexcept {
       if (is_full) accepts_from_ = Clock::now() + kAcceptInterval;
       return;
     }
-    if (!is_own(socket) || !has_descriptors()) continue;
+    if (!is_own(socket) || !has_descriptors(accepted_use)) continue;
     send_at_once(socket);
+    watch_for_silence(socket);
     pending_.push_back({.socket = std::move(socket),
                         .handshake = RailHandshake::listener(own_.token, random_nonce()),
                         .began = Clock::now(),
@@ -150,6 +173,10 @@ void RailHandshakes::accept_all() noexcept {
 
 // ---- Connecting
 
+static size_t first_address_of(const RailRequest& request) noexcept {
+  return request.address->takes_turns && use_of(request.rail) == RailUse::kStripes ? request.rail : 0;
+}
+
 void RailHandshakes::begin(RailRequest request) {
   const RailAddress& address = *request.address;
   pending_.push_back({.socket = FileDescriptor(),
@@ -160,7 +187,7 @@ void RailHandshakes::begin(RailRequest request) {
                       .failure = Status(ErrorCode::kTransport, "none of its addresses was tried in time")});
   Pending& pending = pending_.back();
   if (Status tried = try_next_address(pending); !tried.ok()) {
-    handler_.on_not_connected(*pending.request, std::move(tried));
+    report_failure(*pending.request, std::move(tried));
     erase(pending);
   }
 }
@@ -168,9 +195,10 @@ void RailHandshakes::begin(RailRequest request) {
 // Returns the failure of the latest address once all have failed.
 Status RailHandshakes::try_next_address(Pending& pending) {
   const RailAddress& address = *pending.request->address;
-  const size_t first = address.takes_turns ? pending.request->rail : 0;
+  const size_t first = first_address_of(*pending.request);
   while (pending.num_tried < address.addresses.size() && Clock::now() < pending.request->deadline) {
-    if (!has_descriptors()) return {ErrorCode::kResourceExhausted, "few file descriptors are left in this process"};
+    if (!has_descriptors(use_of(pending.request->rail)))
+      return {ErrorCode::kResourceExhausted, "few file descriptors are left in this process"};
     const IpAddress& ip = address.addresses[(first + pending.num_tried++) % address.addresses.size()];
     const SystemAddress system = system_address(ip, address.port);
     pending.socket = open_tcp_socket(system.storage.ss_family);
@@ -178,8 +206,10 @@ Status RailHandshakes::try_next_address(Pending& pending) {
                                                  random_nonce());
     pending.began = Clock::now();
     pending.is_connected = false;
+    if (!pending.socket.valid() && (errno == EMFILE || errno == ENFILE)) return out_of("socket", errno);
     if (pending.socket.valid()) {
       send_at_once(pending.socket);
+      watch_for_silence(pending.socket);
       const bool begun = ::connect(pending.socket.get(), system.get(), system.num_bytes) == 0 || errno == EINPROGRESS;
       if (begun && watch(pending.socket, EPOLLOUT, &pending).ok()) return Status();
     }
@@ -197,6 +227,8 @@ bool RailHandshakes::advance(Pending& pending) noexcept {
       return false;
     }
     pending.is_connected = true;
+    pending.request->was_accepted = true;
+    set_option(pending.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, kMostSilenceMs);
     change(pending.socket, EPOLLIN, &pending);
   } else if (!receive(pending)) {
     return false;
@@ -205,9 +237,21 @@ bool RailHandshakes::advance(Pending& pending) noexcept {
     fail(pending, {ErrorCode::kUnauthenticated, "not a rail, or without knowledge of the token"});
     return false;
   }
+  if (!is_welcome(pending)) {
+    unwatch(pending.socket);
+    erase(pending);
+    return false;
+  }
   if (send_output(pending)) return true;
   fail(pending, {ErrorCode::kTransport, last_error()});
   return false;
+}
+
+// Returns false for a rail that this process does not serve, or has no descriptor for. It is no stranger's.
+bool RailHandshakes::is_welcome(const Pending& pending) const noexcept {
+  if (pending.request || !pending.handshake.has_opened()) return true;
+  const RailUse use = use_of(pending.handshake.rail());
+  return is_served(use) && has_descriptors(use);
 }
 
 bool RailHandshakes::receive(Pending& pending) noexcept {
@@ -234,29 +278,44 @@ void RailHandshakes::fail(Pending& pending, Status why) noexcept {
   unwatch(pending.socket);
   pending.socket = FileDescriptor();
   if (!pending.request) {
-    handler_.on_stranger("a connection to the port of rails that was not from a peer");
+    report_stranger();
     return erase(pending);
   }
   const RailAddress& address = *pending.request->address;
-  const size_t first = address.takes_turns ? pending.request->rail : 0;
+  const size_t first = first_address_of(*pending.request);
   const IpAddress& ip = address.addresses[(first + pending.num_tried - 1) % address.addresses.size()];
   pending.failure = Status(why.code(), text_of(ip, address.port) + ": " + why.message());
   Status tried = try_next_address(pending);
   if (tried.ok()) return;
-  handler_.on_not_connected(*pending.request, std::move(tried));
+  report_failure(*pending.request, std::move(tried));
   erase(pending);
 }
 
 void RailHandshakes::hand_over(Pending& pending) noexcept {
   unwatch(pending.socket);
-  watch_for_silence(pending.socket);
+  set_option(pending.socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
   const Digest key = pending.handshake.stripe_key();
-  if (pending.request) {
-    handler_.on_connected(*pending.request, std::move(pending.socket), key);
-  } else {
-    handler_.on_accepted(pending.handshake.name(), pending.handshake.rail(), std::move(pending.socket), key);
+  const uint32_t rail = pending.handshake.rail();
+  {
+    const std::lock_guard lock(handlers_mutex_);
+    Handler* const handler = handlers_[static_cast<size_t>(use_of(rail))];
+    if (handler != nullptr && pending.request) handler->on_connected(*pending.request, std::move(pending.socket), key);
+    if (handler != nullptr && !pending.request)
+      handler->on_accepted(pending.handshake.name(), rail, std::move(pending.socket), key);
   }
   erase(pending);
+}
+
+void RailHandshakes::report_failure(const RailRequest& request, Status why) noexcept {
+  const std::lock_guard lock(handlers_mutex_);
+  Handler* const handler = handlers_[static_cast<size_t>(use_of(request.rail))];
+  if (handler != nullptr) handler->on_not_connected(request, std::move(why));
+}
+
+void RailHandshakes::report_stranger() noexcept {
+  const std::lock_guard lock(handlers_mutex_);
+  const auto handler = std::ranges::find_if(handlers_, [](const Handler* each) { return each != nullptr; });
+  if (handler != handlers_.end()) (*handler)->on_stranger("a connection to the port of rails that was not from a peer");
 }
 
 void RailHandshakes::erase(Pending& pending) noexcept {

@@ -2,14 +2,19 @@
 // that arrive before start() wait in the kernel's queue.
 //
 // A process that does not know the token costs at most one of kMostStrangers connections, for as long as a handshake
-// may take. Descriptors that the process may need otherwise are left alone: rails are neither connected nor accepted
-// then.
+// may take. Descriptors that the process may need otherwise are left alone: rails for stripes are neither connected nor
+// accepted then.
 //
-//   Result<std::unique_ptr<RailHandshakes>> handshakes = RailHandshakes::open(own_address, handler);
+// Two transports may share a port: one for rails that carry stripes (transport/rails), one for those that carry whole
+// messages (transport/sockets).
+//
+//   Result<std::unique_ptr<RailHandshakes>> handshakes = RailHandshakes::open(own_address);
+//   handshakes.value()->serve(RailUse::kStripes, &handler);   // any thread; a null pointer: no longer
 //   AXON_TRY(handshakes.value()->start());
 //   handshakes.value()->connect({.peer = peer, .rail = 0, .address = address});   // any thread
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <list>
 #include <memory>
@@ -24,6 +29,12 @@
 
 namespace axon::transport {
 
+enum class RailUse : uint8_t { kStripes, kMessages };
+
+constexpr RailUse use_of(size_t rail) noexcept {
+  return rail == kMessageRail ? RailUse::kMessages : RailUse::kStripes;
+}
+
 // A rail to be connected.
 struct RailRequest {
   PeerId peer = 0;
@@ -31,6 +42,8 @@ struct RailRequest {
   std::shared_ptr<const RailAddress> address;  // shared by the peer and its requests
   std::chrono::steady_clock::time_point not_before{};
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  // Set by the thread: a port at one of the addresses has accepted a connection, whatever became of it.
+  bool was_accepted = false;
 };
 
 class RailHandshakes final : private RailThread {
@@ -41,7 +54,7 @@ class RailHandshakes final : private RailThread {
   // For the engine's other connections and the program: rails take no descriptor if fewer are left.
   static constexpr size_t kDescriptorsLeftAlone = 256;
 
-  // Called on the thread.
+  // Called on the thread, within a lock that serve() takes.
   class Handler {
    public:
     virtual void on_connected(const RailRequest& request, FileDescriptor socket, const Digest& key) noexcept = 0;
@@ -53,12 +66,18 @@ class RailHandshakes final : private RailThread {
     ~Handler() = default;
   };
 
-  // Opens a port of the system's choice; `own` gets its number.
-  static Result<std::unique_ptr<RailHandshakes>> open(RailAddress& own, Handler& handler);
+  // Opens a port of the system's choice, whose number address() has.
+  static Result<std::unique_ptr<RailHandshakes>> open(RailAddress own);
   ~RailHandshakes() { stop(); }
 
+  const RailAddress& address() const noexcept { return own_; }
+  // Starts the thread, once.
   Status start();
   using RailThread::stop;
+
+  // The handler is not called any more once another one, or null, has replaced it. Requests of a use without a handler
+  // end without notice.
+  void serve(RailUse use, Handler* handler) noexcept;
 
   // Any thread. The handler learns how it ends.
   void connect(RailRequest request);
@@ -76,8 +95,8 @@ class RailHandshakes final : private RailThread {
     Status failure;                      // of the latest address
   };
 
-  RailHandshakes(RailAddress own, FileDescriptor listener, Handler& handler) noexcept
-      : own_(std::move(own)), listener_(std::move(listener)), handler_(handler) {}
+  RailHandshakes(RailAddress own, FileDescriptor listener) noexcept
+      : own_(std::move(own)), listener_(std::move(listener)) {}
 
   void on_wake() noexcept override;
   void on_event(void* watched, uint32_t events) noexcept override;
@@ -85,6 +104,9 @@ class RailHandshakes final : private RailThread {
 
   void accept_all() noexcept;
   bool is_own(const FileDescriptor& socket) const noexcept;
+  bool has_descriptors(RailUse use) const noexcept;
+  bool is_served(RailUse use) const noexcept;
+  bool is_welcome(const Pending& pending) const noexcept;
   void begin_due(Clock::time_point now);
   void begin(RailRequest request);
   Status try_next_address(Pending& pending);
@@ -94,6 +116,8 @@ class RailHandshakes final : private RailThread {
   static bool send_output(Pending& pending) noexcept;
   void fail(Pending& pending, Status why) noexcept;
   void hand_over(Pending& pending) noexcept;
+  void report_failure(const RailRequest& request, Status why) noexcept;
+  void report_stranger() noexcept;
   void erase(Pending& pending) noexcept;
   size_t num_strangers() const noexcept;
   Clock::time_point deadline_of(const Pending& pending) const noexcept;
@@ -101,7 +125,9 @@ class RailHandshakes final : private RailThread {
 
   const RailAddress own_;
   const FileDescriptor listener_;
-  Handler& handler_;
+  mutable std::mutex handlers_mutex_;   // guards handlers_, and is held while one of them is called
+  std::array<Handler*, 2> handlers_{};  // by RailUse
+  bool is_started_ = false;
   std::list<Pending> pending_;  // the thread's, as the next three
   std::vector<RailRequest> delayed_;
   bool accepts_ = true;

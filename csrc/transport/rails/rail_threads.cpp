@@ -7,31 +7,27 @@
 namespace axon::transport {
 
 Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, const RailOptions& options, uint64_t name) {
-  const std::span<const std::string> devices = options.devices;
   std::unique_ptr<RailThreads> threads(new RailThreads);
   AXON_TRY(threads->events_.open());
-  threads->address_ = {.name = name,
-                       .token = random_token(),
-                       .takes_turns = !devices.empty(),
-                       .most_processes = 0,
-                       .addresses = addresses_of_devices(devices)};
-  if (threads->address_.addresses.empty()) {
-    return Status(ErrorCode::kTransport,
-                  devices.empty() ? "no device of this host is up" : "none of the devices is up");
+  if (options.port == nullptr) {
+    Result<RailAddress> address = RailAddress::of_devices(options.devices, name);
+    if (!address.ok()) return std::move(address.status());
+    auto port = RailHandshakes::open(std::move(address).value());
+    if (!port.ok()) return std::move(port.status());
+    threads->own_port_ = std::move(port).value();
   }
-  auto handshakes = RailHandshakes::open(threads->address_, *threads);
-  if (!handshakes.ok()) return std::move(handshakes.status());
-  threads->handshakes_ = std::move(handshakes).value();
   for (size_t rail = 0; rail < num_rails; ++rail) {
     threads->readers_.emplace_back(threads->incoming_, threads->events_);
     threads->writers_.emplace_back(rail, options.compression, threads->outgoing_, threads->events_);
   }
+  threads->handshakes_ = options.port != nullptr ? options.port : threads->own_port_.get();
+  threads->handshakes_->serve(RailUse::kStripes, threads.get());
   return threads;
 }
 
-// The thread of the handshakes gives connections to the others, so it ends first.
+// The thread of the handshakes gives connections to the others, so it stops doing that first.
 RailThreads::~RailThreads() {
-  if (handshakes_) handshakes_->stop();
+  if (handshakes_ != nullptr) handshakes_->serve(RailUse::kStripes, nullptr);
 }
 
 Status RailThreads::start() {

@@ -25,11 +25,12 @@ namespace axon::transport {
 
 class RailThreads final : private RailHandshakes::Handler {
  public:
-  // Opens the port. `num_rails` is from 1 to OutgoingStripes::kMostRails, whatever the options say.
+  // Takes the port of the options, which must outlive the threads, or opens one for the transport of this name.
+  // `num_rails` is from 1 to OutgoingStripes::kMostRails, whatever the options say.
   static Result<std::unique_ptr<RailThreads>> open(size_t num_rails, const RailOptions& options, uint64_t name);
   ~RailThreads();
 
-  const RailAddress& address() const noexcept { return address_; }
+  const RailAddress& address() const noexcept { return handshakes_->address(); }
   size_t num_rails() const noexcept { return writers_.size(); }
   Status start();
 
@@ -51,13 +52,13 @@ class RailThreads final : private RailHandshakes::Handler {
   void on_accepted(uint64_t name, uint32_t rail, FileDescriptor socket, const Digest& key) noexcept override;
   void on_stranger(const char* what) noexcept override;
 
-  RailAddress address_;
   RailEvents events_;
   IncomingStripes incoming_;
   OutgoingStripes outgoing_;
   std::deque<RailReader> readers_;  // of rails whose index is theirs, modulo the number of readers
   std::deque<RailWriter> writers_;  // by the rail's index
-  std::unique_ptr<RailHandshakes> handshakes_;
+  std::unique_ptr<RailHandshakes> own_port_;
+  RailHandshakes* handshakes_ = nullptr;
 };
 
 }  // namespace axon::transport

@@ -45,7 +45,7 @@ static uint16_t most_processes_of(const RailOptions& options, size_t num_cores) 
 
 RailTransport::RailTransport(std::unique_ptr<Transport> network, const RailOptions& options)
     : options_(options),
-      name_(random_number()),
+      name_(options.port != nullptr ? options.port->address().name : random_number()),
       num_cores_(num_cores()),
       are_paced_(congestion_control_of(open_tcp_socket(AF_INET)) == "bbr"),
       network_(std::move(network)) {

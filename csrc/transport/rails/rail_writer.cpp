@@ -1,7 +1,5 @@
 #include "transport/rails/rail_writer.hpp"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -20,7 +18,6 @@ namespace axon::transport {
 static constexpr size_t kMostAtOnce = size_t{256} << 10;
 // Calls for one connection before others have their turn.
 static constexpr unsigned kMostCalls = 16;
-static constexpr std::chrono::seconds kLookInterval{1};
 
 void RailWriter::add(FileDescriptor socket, PeerId peer, const Digest& key) {
   {
@@ -80,12 +77,12 @@ int RailWriter::on_round() noexcept {
   }
   const Clock::time_point now = Clock::now();
   if (now >= next_look_) {
-    next_look_ = now + kLookInterval;
+    next_look_ = now + Silence::kLookInterval;
     for (Connection& connection : connections_) look_after(connection);
   }
   remove_broken();
   if (has_more_) return 0;
-  const auto awaits_peer = [](const Connection& each) { return each.is_blocked || each.has_sent; };
+  const auto awaits_peer = [](const Connection& each) { return each.is_blocked || each.silence.is_awaited(); };
   if (!std::ranges::any_of(connections_, awaits_peer)) return -1;
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now).count());
 }
@@ -167,7 +164,7 @@ int RailWriter::send_some(Connection& connection) noexcept {
   if (num_sent < 0 && errno == EINTR) return 0;
   connection.is_blocked = num_sent < 0 && errno == EAGAIN;
   if (num_sent < 0) return connection.is_blocked ? 0 : errno;
-  connection.has_sent = true;
+  connection.silence.note_sent();
   connection.num_sent += static_cast<size_t>(num_sent);
   if (connection.num_sent == sizeof(StripeHeader) + num_carried) end_stripe(connection);
   return 0;
@@ -178,20 +175,9 @@ void RailWriter::end_stripe(Connection& connection) noexcept {
   connection.stripe.reset();
 }
 
-// A probe of a full receiver counts as data on the way.
 void RailWriter::look_after(Connection& connection) noexcept {
-  if (!connection.is_blocked && !connection.has_sent) return;
-  tcp_info info{};
-  socklen_t num_bytes = sizeof info;
-  if (getsockopt(connection.socket.get(), IPPROTO_TCP, TCP_INFO, &info, &num_bytes) != 0) return;
-  connection.has_sent = info.tcpi_unacked != 0;
-  const bool awaits_answer = info.tcpi_unacked != 0 || info.tcpi_probes != 0;
-  const auto since_answer = std::chrono::milliseconds(info.tcpi_last_ack_recv);
-  connection.silence =
-      awaits_answer && since_answer > kLookInterval ? connection.silence + kLookInterval : std::chrono::seconds{0};
-  if (connection.silence < kMostSilence) return;
-  break_off(connection,
-            "its host has acknowledged nothing for " + std::to_string(connection.silence.count()) + " seconds");
+  if (connection.silence.look(connection.socket, connection.is_blocked))
+    break_off(connection, connection.silence.describe());
 }
 
 // The connection stays in the list until the end of the round.
@@ -200,7 +186,8 @@ void RailWriter::close(Connection& connection) noexcept {
   connection.encoder.release();
   unwatch(connection.socket);
   connection.socket = FileDescriptor();
-  connection.is_blocked = connection.has_sent = false;
+  connection.is_blocked = false;
+  connection.silence = Silence();
 }
 
 void RailWriter::break_off(Connection& connection, const std::string& why) noexcept {

@@ -1,8 +1,8 @@
 // The thread that sends stripes over one rail to all peers, directly from the memory of their messages, or compressed
 // (stripe_compression.hpp).
 //
-// A rail breaks if its connection fails, or if the peer's host has acknowledged nothing for kMostSilence while data is
-// on the way. A peer that is only slow, or stopped, is not silent: its host goes on acknowledging.
+// A rail breaks if its connection fails, or if the peer's host has acknowledged nothing for Silence::kMost while data
+// is on the way. A peer that is only slow, or stopped, is not silent: its host goes on acknowledging.
 //
 //   RailWriter writer(rail, outgoing, events);
 //   AXON_TRY(writer.start());
@@ -20,6 +20,7 @@
 #include "transport/rails/outgoing_stripes.hpp"
 #include "transport/rails/rail_events.hpp"
 #include "transport/rails/rail_thread.hpp"
+#include "transport/rails/silence.hpp"
 #include "transport/rails/stripe.hpp"
 #include "transport/rails/stripe_compression.hpp"
 
@@ -27,8 +28,6 @@ namespace axon::transport {
 
 class RailWriter final : private RailThread {
  public:
-  static constexpr std::chrono::seconds kMostSilence{10};
-
   RailWriter(size_t rail, Compression compression, OutgoingStripes& outgoing, RailEvents& events) noexcept
       : rail_(rail), compression_(compression), outgoing_(outgoing), events_(events) {}
   ~RailWriter() { stop(); }
@@ -56,10 +55,9 @@ class RailWriter final : private RailThread {
     StripeEncoder encoder;
     std::optional<OutgoingStripes::Stripe> stripe;  // being sent
     StripeHeader header;
-    size_t num_sent = 0;              // of header and stripe
-    bool is_blocked = false;          // until the socket has room
-    bool has_sent = false;            // something since its last look after it
-    std::chrono::seconds silence{0};  // for how long nothing was acknowledged, although it should be
+    size_t num_sent = 0;      // of header and stripe
+    bool is_blocked = false;  // until the socket has room
+    Silence silence;
   };
 
   void on_wake() noexcept override;

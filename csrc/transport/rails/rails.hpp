@@ -25,6 +25,8 @@ enum class Compression : uint8_t {
   kAlways,  // wherever that makes data shorter
 };
 
+class RailHandshakes;
+
 struct RailOptions {
   enum class Use : uint8_t {
     kToOtherHosts,  // where the network's lanes are all TCP
@@ -40,6 +42,8 @@ struct RailOptions {
   std::vector<std::string> devices;
   Use use = Use::kToOtherHosts;
   Compression compression = Compression::kAuto;
+  // The port of the network below, which then accepts rails, too; the devices are its. Null: rails open one.
+  RailHandshakes* port = nullptr;
 };
 
 std::unique_ptr<Transport> with_rails(std::unique_ptr<Transport> network, const RailOptions& options);
