@@ -154,9 +154,11 @@ Result<UcxAddresses> UcxAddresses::unpack(std::span<const std::byte> packed) {
   const auto addresses = packed.first(packed.size() - sizeof num_bytes);
   std::memcpy(&num_bytes, packed.data() + addresses.size(), sizeof num_bytes);
   if (num_bytes > addresses.size()) {
-    return Status(ErrorCode::kTransport, "not a UCX address: it has " + std::to_string(addresses.size()) +
-                                             " bytes, but says that " + std::to_string(num_bytes) +
-                                             " of them are the network address");
+    return Status(ErrorCode::kTransport,
+                  "not a UCX address: it has " + std::to_string(addresses.size()) + " bytes, but says that " +
+                      std::to_string(num_bytes) +
+                      " of them are the network address; all processes must name the same one of "
+                      "ucx and rails in AXON_TRANSPORTS");
   }
   const size_t num_bytes_of_all = addresses.size() - num_bytes;
   return UcxAddresses{.all = addresses.first(num_bytes_of_all), .network = addresses.subspan(num_bytes_of_all)};

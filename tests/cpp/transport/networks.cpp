@@ -5,6 +5,7 @@
 #include "transport/loopback/loopback.hpp"
 #include "transport/rails/rails.hpp"
 #include "transport/rings/rings.hpp"
+#include "transport/sockets/sockets.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon::transport {
@@ -53,6 +54,27 @@ class RailsAbove final : public Network {
   const RailOptions options_;
 };
 
+class SocketsNetwork final : public Network {
+ public:
+  enum class Above : uint8_t { kNothing, kRails };
+
+  explicit SocketsNetwork(Above above) : above_(above) {}
+
+  std::unique_ptr<Transport> make_transport() override {
+    const std::string devices[] = {"lo"};
+    auto sockets = open_sockets(devices);
+    if (!sockets.ok()) throw std::runtime_error(sockets.status().message());
+    if (above_ == Above::kNothing) return std::move(sockets.value().transport);
+    RailOptions options = RailsAbove::kToAll;
+    options.port = sockets.value().port;
+    return with_rails(std::move(sockets.value().transport), options);
+  }
+  bool same_host() const noexcept override { return false; }
+
+ private:
+  const Above above_;
+};
+
 class RingsAbove final : public Network {
  public:
   explicit RingsAbove(std::unique_ptr<Network> network, RingUse use = RingUse::kAlways)
@@ -91,6 +113,13 @@ const NetworkKind kRailsTcp{"rails_tcp", []() -> std::unique_ptr<Network> {
                               return std::make_unique<RailsAbove>(kUcxTcp.make(),
                                                                   RailOptions{.num_rails = 2, .devices = {"lo"}});
                             }};
+
+const NetworkKind kSockets{"sockets", []() -> std::unique_ptr<Network> {
+                             return std::make_unique<SocketsNetwork>(SocketsNetwork::Above::kNothing);
+                           }};
+const NetworkKind kSocketsAndRails{"sockets_and_rails", []() -> std::unique_ptr<Network> {
+                                     return std::make_unique<SocketsNetwork>(SocketsNetwork::Above::kRails);
+                                   }};
 
 const NetworkKind kRings{
     "rings", []() -> std::unique_ptr<Network> {
