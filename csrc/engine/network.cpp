@@ -1,5 +1,6 @@
 #include "engine/network.hpp"
 
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "transport/rails/rail_address.hpp"
 #include "transport/rails/rails.hpp"
 #include "transport/rings/rings.hpp"
+#include "transport/sockets/sockets.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon::engine {
@@ -79,6 +81,11 @@ std::vector<std::string> devices_of_ucx() {
   return {};
 }
 
+std::optional<size_t> num_rails() {
+  const std::string number = config::text("AXON_RAILS");
+  return number == "auto" ? std::nullopt : std::optional<size_t>(std::stoul(number));
+}
+
 transport::Compression compression() {
   const std::string setting = config::text("AXON_COMPRESS");
   if (setting == "never") return transport::Compression::kNever;
@@ -87,7 +94,7 @@ transport::Compression compression() {
 
 transport::RailOptions rail_options() {
   transport::RailOptions options;
-  if (const std::string number = config::text("AXON_RAILS"); number != "auto") options.num_rails = std::stoul(number);
+  options.num_rails = num_rails();
   options.compression = compression();
   options.devices = names_in(config::text("AXON_RAIL_DEVICES"));
   if (!options.devices.empty()) return options;
@@ -99,6 +106,22 @@ transport::RailOptions rail_options() {
   return options;
 }
 
+// Short messages take UCX.
+Result<std::unique_ptr<transport::Transport>> open_rails_above_ucx(transport::RingUse rings) {
+  auto ucx = open_ucx(rings);
+  if (!ucx.ok()) return std::move(ucx.status());
+  return with_rails(std::move(ucx).value(), rail_options());
+}
+
+// All messages take rails, which share a port. UCX is not even initialised.
+Result<std::unique_ptr<transport::Transport>> open_rails_alone() {
+  transport::RailOptions options{.num_rails = num_rails(), .devices = names_in(config::text("AXON_RAIL_DEVICES"))};
+  auto sockets = transport::open_sockets(options.devices);
+  if (!sockets.ok()) return sockets.status().followed_by("AXON_TRANSPORTS names rails");
+  options.port = sockets.value().port;
+  return with_rails(std::move(sockets.value().transport), options);
+}
+
 transport::RingUse use_of_rings() {
   if (!config::has_transport("rings")) return transport::RingUse::kNever;
   return config::has_transport("cma") ? transport::RingUse::kAlways : transport::RingUse::kCopies;
@@ -106,18 +129,18 @@ transport::RingUse use_of_rings() {
 
 }  // namespace
 
-// UCX, rings and the engine itself use some 20.
+// The network, rings and the engine itself use some 20.
 static constexpr size_t kDescriptorsOfAnEngine = 24;
-// UCX's thread, without which an assertion of UCX ends the process (UCX 1.22), and the progress thread.
+// The progress thread, and UCX's, without which an assertion of UCX ends the process (UCX 1.22), or that of handshakes.
 static constexpr size_t kThreadsOfAnEngine = 2;
 
 Result<std::unique_ptr<transport::Transport>> open_network() {
   AXON_TRY(check_descriptors(kDescriptorsOfAnEngine, "start torch_axon"));
   AXON_TRY(check_threads(kThreadsOfAnEngine));
   const transport::RingUse rings = use_of_rings();
-  auto ucx = open_ucx(rings);
-  if (!ucx.ok()) return std::move(ucx.status());
-  return with_rings(with_rails(std::move(ucx).value(), rail_options()), rings);
+  auto network = config::has_transport("rails") ? open_rails_alone() : open_rails_above_ucx(rings);
+  if (!network.ok()) return std::move(network.status());
+  return with_rings(std::move(network).value(), rings);
 }
 
 }  // namespace axon::engine

@@ -1,5 +1,5 @@
-// Opens the transport of the process's engine, as the environment and this system allow: rings on top of rails on
-// top of UCX. The caller owns it.
+// Opens the transport of the process's engine, as the environment and this system allow: rings on top of rails, on top
+// of UCX or of sockets (AXON_TRANSPORTS). The caller owns it.
 #pragma once
 
 #include <memory>

@@ -1,0 +1,200 @@
+"""Two hosts whose ranks exchange all messages over rails: no process initialises UCX."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support.gpu import backend_of, exercise_all
+from support.hosts import ADDRESSES, Hosts, move_to, two_hosts
+from support.pool import RankPool, own_rank
+from support.processes import run_ranks
+from support.reference import failure
+from torch_axon.runtime import Runtime
+
+TIMEOUT_S = 3.0
+WITH_RINGS, ALONE = "rails,rings,cma,cuda", "rails"
+SECRET = b"a secret of both hosts"
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with two_hosts() as hosts:
+        yield hosts
+
+
+def _use(transports: str, num_rails: str = "auto") -> None:
+    os.environ |= {"AXON_TRANSPORTS": transports, "AXON_RAILS": num_rails}
+
+
+def _on(hosts: Hosts, host: int, transports: str, num_rails: str) -> list[str]:
+    return [*hosts.prefix(host), "env", f"AXON_TRANSPORTS={transports}", f"AXON_RAILS={num_rails}"]
+
+
+def _stop_for_a_while(ranks: Sequence[subprocess.Popen[str]]) -> None:
+    """Stops rank 1 until rank 0 has given up."""
+    ranks[1].send_signal(signal.SIGSTOP)
+    threading.Timer(TIMEOUT_S + 2, ranks[1].send_signal, [signal.SIGCONT]).start()
+
+
+@pytest.mark.parametrize("num_rails", ["0", "2"])
+@pytest.mark.parametrize("obstacle", ["cut", "silence", "stop", "kill"])
+def test_collectives_end_once_the_other_host_is_out_of_reach(obstacle: str, num_rails: str, hosts: Hosts) -> None:
+    obstacles = {
+        "cut": lambda _: hosts.cut(),
+        "silence": lambda _: hosts.silence(),
+        "stop": _stop_for_a_while,
+        "kill": lambda ranks: ranks[1].kill(),
+    }
+    ranks = run_ranks(
+        "crosses_hosts",
+        2,
+        f"tcp://{ADDRESSES[0]}:29515",
+        str(TIMEOUT_S),
+        when_ready=obstacles[obstacle],
+        prefixes=[_on(hosts, host, ALONE, num_rails) for host in range(2)],
+    )
+    for rank, ended in enumerate(ranks):
+        if rank == 1 and obstacle == "kill":
+            continue
+        assert ended.code == 0, ended.errors
+        seconds, message = ended.output.splitlines()[-2:]
+        if rank == 1 and obstacle == "stop":
+            continue
+        assert float(seconds) < (1 if obstacle == "kill" else TIMEOUT_S + 1)
+        assert f"rank {1 - rank}" in message
+
+
+def _listening_ports() -> list[int]:
+    """Returns the TCP ports on which this process listens."""
+    own = {os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if _is_open(number)}
+    ports = []
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
+                ports.append(int(words[1].rpartition(":")[2], 16))
+    return ports
+
+
+def _is_open(number: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{number}")
+
+
+def _exchange_everything(store: str, rank: int, num_ranks: int, transports: str, num_rails: str) -> None:
+    _use(transports, num_rails)
+    before = set(_listening_ports())
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=num_ranks)
+    exercise_all(8, 70_000, 300_000, 8 << 20)
+    for peer in range(num_ranks):
+        if peer // (num_ranks // 2) != rank // (num_ranks // 2):
+            path = backend_of().path_to(peer)
+            assert {tuple(lane) for lane in path["lanes"]} == {("tcp", "eth0")}, path
+    [port] = set(_listening_ports()) - before
+    threads = [Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")]
+    assert "axon-rails" in threads
+    assert not [name for name in threads if "async" in name or "ucx" in name], threads
+    _write_as_a_stranger(port)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _write_as_a_stranger(port: int) -> None:
+    """The port answers garbage by closing the connection."""
+    for bytes_ in (b"\0" * 200, b"axrl" + b"\1" * 200, os.urandom(4096)):
+        for host in ADDRESSES:
+            try:
+                stranger = socket.create_connection((host, port), timeout=10)
+            except ConnectionRefusedError:  # the other host's process has another port
+                continue
+            with stranger:
+                try:
+                    stranger.sendall(bytes_)
+                    assert stranger.recv(1000) == b""
+                except ConnectionError:
+                    pass
+
+
+@pytest.mark.parametrize(("transports", "num_rails"), [(ALONE, "0"), (WITH_RINGS, "auto"), (WITH_RINGS, "2")])
+def test_every_operation_works_without_a_port_of_ucx(
+    transports: str, num_rails: str, hosts: Hosts, tmp_path: Path
+) -> None:
+    with RankPool(2, meeting="none") as one, RankPool(2, meeting="none") as other:
+        for host, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[host])
+            pool.start(_exchange_on_host, str(tmp_path / "store"), host, transports, num_rails)
+        for pool in (one, other):
+            pool.finish()
+
+
+def _exchange_on_host(store: str, host: int, transports: str, num_rails: str) -> None:
+    _exchange_everything(store, 2 * host + own_rank(), 4, transports, num_rails)
+
+
+def _meet(store: str, rank: int, transports: str) -> str:
+    _use(transports)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    return failure(
+        lambda: dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timeout)
+    )
+
+
+def test_ranks_with_different_networks_are_told_so(hosts: Hosts, tmp_path: Path) -> None:
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, (pool, transports) in enumerate(((one, WITH_RINGS), (other, "ucx,rings,cma,cuda"))):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_meet, str(tmp_path / "store"), rank, transports)
+        for pool in (one, other):
+            [message] = pool.finish()
+            assert re.search("same one of ucx and rails in AXON_TRANSPORTS", message), message
+
+
+@pytest.mark.parametrize("program", ["loads_with_workers", "forks_while_a_message_waits"])
+def test_forked_children_leave_the_sockets_alone(program: str, tmp_path: Path) -> None:
+    prefixes = [["env", f"AXON_TRANSPORTS={ALONE}"]] * 2
+    for ended in run_ranks(program, 2, tmp_path / "store", timeout_s=100, prefixes=prefixes):
+        assert ended.code == 0, ended.errors
+
+
+class _Here:
+    runtime: Runtime
+
+
+def _serve() -> int:
+    _use(WITH_RINGS)
+    _Here.runtime = Runtime("server", secret=SECRET)
+
+    @_Here.runtime.register
+    def scale(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+        return tensor * factor
+
+    return _Here.runtime.listen(ADDRESSES[0])
+
+
+def _call(port: int) -> None:
+    _use(WITH_RINGS)
+    with Runtime("client", secret=SECRET) as runtime, runtime.connect((ADDRESSES[0], port)) as server:
+        for num_elements in (0, 1, 16_384, 16_385, 70_000, 2_000_000):
+            tensor = torch.randn(num_elements)
+            answers = [server.invoke("scale", tensor, factor=float(i)) for i in range(4)]
+            for i, answer in enumerate(answers):
+                assert torch.equal(answer.result(30), i * tensor)
+
+
+def test_runtimes_call_each_other(hosts: Hosts) -> None:
+    with RankPool(1, meeting="none") as server, RankPool(1, meeting="none") as client:
+        for host, pool in enumerate((server, client)):
+            pool.run(move_to, hosts.names[host])
+        [port] = server.run(_serve)
+        client.run(_call, port)
