@@ -1,14 +1,15 @@
-"""Compares numbers of rails, or ways to compress, between two network namespaces of this host, and Gloo.
+"""Compares numbers of rails, ways to compress, or networks, and Gloo between two network namespaces of this host.
 
     python benchmarks/rails.py [--rails 0,1,2,4] [--sizes 1M,16M,128M] [--rounds 5] [--rate 10gbit]
         [--congestion-control reno] [--json FILE]
     python benchmarks/rails.py --rails auto --compress never,auto,always --data weights --rate 1gbit
+    python benchmarks/rails.py --transports ucx,rails [--sizes 8,1K,8K,64K,256K] …
 
 A rail is a TCP connection with a thread at either end (AXON_RAILS); 0 means one connection that the waiting thread
-serves. --compress gives values of AXON_COMPRESS to compare. Each round starts two ranks per side, in an order that
-rotates. Every result is checked. A figure is the median over the rounds of each round's median, in ms: of an
-all_reduce, and of half a round trip of send and recv. The data are ones in float32, weights in bfloat16 (normal
-numbers), or random bits as bfloat16, of which there is no all_reduce.
+serves. --compress gives values of AXON_COMPRESS to compare, --transports what carries short messages (AXON_TRANSPORTS).
+Each round starts two ranks per side, in an order that rotates. Every result is checked. A figure is the median over the
+rounds of each round's median, in ms: of an all_reduce, and of half a round trip of send and recv. The data are ones in
+float32, weights in bfloat16 (normal numbers), or random bits as bfloat16, of which there is no all_reduce.
 
 Needs root, and removes the namespaces at the end.
 """
@@ -37,6 +38,8 @@ _OPERATIONS = {"ones": ("all_reduce", "sendrecv"), "weights": ("all_reduce", "se
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _WARM_UP_S = 0.2  # rails are opened meanwhile
 _BYTES_PER_ROUND = 512 << 20
+_MOST_TIMES, _MOST_TIMES_IF_SHORT = 100, 1000
+_SHORT = 256 << 10
 
 Figures = dict[str, float]  # by "operation size", in ms
 
@@ -108,18 +111,36 @@ def _run_rank(rank: int, side: str, port: int, sizes: list[str], kind: str) -> F
                 {"all_reduce": all_reduce, "sendrecv": sendrecv}[operation](data, values)
                 agreed.fill_(float(time.perf_counter() - begun > _WARM_UP_S))
                 dist.broadcast(agreed, src=0)
-            num_times = max(3, min(100, _BYTES_PER_ROUND // _num_bytes(size)))
+            most = _MOST_TIMES_IF_SHORT if _num_bytes(size) <= _SHORT else _MOST_TIMES
+            num_times = max(3, min(most, _BYTES_PER_ROUND // _num_bytes(size)))
             times = [time_once(operation, data, values) for _ in range(num_times)]
             figures[f"{operation} {size}"] = statistics.median(times) * 1e3
     dist.destroy_process_group()
     return figures
 
 
+def _sides_of_axon(own: argparse.Namespace) -> list[str]:
+    if own.transports:
+        return own.transports.split(",")
+    numbers = own.rails.split(",")
+    return (
+        [f"{number},{compress}" for number in numbers for compress in own.compress.split(",")]
+        if own.compress
+        else numbers
+    )
+
+
+def _settings_of(side: str, own: argparse.Namespace) -> dict[str, str]:
+    if own.transports:
+        return {"AXON_TRANSPORTS": f"{side},rings,cma,cuda"}
+    number, _, compress = side.partition(",")
+    return {"AXON_RAILS": number, "AXON_COMPRESS": compress or "auto"}
+
+
 def _run_side(hosts: Hosts, side: str, port: int, own: argparse.Namespace) -> Figures:
     variables = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"}
     if side != "gloo":
-        rails, _, compress = side.partition(",")
-        variables |= {"AXON_RAILS": rails, "AXON_COMPRESS": compress or "auto"}
+        variables |= _settings_of(side, own)
     command = [sys.executable, __file__, "--side", side, "--port", str(port), "--sizes", own.sizes, "--data", own.data]
     ranks = [
         subprocess.Popen(
@@ -152,7 +173,7 @@ def _compare(own: argparse.Namespace, sides: list[str]) -> None:
     print("".join([f"{'ms':20}", *(f"{side:>14}" for side in sides)]))
     for name in measured[sides[0]][0]:
         medians = {side: statistics.median(each[name] for each in measured[side]) for side in sides}
-        print("".join([f"{name:20}", *(f"{medians[side]:14.3f}" for side in sides)]))
+        print("".join([f"{name:20}", *(f"{medians[side]:14.4f}" for side in sides)]))
         if own.json:
             record = {
                 "case": name,
@@ -170,7 +191,8 @@ def main() -> int:
     parser.add_argument("--rails", default="0,1,2,4", help="numbers to compare, separated by commas")
     parser.add_argument("--compress", default="", help="values of AXON_COMPRESS to compare, separated by commas")
     parser.add_argument("--data", default="ones", choices=list(_OPERATIONS))
-    parser.add_argument("--sizes", default="1M,16M,128M")
+    parser.add_argument("--transports", help="networks to compare instead, of ucx and rails, separated by commas")
+    parser.add_argument("--sizes", help="default: 1M,16M,128M, or 8,1K,8K,64K,256K with --transports")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rate", help="of the link, in tc's notation")
     parser.add_argument("--congestion-control")
@@ -179,16 +201,12 @@ def main() -> int:
         parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--side", help=argparse.SUPPRESS)
     own = parser.parse_args()
+    own.sizes = own.sizes or ("8,1K,8K,64K,256K" if own.transports else "1M,16M,128M")
     if own.rank is not None:
         print(json.dumps(_run_rank(own.rank, own.side, own.port, own.sizes.split(","), own.data)), flush=True)
         return 0
     clean_up_when_told_to_end()
-    sides = [
-        f"{rails},{compress}" if compress else rails
-        for rails in own.rails.split(",")
-        for compress in own.compress.split(",")
-    ]
-    _compare(own, [*sides, "gloo"])
+    _compare(own, [*_sides_of_axon(own), "gloo"])
     return 0
 
 

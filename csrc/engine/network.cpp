@@ -92,11 +92,16 @@ transport::Compression compression() {
   return setting == "always" ? transport::Compression::kAlways : transport::Compression::kAuto;
 }
 
-transport::RailOptions rail_options() {
+transport::RailOptions configured_rails() {
   transport::RailOptions options;
   options.num_rails = num_rails();
-  options.compression = compression();
   options.devices = names_in(config::text("AXON_RAIL_DEVICES"));
+  options.compression = compression();
+  return options;
+}
+
+transport::RailOptions rails_above_ucx() {
+  transport::RailOptions options = configured_rails();
   if (!options.devices.empty()) return options;
   options.devices = devices_of_ucx();
   if (transport::addresses_of_devices(options.devices).empty()) {
@@ -110,12 +115,12 @@ transport::RailOptions rail_options() {
 Result<std::unique_ptr<transport::Transport>> open_rails_above_ucx(transport::RingUse rings) {
   auto ucx = open_ucx(rings);
   if (!ucx.ok()) return std::move(ucx.status());
-  return with_rails(std::move(ucx).value(), rail_options());
+  return with_rails(std::move(ucx).value(), rails_above_ucx());
 }
 
 // All messages take rails, which share a port. UCX is not even initialised.
 Result<std::unique_ptr<transport::Transport>> open_rails_alone() {
-  transport::RailOptions options{.num_rails = num_rails(), .devices = names_in(config::text("AXON_RAIL_DEVICES"))};
+  transport::RailOptions options = configured_rails();
   auto sockets = transport::open_sockets(options.devices);
   if (!sockets.ok()) return sockets.status().followed_by("AXON_TRANSPORTS names rails");
   options.port = sockets.value().port;
