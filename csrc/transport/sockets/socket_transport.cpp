@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "base/random.hpp"
 #include "base/resources.hpp"
 #include "base/tcp_socket.hpp"
 #include "transport/sockets/socket_link.hpp"
