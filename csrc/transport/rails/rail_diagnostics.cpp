@@ -46,7 +46,7 @@ std::vector<std::string> RailTransport::obstacles(PeerId id) {
   std::vector<std::string> found;
   if (peer.open.count() < num_rails_of_a_peer()) found.push_back(why_missing(peer));
   if (needs_no_rails(peer))
-    found.push_back("its link is fast, and rails have no cores of their own, so UCX carries most messages");
+    found.push_back("its link is fast, and rails have no cores of their own, so one connection carries most messages");
   if (std::string why = why_so_few(); !why.empty()) found.push_back(std::move(why));
   return found;
 }

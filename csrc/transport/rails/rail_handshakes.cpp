@@ -45,7 +45,11 @@ Result<std::unique_ptr<RailHandshakes>> RailHandshakes::open(RailAddress own) {
 }
 
 Status RailHandshakes::start() {
-  if (std::exchange(is_started_, true)) return Status();
+  if (!started_) started_ = start_thread();
+  return started_->clone();
+}
+
+Status RailHandshakes::start_thread() {
   AXON_TRY(RailThread::start("axon-rails"));
   return watch(listener_, EPOLLIN, const_cast<FileDescriptor*>(&listener_));
 }

@@ -102,6 +102,7 @@ class RailHandshakes final : private RailThread {
   void on_event(void* watched, uint32_t events) noexcept override;
   int on_round() noexcept override;
 
+  Status start_thread();
   void accept_all() noexcept;
   bool is_own(const FileDescriptor& socket) const noexcept;
   bool has_descriptors(RailUse use) const noexcept;
@@ -127,7 +128,7 @@ class RailHandshakes final : private RailThread {
   const FileDescriptor listener_;
   mutable std::mutex handlers_mutex_;   // guards handlers_, and is held while one of them is called
   std::array<Handler*, 2> handlers_{};  // by RailUse
-  bool is_started_ = false;
+  std::optional<Status> started_;  // once it was tried
   std::list<Pending> pending_;  // the thread's, as the next three
   std::vector<RailRequest> delayed_;
   bool accepts_ = true;

@@ -150,8 +150,9 @@ bool RailTransport::receive(const RendezvousHeader& header, const Payload& paylo
 
 bool RailTransport::receive_rts(uint64_t number, const Payload& payload) noexcept {
   LongMessage rts;
-  if (!has_rails() || payload.num_bytes != sizeof rts) return false;
+  if (payload.num_bytes != sizeof rts) return false;
   std::memcpy(&rts, payload.bytes, sizeof rts);
+  if (!has_rails()) return false;
   const bool is_of_rails = family_of(rts.header.kind) == MessageFamily::kRendezvous;
   if (rts.num_bytes == 0 || !is_stripe_length(rts.stripe_num_bytes) || is_of_rails) return false;
   auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(number, rts);

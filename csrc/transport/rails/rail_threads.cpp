@@ -21,7 +21,6 @@ Result<std::unique_ptr<RailThreads>> RailThreads::open(size_t num_rails, const R
     threads->writers_.emplace_back(rail, options.compression, threads->outgoing_, threads->events_);
   }
   threads->handshakes_ = options.port != nullptr ? options.port : threads->own_port_.get();
-  threads->handshakes_->serve(RailUse::kStripes, threads.get());
   return threads;
 }
 
@@ -33,6 +32,7 @@ RailThreads::~RailThreads() {
 Status RailThreads::start() {
   for (RailReader& reader : readers_) AXON_TRY(reader.start());
   for (RailWriter& writer : writers_) AXON_TRY(writer.start());
+  handshakes_->serve(RailUse::kStripes, this);  // not before: the thread of a shared port may run already
   return handshakes_->start();
 }
 

@@ -143,7 +143,8 @@ Result<PeerId> RailTransport::add_peer(std::span<const std::byte> address, bool 
   peer.name = rails.value().name;
   peer.address = std::make_shared<const RailAddress>(std::move(rails).value());
   const bool is_for_all = options_.use == RailOptions::Use::kToAll;
-  if (same_host) ++num_neighbours_;
+  peer.is_neighbour = same_host && peer.name != name_;
+  if (peer.is_neighbour) ++num_neighbours_;
   if (!same_host || is_for_all) start_threads();
   if (has_rails()) threads_->admit(peer.name);
   if (!has_rails() || peer.address->port == 0 || (same_host && !is_for_all)) {

@@ -101,7 +101,8 @@ class RailTransport final : public Transport, private Receiver {
     uint64_t name = 0;
     std::shared_ptr<const RailAddress> address;
     std::optional<bool> may_take_rails;
-    bool is_gone = false;  // the peer was dropped, lost or distrusted
+    bool is_neighbour = false;  // another process of this host
+    bool is_gone = false;       // the peer was dropped, lost or distrusted
     std::bitset<OutgoingStripes::kMostRails> connecting;
     std::bitset<OutgoingStripes::kMostRails> open;
     std::bitset<OutgoingStripes::kMostRails> are_fast;  // link_speed.hpp

@@ -104,6 +104,7 @@ bool RailWriter::begin_stripe(Connection& connection) noexcept {
     connection.encoder.release();
     return false;
   }
+  connection.encoder.forget();
   const OutgoingStripes::Stripe& stripe = *connection.stripe;
   const auto num_bytes = static_cast<uint32_t>(stripe.num_bytes);
   connection.header = {

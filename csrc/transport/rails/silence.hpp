@@ -7,8 +7,10 @@
 // One thread at a time.
 #pragma once
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <chrono>
@@ -34,7 +36,9 @@ class Silence {
     tcp_info info{};
     socklen_t num_bytes = sizeof info;
     if (getsockopt(socket.get(), IPPROTO_TCP, TCP_INFO, &info, &num_bytes) != 0) return false;
-    has_sent_ = info.tcpi_unacked != 0;
+    int num_queued = 0;  // bytes that were not sent, or not acknowledged
+    ioctl(socket.get(), SIOCOUTQ, &num_queued);
+    has_sent_ = num_queued != 0;
     const bool awaits_answer = info.tcpi_unacked != 0 || info.tcpi_probes != 0;
     const auto since_answer = std::chrono::milliseconds(info.tcpi_last_ack_recv);
     lasts_ = awaits_answer && since_answer > kLookInterval ? lasts_ + kLookInterval : std::chrono::seconds{0};

@@ -32,8 +32,7 @@ bool StripeEncoder::is_worth_a_look(const OutgoingStripes::Stripe& stripe) noexc
 
 bool StripeEncoder::encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data,
                            bool link_is_slow) noexcept {
-  format_.reset();
-  num_bytes_ = 0;
+  forget();
   if (when_ == Compression::kNever || !codec::format_of(stripe.dtype)) return false;
   if (when_ == Compression::kAuto && !link_is_slow) return false;
   if (!is_worth_a_look(stripe)) return false;
@@ -60,9 +59,13 @@ bool StripeEncoder::encode(codec::Format format, std::span<const std::byte> data
   return true;
 }
 
-void StripeEncoder::release() noexcept {
+void StripeEncoder::forget() noexcept {
   format_.reset();
   num_bytes_ = 0;
+}
+
+void StripeEncoder::release() noexcept {
+  forget();
   if (bytes_ == nullptr) return;
   bytes_.reset();
   --memory_.num_encoders;

@@ -40,7 +40,9 @@ class StripeEncoder {
   // The latest stripe, and its format; none if it was not encoded.
   std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), num_bytes_}; }
   std::optional<codec::Format> format() const noexcept { return format_; }
-  // Frees the memory, which the next stripe takes again.
+  // Forgets the latest stripe.
+  void forget() noexcept;
+  // Frees the memory, too, which the next stripe takes again.
   void release() noexcept;
 
  private:

@@ -45,6 +45,7 @@ struct SocketTransport::Incoming : ListNode<Incoming> {
   Completion* completion = nullptr;
   Buffer into;
   uint64_t ticket = 0;
+  size_t num_placed = 0;    // bytes of frames whose headers have arrived
   size_t num_received = 0;  // bytes of whole frames
 };
 

@@ -137,20 +137,18 @@ bool SocketTransport::receive_bye(Connection& connection) noexcept {
 std::byte* SocketTransport::place_of(const Link& link, const FrameHeader& header) noexcept {
   Incoming* const message = tickets_.find(header.number);
   if (message == nullptr || &message->link != &link) return nullptr;
-  const size_t most = message->num_bytes - message->num_received;
+  const size_t most = message->num_bytes - message->num_placed;
   if (header.num_bytes > most || header.position > message->num_bytes - header.num_bytes) return nullptr;
+  message->num_placed += header.num_bytes;
   return message->into.data + header.position;
 }
 
-// Another rail may have brought the rest of the message meanwhile, if the sender counts wrongly.
 bool SocketTransport::receive_data(const FrameHeader& header) noexcept {
   Incoming* const message = tickets_.find(header.number);
   if (message == nullptr) return false;
   message->num_received += header.num_bytes;
-  if (message->num_received < message->num_bytes) return true;
-  const bool is_exact = message->num_received == message->num_bytes;
-  if (is_exact) end(*message, Status());
-  return is_exact;
+  if (message->num_received == message->num_bytes) end(*message, Status());
+  return true;
 }
 
 // ---- Fetching and refusing

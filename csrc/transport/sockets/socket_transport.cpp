@@ -294,8 +294,11 @@ void SocketTransport::on_tick() noexcept {
     if (connection.is_closed()) continue;
     if (connection.silence.look(connection.socket, connection.is_blocked))
       lose(connection.link, {ErrorCode::kPeerLost, "its connection broke: " + connection.silence.describe()});
-    is_needed |= !connection.is_closed() && (connection.is_blocked || connection.silence.is_awaited());
   }
+  // Afterwards, since the completions of a lost peer may have sent something to others.
+  is_needed |= std::ranges::any_of(connections_, [](const Connection& each) {
+    return !each.is_closed() && (each.is_blocked || each.silence.is_awaited());
+  });
   if (is_needed) return;
   is_timer_on_ = false;
   const itimerspec never{};
