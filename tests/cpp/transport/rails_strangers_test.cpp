@@ -24,12 +24,14 @@ class RailStrangers : public testing::Test {
  protected:
   static RailOptions options() { return {.num_rails = 2, .devices = {"lo"}, .use = RailOptions::Use::kToAll}; }
 
-  FileDescriptor connect() {
+  RailAddress rails_of_receiver() {
     const auto address = receiver.transport().address();
     uint32_t num_bytes = 0;
     std::memcpy(&num_bytes, address.last(sizeof num_bytes).data(), sizeof num_bytes);
-    const RailAddress rails =
-        RailAddress::decode(address.first(address.size() - sizeof num_bytes).last(num_bytes)).value();
+    return RailAddress::decode(address.first(address.size() - sizeof num_bytes).last(num_bytes)).value();
+  }
+  FileDescriptor connect() {
+    const RailAddress rails = rails_of_receiver();
     const SystemAddress to = system_address(rails.addresses.front(), rails.port);
     FileDescriptor socket(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(::connect(socket.get(), to.get(), to.num_bytes), 0) << last_error();
@@ -44,10 +46,22 @@ class RailStrangers : public testing::Test {
     bytes.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
     return bytes;
   }
+  // Returns all that the connector has said.
+  static Bytes shake_hands(const FileDescriptor& socket, RailHandshake& handshake) {
+    Bytes said;
+    while (handshake.state() == RailHandshake::State::kRunning) {
+      const Bytes output = handshake.take_output();
+      say(socket, output);
+      said.insert(said.end(), output.begin(), output.end());
+      handshake.feed(hear(socket, handshake.num_wanted()));
+    }
+    return said;
+  }
   // Returns whether the other end closes the connection without an answer.
   static bool is_closed(const FileDescriptor& socket) {
     const timeval patience{.tv_sec = 20, .tv_usec = 0};
     setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    errno = 0;
     return hear(socket, 1).empty() && errno != EAGAIN;
   }
   bool run(const std::function<bool()>& condition) { return drive({&sender, &receiver}, condition); }
@@ -89,6 +103,41 @@ TEST_F(RailStrangers, without_the_token_get_no_proof) {
   EXPECT_TRUE(run([&] { return receiver.num_refused == 1; }));
 }
 
+// The recording is of a peer's handshake that succeeded.
+TEST_F(RailStrangers, that_replay_a_handshake_get_no_proof) {
+  const FileDescriptor recorded = connect();
+  RailHandshake peer = RailHandshake::connector(rails_of_receiver().token, 1, 0, random_nonce());
+  const size_t num_challenge_bytes = peer.num_wanted();
+  const Bytes recording = shake_hands(recorded, peer);
+  ASSERT_EQ(peer.state(), RailHandshake::State::kEstablished);
+  const FileDescriptor socket = connect();
+  say(socket, recording);
+  EXPECT_EQ(hear(socket, num_challenge_bytes).size(), num_challenge_bytes);
+  EXPECT_TRUE(is_closed(socket));
+  EXPECT_TRUE(run([&] { return receiver.num_refused == 1; }));
+  expect_rails_to_open();
+}
+
+// One byte now and then does not prolong the time of a handshake, and holds up no other.
+TEST_F(RailStrangers, whose_handshakes_are_slow_are_dropped_in_time) {
+  const FileDescriptor socket = connect();
+  const Bytes hello = RailHandshake::connector(rails_of_receiver().token, 1, 0, random_nonce()).take_output();
+  const auto began = std::chrono::steady_clock::now();
+  say(socket, std::span(hello).first(1));
+  expect_rails_to_open();
+  size_t num_said = 1;
+  EXPECT_TRUE(drive({&sender, &receiver}, [&] {
+    const auto due = began + 200ms * num_said;
+    if (num_said < hello.size() && std::chrono::steady_clock::now() >= due)
+      (void)::send(socket.get(), &hello[num_said++], 1, MSG_NOSIGNAL);
+    return receiver.num_refused == 1;
+  }));
+  const auto took = std::chrono::steady_clock::now() - began;
+  EXPECT_LT(num_said, hello.size()) << "the hello must not have been complete";
+  EXPECT_GE(took, RailHandshakes::kTimeout - 100ms);
+  EXPECT_TRUE(is_closed(socket));
+}
+
 TEST_F(RailStrangers, that_hang_up_or_say_nothing_do_not_disturb) {
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 10; ++i) {
@@ -117,16 +166,8 @@ TEST_F(RailStrangers, cost_a_bounded_number_of_connections_for_a_short_time) {
 // A process that knows the token, but sends what no rail of ours sends.
 TEST_F(RailStrangers, whose_stripes_have_wrong_seals_are_dropped) {
   const FileDescriptor socket = connect();
-  const auto address = receiver.transport().address();
-  uint32_t num_bytes = 0;
-  std::memcpy(&num_bytes, address.last(sizeof num_bytes).data(), sizeof num_bytes);
-  const RailAddress rails =
-      RailAddress::decode(address.first(address.size() - sizeof num_bytes).last(num_bytes)).value();
-  RailHandshake handshake = RailHandshake::connector(rails.token, 1, 0, random_nonce());
-  while (handshake.state() == RailHandshake::State::kRunning) {
-    say(socket, handshake.take_output());
-    handshake.feed(hear(socket, handshake.num_wanted()));
-  }
+  RailHandshake handshake = RailHandshake::connector(rails_of_receiver().token, 1, 0, random_nonce());
+  (void)shake_hands(socket, handshake);
   ASSERT_EQ(handshake.state(), RailHandshake::State::kEstablished);
   StripeHeader header{.ticket = 1, .offset = 0, .num_bytes = 8, .num_carried = 8, .seal = 0};
   header.seal = StripeSealer(handshake.stripe_key()).next(header);

@@ -119,6 +119,23 @@ def test_a_device_that_goes_down_leaves_its_stripes_to_the_others(hosts: Hosts, 
     _on_both(pools, _leave)
 
 
+def _exchange_over_open_rails(rank: int) -> None:
+    _exchange_some(rank, 3)
+    assert _num_rails(rank) == 4
+
+
+def test_rails_over_throttled_links_stay_open(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.add_link("eth1", _SECOND_LINK)
+    _on_both(pools, _open_rails, str(tmp_path / "store"), _ON_TWO_DEVICES)
+    hosts.limit("50mbit", "eth1")
+    _on_both(pools, _exchange_over_open_rails)
+    hosts.limit("50mbit", "eth0")
+    _on_both(pools, _exchange_over_open_rails)
+    hosts.lift_limit("eth1")
+    _on_both(pools, _exchange_over_open_rails)
+    _on_both(pools, _leave)
+
+
 def _exchange_over_ipv6(rank: int) -> None:
     _exchange(rank, 1)
     routes = {device for name, device in backend_of().path_to(1 - rank)["lanes"] if name == "rail"}
