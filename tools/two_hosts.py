@@ -68,11 +68,11 @@ class Hosts:
         for host in range(len(self.names)):
             _run(*self.prefix(host), "sysctl", "-qw", f"net.ipv4.tcp_congestion_control={algorithm}")
 
-    def limit(self, rate: str) -> None:
-        """Limits the rate at which each host sends, in tc's notation: 1gbit."""
+    def limit(self, rate: str, device: str = "eth0") -> None:
+        """Limits the rate at which each host sends over the device, in tc's notation: 1gbit."""
         for name in self.names:
             bucket = ["rate", rate, "burst", "128kb", "latency", "100ms"]
-            _run("tc", "-n", name, "qdisc", "replace", "dev", "eth0", "root", "handle", "1:", "tbf", *bucket)
+            _run("tc", "-n", name, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", *bucket)
 
     def delay(self, time: str) -> None:
         """Delays what each host sends, in tc's notation: 10ms. Follows limit(), if both are wanted."""
@@ -83,6 +83,19 @@ class Hosts:
                 _run("tc", "-n", name, "qdisc", "add", "dev", "eth0", *place, "netem", "delay", time, "limit", "100000")
             except subprocess.CalledProcessError as error:
                 raise UnavailableError(f"this kernel delays no packets (netem): {error.stderr.strip()}") from None
+
+    def lift_limit(self, device: str) -> None:
+        """Undoes limit(), which must have been called for the device."""
+        for name in self.names:
+            _run("tc", "-n", name, "qdisc", "delete", "dev", device, "root")
+
+    def reset(self, host: int, connections: str) -> int:
+        """Resets this host's TCP connections that match a filter of ss: dst 10.213.78.2. Returns their number."""
+        # A connection that ends by itself meanwhile makes ss print an error.
+        found = subprocess.run(
+            [*self.prefix(host), "ss", "-tHK", connections], capture_output=True, text=True, check=False
+        )
+        return len(found.stdout.splitlines())
 
 
 @contextmanager

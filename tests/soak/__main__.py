@@ -1,4 +1,4 @@
-"""Runs hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl"""
+"""Runs hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl [--hosts]"""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
-# The folder that the tests share; and the package, where it is not installed.
-sys.path += [str(_ROOT / "tests"), str(_ROOT)]
+# The folders that the tests share; and the package, where it is not installed.
+sys.path += [str(_ROOT / "tests"), str(_ROOT / "tools"), str(_ROOT)]
 
 
 def main() -> None:
     from soak import Settings, Soak
+    from soak_hosts import HostsSoak
+    from two_hosts import clean_up_when_told_to_end
 
     from torch_axon.bench.record import describe_machine
 
     arguments = _parse()
     print(f"--seed {arguments.seed}", flush=True)
-    soak = Soak(Settings(arguments.seed, arguments.slots, arguments.device))
+    clean_up_when_told_to_end()
+    if arguments.hosts:
+        soak: Soak | HostsSoak = HostsSoak(arguments.seed)
+    else:
+        soak = Soak(Settings(arguments.seed, arguments.slots, arguments.device))
     report = soak.run(arguments.minutes, arguments.first_round)
     device = "cpu" if arguments.device == "cpu" else "cuda"
     command = f"python tests/soak {shlex.join(sys.argv[1:])}"
@@ -41,6 +47,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32), help="another one each time, by default")
     parser.add_argument("--slots", type=int, default=4, help="processes, of which each round takes two or more")
     parser.add_argument("--device", choices=("cpu", "cuda", "staged"), default="cpu")
+    parser.add_argument("--hosts", action="store_true", help="on two emulated hosts, CPU tensors: links and rails fail")
     parser.add_argument("--first-round", type=int, default=0, help="skips those before it: to repeat one that failed")
     parser.add_argument("--json", help="where the report's line is appended")
     parser.add_argument("--commit", help="the commit that was built, for a tree without git")

@@ -6,9 +6,11 @@ import random
 
 import pytest
 from soak import Settings, Soak
+from soak_hosts import HostsSoak
 from soak_resources import Limits, Resources, growth
 
 from support.devices import on
+from support.hosts import two_hosts
 from support.pool import BACKEND
 
 pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="what axon promises")
@@ -21,6 +23,19 @@ def test_random_operations_and_faults(device: str, request: pytest.FixtureReques
     print(f"python tests/soak --device {device} --seed {seed} --minutes {minutes}")  # shown in a failure report
     report = Soak(Settings(seed, device=device)).run(minutes)
     assert report["operations"] > 0
+    assert not report["excess"]
+
+
+def test_random_operations_between_hosts_whose_rails_fail(request: pytest.FixtureRequest) -> None:
+    with two_hosts():  # skips where there are none
+        pass
+    seed = random.randrange(1 << 32)
+    minutes: float = request.config.getoption("--soak-minutes") / 2
+    print(f"python tests/soak --hosts --seed {seed} --minutes {minutes}")  # shown in a failure report
+    report = HostsSoak(seed).run(minutes)
+    assert report["operations"] > 0
+    assert report["faults"]
+    assert report["rail_mib"] > 0
     assert not report["excess"]
 
 

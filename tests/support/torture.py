@@ -50,8 +50,15 @@ class Torture:
     Several may run at a time, each on a thread of its own. All ranks must create and close them in one order.
     """
 
-    def __init__(self, seed: int, subsets: Sequence[Sequence[int]] = (), timeout: timedelta | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        subsets: Sequence[Sequence[int]] = (),
+        timeout: timedelta | None = None,
+        large_share: float = 0.01,  # of the calls outside bursts
+    ) -> None:
         self._random = random.Random(seed)
+        self._large_share = large_share
         self._of_this_rank = random.Random(f"{seed}, rank {dist.get_rank()}")
         self._groups = [
             (dist.new_group(list(members), timeout=timeout), list(members)) for members in subsets or _all_and_pairs()
@@ -84,7 +91,7 @@ class Torture:
 
     def _step(self, step: int, operation: Callable[[Draw], Call]) -> None:
         group, members = self._random.choice(self._groups)
-        draw = Draw(self._random, group, members, step)
+        draw = Draw(self._random, group, members, step, self._large_share)
         # All ranks draw the same, members or not.
         state = random.Random(self._random.random())
         draw.random = state

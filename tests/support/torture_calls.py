@@ -30,7 +30,9 @@ class Call:
 class Draw:
     """The arguments of one call, the same on all ranks, with tensors of this rank."""
 
-    def __init__(self, generator: random.Random, group: dist.ProcessGroup, members: list[int], step: int) -> None:
+    def __init__(
+        self, generator: random.Random, group: dist.ProcessGroup, members: list[int], step: int, large_share: float
+    ) -> None:
         self.random, self.group, self.step = generator, group, step
         self.members, self.num_ranks = members, len(members)
         self.rank = members.index(dist.get_rank()) if dist.get_rank() in members else -1
@@ -40,15 +42,17 @@ class Draw:
         is_large = on_gpu and step % STEPS_BETWEEN_BURSTS < STEPS_OF_A_BURST
         # Kernels access aligned tensors only.
         self.is_aligned = is_large and generator.random() < 0.75
-        self.count = self.draw_count(LARGEST_BYTES // self.dtype.itemsize if is_large else self._largest(on_gpu))
+        self.count = self.draw_count(
+            LARGEST_BYTES // self.dtype.itemsize if is_large else self._largest(on_gpu, large_share)
+        )
         self.offsets = [generator.choice((0, 64) if self.is_aligned else (0, 0, 1, 3, 8)) for _ in range(2)]
 
-    def _largest(self, on_gpu: bool) -> int:
-        """Draws mostly small sizes, around those where algorithms change, and now and then a large one."""
+    def _largest(self, on_gpu: bool, large_share: float) -> int:
+        """Draws mostly small sizes, around those where algorithms change, and by this share a large one."""
         largest = self.random.choice((16, 16, 300, 5000, 5000, 70_000))
         draw = self.random.random()
-        if draw < 0.01:
-            largest = 1_500_000 if on_gpu or draw < 0.001 else 200_000
+        if draw < large_share:
+            largest = 1_500_000 if on_gpu or draw < large_share / 10 else 200_000
         return largest
 
     def draw_count(self, limit: int) -> int:
