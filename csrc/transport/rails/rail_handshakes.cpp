@@ -100,7 +100,10 @@ RailHandshakes::Clock::time_point RailHandshakes::deadline_of(const Pending& pen
   if (!pending.request) return pending.began + (accepts_ ? kTimeout : kTimeoutWhenFull);
   const bool is_decided = pending.handshake.has_opened() && use_of(pending.request->rail) == RailUse::kMessages;
   if (is_decided) return Clock::time_point::max();
-  return std::min(pending.began + kTimeout, pending.request->deadline);
+  // An address that does not answer leaves time for the others.
+  const auto num_left = static_cast<int64_t>(pending.request->address->addresses.size() - pending.num_tried + 1);
+  const Clock::duration share = (pending.request->deadline - pending.began) / num_left;
+  return pending.began + std::min<Clock::duration>(kTimeout, share);
 }
 
 int RailHandshakes::on_round() noexcept {

@@ -1,12 +1,15 @@
 // Tests long messages over rails between two transports of this process: rails that break at every step, peers that are
 // dropped meanwhile, and what is not a rail. The loopback transport carries everything else.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
 #include <thread>
 
+#include "base/tcp_socket.hpp"
 #include "transport/loopback/loopback.hpp"
 #include "transport/node.hpp"
 #include "transport/rails/rail_transport.hpp"
@@ -30,16 +33,25 @@ RailAddress rails_of(Transport& transport) {
   return RailAddress::decode(address.first(address.size() - sizeof num_bytes).last(num_bytes)).value();
 }
 
+// The address of a transport, with other rails.
+Bytes with_rails_of(Transport& transport, const RailAddress& rails) {
+  const auto address = transport.address();
+  const size_t num_own = rails_of(transport).encode().size() + sizeof(uint32_t);
+  const std::vector<std::byte> encoded = rails.encode();
+  const auto num_bytes = static_cast<uint32_t>(encoded.size());
+  const auto length = std::as_bytes(std::span(&num_bytes, 1));
+  const auto below = address.first(address.size() - num_own);
+  Bytes changed(below.begin(), below.end());
+  changed.insert(changed.end(), encoded.begin(), encoded.end());
+  changed.insert(changed.end(), length.begin(), length.end());
+  return changed;
+}
+
 // The address of a transport, with rails that lead to another port.
 Bytes with_port(Transport& transport, uint16_t port) {
-  const auto address = transport.address();
   RailAddress rails = rails_of(transport);
-  const size_t num_own = rails.encode().size() + sizeof(uint32_t);
   rails.port = port;
-  const std::vector<std::byte> encoded = rails.encode();
-  Bytes changed(address.begin(), address.end());
-  std::ranges::copy(encoded, changed.end() - static_cast<ptrdiff_t>(num_own));
-  return changed;
+  return with_rails_of(transport, rails);
 }
 
 // Messages go from `sender` to `receiver`, over rails through a relay that tests may disturb.
@@ -202,6 +214,36 @@ TEST_P(Rails, end_with_their_transport_however_far_they_are) {
   receiver.close();
   sender.close();
   EXPECT_FALSE(sender.all_sends_finished());
+}
+
+// The first address accepts connections, but does not answer: the time for new rails must suffice for the second.
+TEST(RailRescues, try_the_second_address_if_the_first_is_silent) {
+  LoopbackFabric fabric{FaultPlan{}};
+  Node sender{with_rails(fabric.make_transport(), on_loopback(1))};
+  Node receiver{with_rails(fabric.make_transport(), on_loopback(1))};
+  Relay relay{rails_of(receiver.transport()).port};
+  sockaddr_in first{.sin_family = AF_INET, .sin_port = htons(relay.port()), .sin_addr = {}, .sin_zero = {}};
+  first.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  const auto* const first_address = reinterpret_cast<const sockaddr*>(&first);
+  RailAddress address = rails_of(receiver.transport());
+  address.port = relay.port();
+  address.addresses.insert(address.addresses.begin(), ip_address(*first_address));
+  const PeerId to_receiver = sender.transport().add_peer(with_rails_of(receiver.transport(), address), false).value();
+  receiver.meet(sender, false);
+  auto& rails = static_cast<RailTransport&>(sender.transport());
+  ASSERT_TRUE(drive({&sender, &receiver}, [&] {
+    const bool is_open = rails.num_open_rails(to_receiver) == 1;
+    if (!is_open && sender.all_sends_finished()) sender.send(to_receiver, pattern(kLong, 0));
+    return is_open && sender.all_sends_finished();
+  }));
+  const FileDescriptor silent = open_tcp_socket(AF_INET);
+  ASSERT_EQ(::bind(silent.get(), first_address, sizeof first), 0) << last_error();
+  ASSERT_EQ(::listen(silent.get(), 1), 0) << last_error();
+  relay.cut_one_after(kLong / 2);
+  const Transfer& sent = sender.send(to_receiver, pattern(kLong, 1), 1);
+  ASSERT_TRUE(drive({&sender, &receiver}, [&] { return sent.finished(); }));
+  ASSERT_TRUE(sent.status.ok()) << sent.status.message();
+  EXPECT_EQ(receiver.arrivals.back().bytes(), pattern(kLong, 1));
 }
 
 // Threads start with the first peer on another host.
