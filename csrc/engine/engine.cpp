@@ -56,7 +56,7 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
 }
 
 // From facts in the addresses alone, so that all ranks get the same.
-static bool do_rails_pay(const transport::Transport& transport, const messaging::Team& team) noexcept {
+static bool are_rails_faster(const transport::Transport& transport, const messaging::Team& team) noexcept {
   for (int rank = 0; rank < team.size(); ++rank) {
     const size_t num_sharing = team.topology.ranks_on(team.topology.host_of(rank)).size();
     if (num_sharing > transport.most_processes_with_rails(team.peers[static_cast<size_t>(rank)])) return false;
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       hosts.push_back(peer_address.host);
     }
     team.topology = messaging::Topology(hosts);
-    team.has_rails = do_rails_pay(messenger_.transport(), team);
+    team.has_rails = are_rails_faster(messenger_.transport(), team);
     auto group = std::make_shared<Group>(*this, std::move(specification.name), std::move(team));
     clients_.push_back(group.get());
     group->open();

@@ -128,8 +128,8 @@ class RailHandshakes final : private RailThread {
   const FileDescriptor listener_;
   mutable std::mutex handlers_mutex_;   // guards handlers_, and is held while one of them is called
   std::array<Handler*, 2> handlers_{};  // by RailUse
-  std::optional<Status> started_;  // once it was tried
-  std::list<Pending> pending_;  // the thread's, as the next three
+  std::optional<Status> started_;       // once it was tried
+  std::list<Pending> pending_;          // the thread's, as the next three
   std::vector<RailRequest> delayed_;
   bool accepts_ = true;
   Clock::time_point accepts_from_{};  // later, if the system had no room for a connection

@@ -21,6 +21,9 @@ static constexpr std::chrono::seconds kRetryInterval{5};
 static constexpr std::chrono::seconds kMeasuringInterval{1};
 static constexpr std::chrono::seconds kRescueTime{2};
 static constexpr std::chrono::milliseconds kRescueInterval{50};
+// After rails have worked for this long, kRescueTime begins anew when they break. A peer that only accepts them is
+// lost.
+static constexpr std::chrono::seconds kLeastWorking{1};
 
 RailTransport::Peer::Peer() noexcept {
   done = [](Completion& self, Status status) noexcept {
@@ -173,7 +176,7 @@ bool RailTransport::takes_rails(PeerId id, ConstBuffer payload) noexcept {
   }
   if (!*peer.may_take_rails) return false;
   connect_if_due(peer);
-  return peer.open.any() && do_rails_pay(peer);
+  return peer.open.any() && should_take_rails(peer);
 }
 
 bool RailTransport::needs_no_rails(const Peer& peer) const noexcept {
@@ -182,7 +185,7 @@ bool RailTransport::needs_no_rails(const Peer& peer) const noexcept {
 }
 
 // The link is measured again now and then.
-bool RailTransport::do_rails_pay(Peer& peer) noexcept {
+bool RailTransport::should_take_rails(Peer& peer) noexcept {
   if (!needs_no_rails(peer)) return true;
   const Clock::time_point now = Clock::now();
   if (now < peer.next_measurement) return false;
@@ -237,15 +240,22 @@ void RailTransport::distrust(Peer& peer, std::string why) noexcept {
   part_with(peer, Status(ErrorCode::kPeerLost, std::move(why)), /*is_news=*/true);
 }
 
+// Returns whether the peer was not gone yet.
+bool RailTransport::mark_gone(Peer& peer) noexcept {
+  if (std::exchange(peer.is_gone, true)) return false;
+  if (peer.is_neighbour) --num_neighbours_;
+  return true;
+}
+
 // Transfers in progress end in the next progress(), which may call completions.
 void RailTransport::part_with(Peer& peer, Status why, bool is_news) noexcept {
-  if (std::exchange(peer.is_gone, true)) return;
+  if (!mark_gone(peer)) return;
   partings_.push_back({.peer = peer.id, .why = std::move(why), .is_news = is_news});
 }
 
 void RailTransport::on_peer_lost(PeerId id, Status reason) noexcept {
   Peer& peer = peers_[id];
-  peer.is_gone = true;
+  mark_gone(peer);
   std::erase_if(partings_, [&](const Parting& parting) { return parting.peer == id; });
   end_all_with(peer, reason);
   receiver_->on_peer_lost(id, std::move(reason));
@@ -294,6 +304,7 @@ void RailTransport::handle(RailEvent& event) noexcept {
 
 void RailTransport::on_opened(Peer& peer, size_t rail) noexcept {
   peer.connecting.reset(rail);
+  if (peer.open.none()) peer.opened_at = Clock::now();
   peer.open.set(rail);
   peer.are_fast.reset(rail);  // not known
   peer.is_gone ? threads_->drop(peer.id, peer.name) : threads_->send_waiting();
@@ -316,6 +327,7 @@ void RailTransport::on_broken(Peer& peer, size_t rail, const Status& why) noexce
   if (peer.is_gone) return;
   peer.failure = why.message();
   log::info("a rail broke: " + why.message());
+  if (peer.open.none() && Clock::now() > peer.opened_at + kLeastWorking) peer.stranded_at.reset();
   threads_->outgoing().take_back(peer.id, rail);
   threads_->send_waiting();
   rescue_messages_of(peer, why);

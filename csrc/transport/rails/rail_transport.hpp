@@ -111,6 +111,7 @@ class RailTransport final : public Transport, private Receiver {
     std::map<size_t, std::string> routes;               // of the open rails, and of former ones
     std::string failure;                                // of the latest rail that could not be opened, or broke
     Clock::time_point next_try{};                       // not before, for rails that are neither
+    Clock::time_point opened_at{};                      // since when a rail is open
     std::optional<Clock::time_point> stranded_at;       // since when its messages have no rail that works
     IntrusiveList<Outgoing> outgoing;                   // messages that wait for their CTS or ACK
     IntrusiveList<Outgoing> leaving;  // messages that have ended, of which the network still holds the RTS
@@ -142,11 +143,12 @@ class RailTransport final : public Transport, private Receiver {
   // Returns whether the network moves long messages as fast as rails: its link is fast, and their threads have no cores
   // of their own.
   bool needs_no_rails(const Peer& peer) const noexcept;
-  bool do_rails_pay(Peer& peer) noexcept;
+  bool should_take_rails(Peer& peer) noexcept;
   void connect_if_due(Peer& peer) noexcept;
   void connect(Peer& peer, Clock::time_point not_before, Clock::time_point deadline) noexcept;
   std::optional<PeerId> peer_named(uint64_t name) const noexcept;
   void distrust(Peer& peer, std::string why) noexcept;
+  bool mark_gone(Peer& peer) noexcept;
   void part_with(Peer& peer, Status why, bool is_news) noexcept;
   void withdraw_memory_of(Peer& peer) noexcept;
   void end_all_with(Peer& peer, const Status& why) noexcept;

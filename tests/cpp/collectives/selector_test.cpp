@@ -108,9 +108,10 @@ TEST(SelectorTest, a_kernel_leaves_cpu_tensors_to_the_table) {
 }
 
 TEST(SelectorTest, a_kernel_of_another_operation_is_an_error) {
-  EXPECT_EQ(failure_of("broadcast=ll_one_shot"),
-            "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring, hierarchical, chain; ll128, "
-            "ll128_scattered, zero_copy (for CUDA tensors)");
+  EXPECT_EQ(
+      failure_of("broadcast=ll_one_shot"),
+      "unknown algorithm 'll_one_shot' for broadcast; allowed are binomial, scatter_ring, hierarchical, chain; ll128, "
+      "ll128_scattered, zero_copy (for CUDA tensors)");
   EXPECT_NE(failure_of("all_reduce=none"), "");
 }
 

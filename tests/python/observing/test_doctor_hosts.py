@@ -90,7 +90,7 @@ def test_each_pair_of_hosts_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
         ("1 rail to it got no answer yet from 10.0.0.2:41234", "AXON_RAIL_DEVICES"),
         ("AXON_RAILS is 1", "unset AXON_RAILS"),
         ("no rails, because fewer than 256 file descriptors were free in this process", "ulimit -n"),
-        ("1 rail for 2 cores and 2 processes of this host", None),
+        ("1 rail for 2 cores and 1 process of this host", None),
         ("UCX carries long messages, over rc_mlx5 (mlx5_0:1)", None),
     ],
 )
