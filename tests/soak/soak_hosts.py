@@ -33,8 +33,9 @@ ROUND_TIMEOUT_S = 150.0
 # The weight of each fault.
 FAULTS = {"reset one": 6, "reset all": 2, "down": 2, "throttle": 3}
 RATES = ("50mbit", "200mbit", "1gbit", "4gbit")
-# Rails are opened anew for two seconds before a peer is given up.
-LONGEST_DOWN_S = 1.0
+# Rails over another device take the stripes. Without one, the peer is given up after two seconds without rails.
+LONGEST_DOWN_S = 3.0
+LONGEST_DOWN_ALONE_S = 1.0
 
 
 @dataclass
@@ -102,8 +103,16 @@ class Faults:
     def _take_down(self, host: int, device: str) -> None:
         link = ["ip", "-n", self._hosts.names[host], "link", "set", device]
         subprocess.run([*link, "down"], check=True)
-        time.sleep(self._random.uniform(0, LONGEST_DOWN_S))
+        is_alone = len(self._devices) == 1
+        if not is_alone and self._random.random() < 0.5:
+            self._reset_all_over(device)
+        time.sleep(self._random.uniform(0, LONGEST_DOWN_ALONE_S if is_alone else LONGEST_DOWN_S))
         subprocess.run([*link, "up"], check=True)
+
+    def _reset_all_over(self, device: str) -> None:
+        """Also resets connections whose other end cannot be told."""
+        for host in range(2):
+            self._hosts.reset(host, f"dst {ADDRESSES[device][1 - host]}")
 
     def _throttle(self, device: str) -> None:
         """Throttles a link, or lifts that."""
