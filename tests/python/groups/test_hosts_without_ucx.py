@@ -72,7 +72,7 @@ def test_collectives_end_once_the_other_host_is_out_of_reach(obstacle: str, num_
         seconds, message = ended.output.splitlines()[-2:]
         if rank == 1 and obstacle == "stop":
             continue
-        assert float(seconds) < (1 if obstacle == "kill" else TIMEOUT_S + 1)
+        assert float(seconds) < (TIMEOUT_S if obstacle == "kill" else 3 * TIMEOUT_S)
         assert f"rank {1 - rank}" in message
 
 

@@ -136,6 +136,43 @@ def test_rails_over_throttled_links_stay_open(hosts: Hosts, pools: Pools, tmp_pa
     _on_both(pools, _leave)
 
 
+def test_a_message_outlives_rails_that_break_twice(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.add_link("eth1", _SECOND_LINK)
+    on_the_second = {"AXON_RAILS": "1", "AXON_RAIL_DEVICES": "eth1", "AXON_UCX_NET_DEVICES": "eth0"}
+    _on_both(pools, _open_rails, str(tmp_path / "store"), on_the_second)
+    hosts.limit("25mbit", "eth1")  # 8 MiB take 2.7 s, and longer after each reset
+    timers = [threading.Timer(delay_s, hosts.reset, (0, "dst 10.213.78.0/24")) for delay_s in (1, 4)]
+    for timer in timers:
+        timer.start()
+    _on_both(pools, _exchange_some, 3)
+    for timer in timers:
+        timer.join()
+    _on_both(pools, _leave)
+
+
+def _leave_the_fast_link_to_ucx(rank: int, store: str) -> None:
+    """With two cores, exchanges messages until the rail is found to be fast."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    os.environ["OMP_NUM_THREADS"] = "1"
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    deadline = time.monotonic() + 60
+    for number in range(10_000):
+        _exchange(rank, number)
+        reasons = backend_of().path_to(1 - rank)["network_obstacles"]
+        agreed = torch.tensor([int(any("its link is fast" in reason for reason in reasons))])
+        dist.all_reduce(agreed, dist.ReduceOp.MAX)
+        if agreed.item():
+            return
+        assert time.monotonic() < deadline, reasons
+    raise AssertionError(reasons)
+
+
+def test_fast_links_need_no_rails_where_cores_are_few(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.control_congestion("reno")
+    _on_both(pools, _leave_the_fast_link_to_ucx, str(tmp_path / "store"))
+    _on_both(pools, _leave)
+
+
 def _exchange_over_ipv6(rank: int) -> None:
     _exchange(rank, 1)
     routes = {device for name, device in backend_of().path_to(1 - rank)["lanes"] if name == "rail"}
