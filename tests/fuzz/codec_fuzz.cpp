@@ -1,5 +1,5 @@
-// Fuzzes frames of the codec. Any bytes are decoded within their buffers, alike by all kernels. Any bytes that are taken
-// for data come back from their frames.
+// Fuzzes frames of the codec. Any bytes are decoded within their buffers, alike by all kernels. Any bytes that are
+// taken for data come back from their frames.
 #include <algorithm>
 #include <vector>
 
