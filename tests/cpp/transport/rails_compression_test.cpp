@@ -27,12 +27,14 @@ Bytes weights(DataType type, size_t num_bytes, unsigned seed) {
   Bytes bytes(num_bytes);
   for (size_t i = 0; i + width <= num_bytes; i += width) {
     const float value = normal(random);
-    std::memcpy(bytes.data() + i, reinterpret_cast<const std::byte*>(&value) + sizeof value - width, width);
+    const size_t num_copied = std::min(width, sizeof value);  // the most significant bytes
+    std::memcpy(bytes.data() + i, reinterpret_cast<const std::byte*>(&value) + sizeof value - num_copied, num_copied);
   }
   const std::array<uint32_t, 4> special{0x80000000, 0x00012345, 0x807FFFFF, 0x3C012345};
   for (size_t i = 0; i < 400; ++i) {
     std::memcpy(bytes.data() + (i * 7919 % (num_bytes / width - 1)) * width,
-                reinterpret_cast<const std::byte*>(&special[i % 4]) + 4 - width, width);
+                reinterpret_cast<const std::byte*>(&special[i % 4]) + 4 - std::min<size_t>(width, 4),
+                std::min<size_t>(width, 4));
   }
   const std::array<uint32_t, 2> not_numbers{0x7FA12345, 0xFFFFFFFF};
   std::memcpy(bytes.data(), reinterpret_cast<const std::byte*>(&not_numbers[seed % 2]) + 4 - width, width);
