@@ -1,16 +1,10 @@
-// Events that the threads of rails report to the progress owner. Any thread pushes; the progress owner takes.
-//
-//   events.push({.kind = RailEvent::Kind::kArrived, .ticket = ticket});
-//   if (events.any()) for (RailEvent& event : events.take()) …
+// Events that the threads of rails report to the progress owner.
 #pragma once
 
-#include <atomic>
-#include <mutex>
 #include <string>
-#include <vector>
 
-#include "base/file_descriptor.hpp"
 #include "base/status.hpp"
+#include "transport/rails/rail_reports.hpp"
 #include "transport/transport.hpp"
 
 namespace axon::transport {
@@ -33,27 +27,10 @@ struct RailEvent {
   size_t rail = 0;
   std::string route{};
   Status why;
+
+  bool is_of_a_stranger() const noexcept { return kind == Kind::kRefused; }
 };
 
-class RailEvents {
- public:
-  // Fails without a free file descriptor.
-  Status open();
-
-  void push(RailEvent event) noexcept;
-  bool any() const noexcept { return any_.load(std::memory_order_acquire); }
-  std::vector<RailEvent> take() noexcept;
-
-  // Becomes readable when an event is pushed after arm() has returned true.
-  int descriptor() const noexcept { return wake_event_.get(); }
-  bool arm() noexcept;
-
- private:
-  FileDescriptor wake_event_;
-  std::mutex mutex_;
-  std::vector<RailEvent> events_;   // guarded by mutex_
-  std::atomic<bool> any_{false};    // whether events_ has any; release in push(), acquire in any()
-  std::atomic<bool> armed_{false};  // seq_cst, as any_ in arm() and push(): one of the two threads sees the other
-};
+using RailEvents = RailReports<RailEvent>;
 
 }  // namespace axon::transport

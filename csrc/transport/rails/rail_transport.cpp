@@ -88,7 +88,7 @@ Status RailTransport::open_threads() {
 Status RailTransport::watch_events() {
   FileDescriptor wakeups(epoll_create1(EPOLL_CLOEXEC));
   if (!wakeups.valid()) return out_of("epoll_create1", errno);
-  for (const int descriptor : {threads_->events().descriptor(), network_->event_fd()}) {
+  for (const int descriptor : {threads_->events().event().get(), network_->event_fd()}) {
     epoll_event event{.events = EPOLLIN, .data = {.u64 = 0}};
     if (epoll_ctl(wakeups.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) return out_of("epoll_ctl", errno);
   }

@@ -62,7 +62,7 @@ class SocketTransport final : public Transport, private RailHandshakes::Handler 
   unsigned progress() noexcept override;
   bool has_unread(PeerId peer) const noexcept override;
   int event_fd() const noexcept override { return events_.get(); }
-  bool arm() noexcept override { return !has_work(); }
+  bool arm() noexcept override { return !has_work() && arrivals_.arm(); }
   void flush(int timeout_ms) noexcept override;
 
  private:
