@@ -111,11 +111,15 @@ IpAddress ip_address(const sockaddr& address) noexcept {
   return result;
 }
 
-std::string text_of(const IpAddress& address, uint16_t port) {
+std::string text_of(const IpAddress& address) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   const bool mapped = is_mapped(address);
   inet_ntop(mapped ? AF_INET : AF_INET6, address.data() + (mapped ? kPrefixBytes : 0), text.data(), text.size());
-  return (mapped ? std::string(text.data()) : "[" + std::string(text.data()) + "]") + ":" + std::to_string(port);
+  return mapped ? text.data() : "[" + std::string(text.data()) + "]";
+}
+
+std::string text_of(const IpAddress& address, uint16_t port) {
+  return text_of(address) + ":" + std::to_string(port);
 }
 
 static bool is_global(const ifaddrs& device) noexcept {
@@ -171,6 +175,16 @@ void order_by_nearness(std::vector<IpAddress>& addresses) {
   std::ranges::stable_sort(addresses, {}, distance);
 }
 
+std::string device_with(const IpAddress& address) {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return "";
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr != nullptr && ip_address(*each->ifa_addr) == address) return each->ifa_name;
+  }
+  return "";
+}
+
 // Connecting a datagram socket sends nothing: it only looks up the route.
 std::string device_towards(const IpAddress& address) {
   const SystemAddress to = system_address(address, /*port=*/9);
@@ -181,13 +195,7 @@ std::string device_towards(const IpAddress& address) {
       getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.num_bytes) != 0) {
     return "";
   }
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return "";
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
-  for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr != nullptr && ip_address(*each->ifa_addr) == ip_address(*own.get())) return each->ifa_name;
-  }
-  return "";
+  return device_with(ip_address(*own.get()));
 }
 
 }  // namespace axon::transport

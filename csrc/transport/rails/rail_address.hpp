@@ -56,6 +56,8 @@ struct SystemAddress {
 SystemAddress system_address(const IpAddress& address, uint16_t port) noexcept;
 // Returns the form in which rails compare and send addresses; all zeros for other families.
 IpAddress ip_address(const sockaddr& address) noexcept;
+// Returns "10.0.0.2" or "[fd00::2]", followed by ":41234" if there is a port.
+std::string text_of(const IpAddress& address);
 std::string text_of(const IpAddress& address, uint16_t port);
 
 // Returns the addresses of this host's devices that are up, without loopback and link-local ones. If devices are named,
@@ -66,6 +68,8 @@ std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices
 // would reach this host. Puts those first that are in a subnet of this host.
 void order_by_nearness(std::vector<IpAddress>& addresses);
 
+// Returns the name of this host's device that has the address; empty if none has it.
+std::string device_with(const IpAddress& address);
 // Returns the name of the device from which this host reaches the address; empty if it has no route there.
 std::string device_towards(const IpAddress& address);
 
