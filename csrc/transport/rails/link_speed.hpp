@@ -6,6 +6,7 @@
 //   if (link.speed() == LinkSpeed::Speed::kSlow) …
 #pragma once
 
+#include <chrono>
 #include <optional>
 
 #include "base/file_descriptor.hpp"
@@ -23,6 +24,7 @@ class LinkSpeed {
 
  private:
   std::optional<TcpProgress> since_;  // the start of this measurement
+  std::chrono::steady_clock::time_point began_{};
   Speed speed_ = Speed::kUnknown;
 };
 

@@ -127,9 +127,10 @@ void RailWriter::measure(Connection& connection) noexcept {
 
 void RailWriter::compress(Connection& connection) noexcept {
   const OutgoingStripes::Stripe& stripe = *connection.stripe;
+  const bool link_is_slow = connection.link.speed() == LinkSpeed::Speed::kSlow;
+  if (!connection.encoder.may_encode(stripe.dtype, link_is_slow)) return;
   const StripePayload payload = outgoing_.open(stripe, 0);
   if (payload.state() != StripePayload::State::kNeeded) return;
-  const bool link_is_slow = connection.link.speed() == LinkSpeed::Speed::kSlow;
   if (!connection.encoder.encode(stripe, {payload.data(), stripe.num_bytes}, link_is_slow)) return;
   connection.header.num_carried = static_cast<uint32_t>(connection.encoder.bytes().size());
   connection.header.format = static_cast<uint8_t>(*connection.encoder.format());

@@ -30,12 +30,15 @@ bool StripeEncoder::is_worth_a_look(const OutgoingStripes::Stripe& stripe) noexc
   return false;
 }
 
+bool StripeEncoder::may_encode(DataType type, bool link_is_slow) const noexcept {
+  if (when_ == Compression::kNever || !codec::format_of(type)) return false;
+  return when_ == Compression::kAlways || link_is_slow;
+}
+
 bool StripeEncoder::encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data,
                            bool link_is_slow) noexcept {
   forget();
-  if (when_ == Compression::kNever || !codec::format_of(stripe.dtype)) return false;
-  if (when_ == Compression::kAuto && !link_is_slow) return false;
-  if (!is_worth_a_look(stripe)) return false;
+  if (!may_encode(stripe.dtype, link_is_slow) || !is_worth_a_look(stripe)) return false;
   const std::optional<codec::Format> format = choose_format(stripe.dtype, data);
   if (format && encode(*format, data)) {
     num_skipped_ = 0;

@@ -35,6 +35,8 @@ class StripeEncoder {
   StripeEncoder(const StripeEncoder&) = delete;
   StripeEncoder& operator=(const StripeEncoder&) = delete;
 
+  // Returns whether stripes of this type are to be encoded over such a link, if they get shorter.
+  bool may_encode(DataType type, bool link_is_slow) const noexcept;
   // Encodes the stripe if that pays. Returns whether it did.
   bool encode(const OutgoingStripes::Stripe& stripe, std::span<const std::byte> data, bool link_is_slow) noexcept;
   // The latest stripe, and its format; none if it was not encoded.
