@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
@@ -27,6 +28,8 @@ from support.processes import environment, run_ranks
 from support.reference import failure, same_bits
 
 TIMEOUT_S = 3.0
+
+Returned = TypeVar("Returned")
 
 
 @pytest.fixture
@@ -65,6 +68,17 @@ def test_collectives_between_hosts_end_once_the_other_one_is_out_of_reach(
         assert f"rank {1 - rank}" in message
 
 
+def _run_on_both(
+    hosts: Hosts, call: Callable[..., Returned], store: Path, setting_of: Sequence[str] | None = None
+) -> list[Returned]:
+    """Returns what call(store, rank) returns on each host, or call(store, rank, setting_of[rank])."""
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, pool in enumerate((one, other)):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(call, str(store), rank, *([] if setting_of is None else [setting_of[rank]]))
+        return [pool.finish()[0] for pool in (one, other)]
+
+
 def _exchange_long_messages(store: str, rank: int, num_rails: str) -> None:
     os.environ["AXON_RAILS"] = num_rails
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -87,12 +101,7 @@ def _exchange_long_messages(store: str, rank: int, num_rails: str) -> None:
 def test_long_messages_take_the_rails_that_both_ends_have(
     num_rails: tuple[str, str], hosts: Hosts, tmp_path: Path
 ) -> None:
-    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        for rank, pool in enumerate((one, other)):
-            pool.run(move_to, hosts.names[rank])
-            pool.start(_exchange_long_messages, str(tmp_path / "store"), rank, num_rails[rank])
-        for pool in (one, other):
-            pool.finish()
+    _run_on_both(hosts, _exchange_long_messages, tmp_path / "store", num_rails)
 
 
 def _weights(dtype: torch.dtype, num_elements: int, seed: int) -> torch.Tensor:
@@ -133,12 +142,7 @@ def _exchange_floats(store: str, rank: int, compress: str) -> None:
 
 @pytest.mark.parametrize("compress", [("always", "always"), ("always", "never"), ("auto", "always")])
 def test_compressed_tensors_arrive_bit_by_bit(compress: tuple[str, str], hosts: Hosts, tmp_path: Path) -> None:
-    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        for rank, pool in enumerate((one, other)):
-            pool.run(move_to, hosts.names[rank])
-            pool.start(_exchange_floats, str(tmp_path / "store"), rank, compress[rank])
-        for pool in (one, other):
-            pool.finish()
+    _run_on_both(hosts, _exchange_floats, tmp_path / "store", compress)
 
 
 def _num_bytes_sent() -> int:
@@ -166,12 +170,7 @@ def _send_weights(store: str, rank: int) -> float:
 
 def test_tensors_are_compressed_by_themselves_on_a_slow_link(hosts: Hosts, tmp_path: Path) -> None:
     hosts.limit("200mbit")
-    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        for rank, pool in enumerate((one, other)):
-            pool.run(move_to, hosts.names[rank])
-            pool.start(_send_weights, str(tmp_path / "store"), rank)
-        ratio = one.finish()[0]
-        other.finish()
+    ratio, _ = _run_on_both(hosts, _send_weights, tmp_path / "store")
     assert 0.7 < ratio < 0.85
 
 
@@ -239,13 +238,8 @@ def _form(store: str, rank: int) -> str:
 
 def test_a_rank_without_a_way_to_it_is_named(hosts: Hosts, tmp_path: Path) -> None:
     hosts.cut()
-    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        for rank, pool in enumerate((one, other)):
-            pool.run(move_to, hosts.names[rank])
-            pool.start(_form, str(tmp_path / "store"), rank)
-        for rank, pool in enumerate((one, other)):
-            [message] = pool.finish()
-            assert f"[rank {rank} of group '0'] rank {1 - rank} cannot be reached: " in message
+    for rank, message in enumerate(_run_on_both(hosts, _form, tmp_path / "store")):
+        assert f"[rank {rank} of group '0'] rank {1 - rank} cannot be reached: " in message
 
 
 class _KilledOnceAnnounced(dist.Store):

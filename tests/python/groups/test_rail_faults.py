@@ -7,8 +7,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,17 @@ def _on_both(pools: Pools, call: Callable[..., object], *arguments: object) -> N
         pool.start(call, rank, *arguments)
     for pool in pools:
         pool.finish()
+
+
+@contextmanager
+def _later(actions: Mapping[float, Callable[[], object]]) -> Iterator[None]:
+    """Does each action after its delay in seconds, and waits for all of them at the end."""
+    timers = [threading.Timer(delay_s, action) for delay_s, action in actions.items()]
+    for timer in timers:
+        timer.start()
+    yield
+    for timer in timers:
+        timer.join()
 
 
 def _pattern(source: int, number: int) -> torch.Tensor:
@@ -141,12 +154,8 @@ def test_a_message_outlives_rails_that_break_twice(hosts: Hosts, pools: Pools, t
     on_the_second = {"AXON_RAILS": "1", "AXON_RAIL_DEVICES": "eth1", "AXON_UCX_NET_DEVICES": "eth0"}
     _on_both(pools, _open_rails, str(tmp_path / "store"), on_the_second)
     hosts.limit("25mbit", "eth1")  # 8 MiB take 2.7 s, and longer after each reset
-    timers = [threading.Timer(delay_s, hosts.reset, (0, "dst 10.213.78.0/24")) for delay_s in (1, 4)]
-    for timer in timers:
-        timer.start()
-    _on_both(pools, _exchange_some, 3)
-    for timer in timers:
-        timer.join()
+    with _later({delay_s: partial(hosts.reset, 0, "dst 10.213.78.0/24") for delay_s in (1, 4)}):
+        _on_both(pools, _exchange_some, 3)
     _on_both(pools, _leave)
 
 
@@ -195,15 +204,8 @@ def test_rails_run_over_ipv6(hosts: Hosts, pools: Pools, tmp_path: Path) -> None
 def test_a_peer_that_is_stopped_for_a_while_goes_on(pools: Pools, tmp_path: Path) -> None:
     _on_both(pools, _open_rails, str(tmp_path / "store"), {"AXON_RAILS": "3"})
     victim = pools[1].pids[0]
-    timers = [
-        threading.Timer(0.1, os.kill, (victim, signal.SIGSTOP)),
-        threading.Timer(3, os.kill, (victim, signal.SIGCONT)),
-    ]
-    for timer in timers:
-        timer.start()
-    _on_both(pools, _exchange_some, 5)
-    for timer in timers:
-        timer.join()
+    with _later({0.1: partial(os.kill, victim, signal.SIGSTOP), 3: partial(os.kill, victim, signal.SIGCONT)}):
+        _on_both(pools, _exchange_some, 5)
     _on_both(pools, _leave)
 
 
