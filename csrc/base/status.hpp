@@ -18,7 +18,7 @@
 
 namespace axon {
 
-/// What kind of failure it is; the message says what has happened.
+/// The kind of a failure. The message describes what happened.
 enum class ErrorCode : uint8_t {
   kInvalidArgument,    // an argument or the state of an object does not allow it
   kTimeout,            // it took longer than it may

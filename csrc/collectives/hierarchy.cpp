@@ -25,18 +25,20 @@ static constexpr size_t kMostRanksWithRailSegments = 16;
 Hierarchy::Hierarchy(messaging::View& view, const CollectiveArguments& arguments) noexcept
     : view_(view), arguments_(arguments), topology_(view.exchange().topology()) {}
 
+static size_t short_segment(size_t num_ranks) noexcept {
+  return std::max(kSegmentBytes, kSegmentBytesPerRank * num_ranks);
+}
+
 size_t Hierarchy::longest_segment() const noexcept {
   const auto num_ranks = static_cast<size_t>(view_.size());
-  return view_.has_rails() && num_ranks <= kMostRanksWithRailSegments
-             ? std::max(kRailSegmentBytes, kRailSegmentBytesPerRank * num_ranks)
-             : std::max(kSegmentBytes, kSegmentBytesPerRank * num_ranks);
+  const bool takes_rails = view_.has_rails() && num_ranks <= kMostRanksWithRailSegments;
+  return takes_rails ? std::max(kRailSegmentBytes, kRailSegmentBytesPerRank * num_ranks) : short_segment(num_ranks);
 }
 
 // Tensors that would not fill two long segments are divided into short ones, which overlap.
 size_t Hierarchy::segment_bytes_of(size_t num_bytes) const noexcept {
-  const auto num_ranks = static_cast<size_t>(view_.size());
-  return num_bytes >= 2 * longest_segment() ? longest_segment()
-                                            : std::max(kSegmentBytes, kSegmentBytesPerRank * num_ranks);
+  const size_t longest = longest_segment();
+  return num_bytes >= 2 * longest ? longest : short_segment(static_cast<size_t>(view_.size()));
 }
 
 // No stage uses more slots: two per chunk of 60 KiB, and in rings four per rank. Exact algorithms double the bytes. An

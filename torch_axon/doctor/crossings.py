@@ -15,8 +15,8 @@ _REACH = (
     "let the hosts connect to each other at all TCP ports, or name devices that reach the other hosts in "
     "AXON_RAIL_DEVICES"
 )
-# What to do about the engine's reasons, by a part of the reason; the first match counts. Other reasons are choices that
-# need no remedy.
+# Remedies for the engine's reasons, by a part of the reason; the first match counts. All other reasons are deliberate
+# choices, which need no remedy.
 _REMEDIES = {
     "AXON_RAILS is": "unset AXON_RAILS",
     "file descriptors": "ulimit -n 65536 (docker run --ulimit nofile=65536)",

@@ -13,19 +13,19 @@ namespace axon::collectives {
 
 // Returns the rank that is this number of hosts and of local indices up from this one, both modulo their number; −1 if
 // that host has too few ranks.
-static int rank_up(const messaging::Topology& topology, int rank, int hosts_up, int places_up) noexcept {
+static int rank_up(const messaging::Topology& topology, int rank, int hosts_up, int indices_up) noexcept {
   const int host = ring_neighbour(topology.host_of(rank), hosts_up, topology.num_hosts());
-  const int local_index = ring_neighbour(topology.local_index_of(rank), places_up, topology.largest_host());
+  const int local_index = ring_neighbour(topology.local_index_of(rank), indices_up, topology.largest_host());
   const std::span<const int> ranks = topology.ranks_on(host);
   return static_cast<size_t>(local_index) < ranks.size() ? ranks[static_cast<size_t>(local_index)] : -1;
 }
 
 static void post_step(const messaging::View& view, const CollectiveArguments& arguments, messaging::Batch& step,
-                      int hosts_up, int places_up) noexcept {
+                      int hosts_up, int indices_up) noexcept {
   const messaging::Topology& topology = view.exchange().topology();
   const size_t element_num_bytes = size_of(arguments.dtype);
-  const int source = rank_up(topology, view.rank(), -hosts_up, -places_up);
-  const int destination = rank_up(topology, view.rank(), hosts_up, places_up);
+  const int source = rank_up(topology, view.rank(), -hosts_up, -indices_up);
+  const int destination = rank_up(topology, view.rank(), hosts_up, indices_up);
   if (source >= 0) {
     step.receive({.peer = source, .num_back = arguments.inputs[source].num_bytes / element_num_bytes},
                  arguments.outputs[source]);
@@ -38,17 +38,17 @@ static void post_step(const messaging::View& view, const CollectiveArguments& ar
 
 Task<Status> all_to_all::pairwise(messaging::View& view, const CollectiveArguments& arguments) {
   constexpr size_t kDepth = 8;
-  const int num_places = view.exchange().topology().largest_host();
-  const int num_steps_between = (view.exchange().topology().num_hosts() - 1) * num_places;
+  const int num_indices = view.exchange().topology().largest_host();
+  const int num_steps_between = (view.exchange().topology().num_hosts() - 1) * num_indices;
   BatchRing<kDepth> between_hosts(view);
   BatchRing<kDepth> within_host(view);
 
   const auto post_between = [&](int step) noexcept {
-    post_step(view, arguments, between_hosts[static_cast<size_t>(step)], 1 + step / num_places, step % num_places);
+    post_step(view, arguments, between_hosts[static_cast<size_t>(step)], 1 + step / num_indices, step % num_indices);
   };
   int step = 0;
   for (; step < std::min(num_steps_between, static_cast<int>(kDepth)); ++step) post_between(step);
-  for (int distance = 1; distance < num_places; ++distance) {
+  for (int distance = 1; distance < num_indices; ++distance) {
     messaging::Batch& batch = within_host[static_cast<size_t>(distance)];
     AXON_CO_TRY(co_await batch);
     post_step(view, arguments, batch, 0, distance);

@@ -3,7 +3,7 @@
 // n−1 steps, pipelined: the last rank receives a chunk n−2 steps after the first one. The root sends the tensor once,
 // every other rank receives it once and sends it at most once, straight from and into place. "Pipelined chain" in
 // Pješivac-Grbović et al., "Performance Analysis of MPI Collective Operations" (2007). Wins for large tensors on a few
-// hosts; on many, the way to the last rank is long.
+// hosts. On many, its latency dominates: n−2 chunks until the last rank has the first one.
 #include "collectives/algorithms.hpp"
 #include "collectives/batch_ring.hpp"
 #include "collectives/patterns.hpp"

@@ -25,7 +25,7 @@ struct SocketTransport::Outgoing : ListNode<Outgoing> {
   Completion* completion;  // null: an answer of this transport
   // A NACK's payload, which is its own.
   std::optional<nack::Encoded> reason;
-  // Of a long message:
+  // Only for long messages:
   bool is_announced = false;  // a rail has begun to write the RTS
   bool is_cleared = false;    // the CTS is here
   uint64_t ticket = 0;
@@ -33,7 +33,7 @@ struct SocketTransport::Outgoing : ListNode<Outgoing> {
   size_t num_written = 0;  // bytes of whole frames
 };
 
-// A message that waits at its sender, until it is fetched or refused; then until all of it is here.
+// An incoming long message, from its RTS until it is refused or its last byte has arrived.
 struct SocketTransport::Incoming : ListNode<Incoming> {
   Incoming(Link& of, uint64_t its_number, size_t length) noexcept : link(of), number(its_number), num_bytes(length) {}
 

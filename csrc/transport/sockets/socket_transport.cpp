@@ -26,10 +26,10 @@ static constexpr size_t kDescriptorsOfALink = 2;
 static constexpr std::chrono::milliseconds kRetryInterval{100};
 // For how long a port that ends every handshake is tried again: its process may have been stopped meanwhile.
 static constexpr std::chrono::seconds kMostRefusals{10};
-// Rails other than the latest one have their turn with every fourth call of progress().
+// The other rails are polled in every fourth call of progress(); the latest one in every call.
 static constexpr unsigned kPollInterval = 4;
 
-// What follows the address of rails in a transport's address. UCX does not take the first four bytes for a length.
+// Ends a transport's address, after that of its rails. Its first four bytes are no valid length in an address of UCX.
 static constexpr std::array<char, 12> kMark{'\xff', '\xff', '\xff', '\xff', 'a', 'x', 'o', 'n', 'r', 'a', 'i', 'l'};
 
 static Result<RailAddress> decode(std::span<const std::byte> address) {
@@ -320,7 +320,7 @@ void SocketTransport::close_rails(Link& link) noexcept {
   while (!link.connections.empty()) close(*link.connections.back());
 }
 
-// For the files of progress(), since it calls completions and the receiver.
+// Call only within progress(), because it calls completions and the receiver.
 void SocketTransport::lose(Link& link, Status why) noexcept {
   if (!link.loss.ok()) return;
   link.loss = std::move(why);
@@ -391,8 +391,8 @@ unsigned SocketTransport::progress() noexcept {
   return num_moved + finish_ended();
 }
 
-// What the kernel of the other host has acknowledged arrives even if this process then closes its socket with messages
-// unread, which resets the connection.
+// Returns whether the other host has acknowledged everything. Acknowledged bytes are delivered even if this process
+// closes its socket before it has read all messages, which resets the connection.
 bool SocketTransport::is_at_rest(Link& link) noexcept {
   const auto has_sent = [](const Connection* connection) {
     int num_bytes = 0;

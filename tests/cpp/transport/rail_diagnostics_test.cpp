@@ -1,4 +1,4 @@
-// What a transport tells of its rails to a peer, and how many it opens.
+// The number of rails to a peer, and the reasons that a transport gives for it.
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/socket.h>
