@@ -54,7 +54,9 @@ Status RailHandshakes::start_thread() {
   return watch(listener_, EPOLLIN, const_cast<FileDescriptor*>(&listener_));
 }
 
+// In a forked child, a thread that it lacks may hold the lock for good.
 void RailHandshakes::serve(RailUse use, Handler* handler) noexcept {
+  if (num_forks() != opened_after_) return;
   const std::lock_guard lock(handlers_mutex_);
   handlers_[static_cast<size_t>(use)] = handler;
 }

@@ -76,7 +76,7 @@ class RailHandshakes final : private RailThread {
   using RailThread::stop;
 
   // The handler is not called any more once another one, or null, has replaced it. Requests of a use without a handler
-  // end without notice.
+  // end without notice. Does nothing in a forked child, which lacks the thread that calls handlers.
   void serve(RailUse use, Handler* handler) noexcept;
 
   // Any thread. The handler learns how it ends.
@@ -133,6 +133,7 @@ class RailHandshakes final : private RailThread {
   std::vector<RailRequest> delayed_;
   bool accepts_ = true;
   Clock::time_point accepts_from_{};  // later, if the system had no room for a connection
+  const uint32_t opened_after_ = num_forks();
   std::mutex mutex_;                  // guards requests_, which on_wake() takes
   std::vector<RailRequest> requests_;
 };
