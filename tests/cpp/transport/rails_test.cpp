@@ -246,6 +246,29 @@ TEST(RailRescues, try_the_second_address_if_the_first_is_silent) {
   EXPECT_EQ(receiver.arrivals.back().bytes(), pattern(kLong, 1));
 }
 
+// The first address is one that this host has itself; the second one is in a subnet of this host.
+TEST(RailAddresses, in_a_subnet_of_this_host_are_tried_first) {
+  LoopbackFabric fabric{FaultPlan{}};
+  Node sender{with_rails(fabric.make_transport(), on_loopback(1))};
+  Node receiver{with_rails(fabric.make_transport(), on_loopback(1))};
+  Relay relay{rails_of(receiver.transport()).port, INADDR_ANY};
+  sockaddr_in near{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+  near.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  RailAddress address = rails_of(receiver.transport());
+  address.port = relay.port();
+  address.takes_turns = false;
+  address.addresses.push_back(ip_address(reinterpret_cast<const sockaddr&>(near)));
+  const PeerId to_receiver = sender.transport().add_peer(with_rails_of(receiver.transport(), address), false).value();
+  receiver.meet(sender, false);
+  auto& rails = static_cast<RailTransport&>(sender.transport());
+  sender.send(to_receiver, pattern(kLong, 0));
+  ASSERT_TRUE(drive({&sender, &receiver},
+                    [&] { return rails.num_open_rails(to_receiver) == 1 && sender.all_sends_finished(); }));
+  const auto lanes = rails.lanes(to_receiver);
+  ASSERT_TRUE(lanes.ok());
+  EXPECT_EQ(lanes.value().back(), (Lane{.name = "rail", .device = "lo to 127.0.0.2"}));
+}
+
 // Threads start with the first peer on another host.
 TEST(RailThreads, start_after_a_neighbour_was_dropped) {
   LoopbackFabric fabric{FaultPlan{}};

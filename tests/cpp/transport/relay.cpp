@@ -13,16 +13,16 @@
 
 namespace axon::transport {
 
-static sockaddr_in loopback(uint16_t port) {
+static sockaddr_in address_of(uint32_t ip, uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(ip);
   return address;
 }
 
-Relay::Relay(uint16_t to) : to_(to), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  const sockaddr_in any = loopback(0);
+Relay::Relay(uint16_t to, uint32_t at) : to_(to), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  const sockaddr_in any = address_of(at, 0);
   EXPECT_EQ(::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any), 0);
   EXPECT_EQ(::listen(listener_.get(), 100), 0);
   port_ = port_of(listener_);
@@ -62,7 +62,7 @@ void Relay::run() {
 void Relay::accept_one() {
   FileDescriptor from(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   FileDescriptor to(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = loopback(to_);
+  const sockaddr_in address = address_of(INADDR_LOOPBACK, to_);
   if (::connect(to.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
   send_at_once(from);
   send_at_once(to);

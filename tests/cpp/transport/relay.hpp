@@ -6,6 +6,8 @@
 // Its thread forwards both ways. Any thread calls the functions.
 #pragma once
 
+#include <netinet/in.h>
+
 #include <array>
 #include <atomic>
 #include <list>
@@ -17,7 +19,8 @@ namespace axon::transport {
 
 class Relay {
  public:
-  explicit Relay(uint16_t to);
+  // Forwards to this port. Accepts connections at an IPv4 address of this host, or at all of them.
+  explicit Relay(uint16_t to, uint32_t at = INADDR_LOOPBACK);
   ~Relay();
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
