@@ -74,13 +74,36 @@ void RailHandshakes::connect(RailRequest request) {
   wake();
 }
 
+void RailHandshakes::cancel(RailUse use, PeerId peer) {
+  const Cancellation cancellation{.use = use, .peer = peer};
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(requests_, [&](const RailRequest& request) { return cancellation.is_of(request); });
+    cancellations_.push_back(cancellation);
+  }
+  wake();
+}
+
+// Requests that are left follow the cancellations.
 void RailHandshakes::on_wake() noexcept {
   std::vector<RailRequest> requests;
+  std::vector<Cancellation> cancellations;
   {
     const std::lock_guard lock(mutex_);
     requests.swap(requests_);
+    cancellations.swap(cancellations_);
   }
+  for (const Cancellation& cancellation : cancellations) apply(cancellation);
   std::ranges::move(requests, std::back_inserter(delayed_));
+}
+
+void RailHandshakes::apply(const Cancellation& cancellation) noexcept {
+  std::erase_if(delayed_, [&](const RailRequest& request) { return cancellation.is_of(request); });
+  std::erase_if(pending_, [&](const Pending& pending) {
+    if (!pending.request || !cancellation.is_of(*pending.request)) return false;
+    unwatch(pending.socket);
+    return true;
+  });
 }
 
 void RailHandshakes::on_event(void* watched, uint32_t /*events*/) noexcept {

@@ -81,6 +81,9 @@ class RailHandshakes final : private RailThread {
 
   // Any thread. The handler learns how it ends.
   void connect(RailRequest request);
+  // Any thread: soon ends all requests of this use to the peer, however far they are. The handler learns nothing,
+  // unless one ends by itself meanwhile.
+  void cancel(RailUse use, PeerId peer);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -102,6 +105,15 @@ class RailHandshakes final : private RailThread {
   void on_event(void* watched, uint32_t events) noexcept override;
   int on_round() noexcept override;
 
+  struct Cancellation {
+    RailUse use{};
+    PeerId peer = 0;
+
+    bool is_of(const RailRequest& request) const noexcept {
+      return request.peer == peer && use_of(request.rail) == use;
+    }
+  };
+
   Status start_thread();
   void accept_all() noexcept;
   bool is_own(const FileDescriptor& socket) const noexcept;
@@ -120,6 +132,7 @@ class RailHandshakes final : private RailThread {
   void report_failure(const RailRequest& request, Status why) noexcept;
   void report_stranger() noexcept;
   void erase(Pending& pending) noexcept;
+  void apply(const Cancellation& cancellation) noexcept;
   size_t num_strangers() const noexcept;
   Clock::time_point deadline_of(const Pending& pending) const noexcept;
   void look_for_room(Clock::time_point now) noexcept;
@@ -134,8 +147,9 @@ class RailHandshakes final : private RailThread {
   bool accepts_ = true;
   Clock::time_point accepts_from_{};  // later, if the system had no room for a connection
   const uint32_t opened_after_ = num_forks();
-  std::mutex mutex_;                  // guards requests_, which on_wake() takes
+  std::mutex mutex_;  // guards the following members, which on_wake() takes
   std::vector<RailRequest> requests_;
+  std::vector<Cancellation> cancellations_;
 };
 
 }  // namespace axon::transport

@@ -41,6 +41,7 @@ void RailThreads::send_waiting() noexcept {
 }
 
 void RailThreads::drop(PeerId peer, uint64_t name) {
+  handshakes_->cancel(RailUse::kStripes, peer);
   for (RailReader& reader : readers_) reader.drop(name);
   for (RailWriter& writer : writers_) writer.drop(peer);
 }

@@ -325,6 +325,7 @@ void SocketTransport::lose(Link& link, Status why) noexcept {
   if (!link.loss.ok()) return;
   link.loss = std::move(why);
   close_rails(link);
+  if (link.peer) port_->cancel(RailUse::kMessages, *link.peer);
   end_all_of(link);
   finish_ended();
   if (link.peer) receiver_->on_peer_lost(*link.peer, link.loss.clone());
@@ -336,6 +337,7 @@ void SocketTransport::drop_peer(PeerId id) noexcept {
   if (!link.loss.ok()) return;
   link.loss = Status(ErrorCode::kPeerLost, "its connection has been given up");
   close_rails(link);
+  port_->cancel(RailUse::kMessages, id);
   dropped_.push_back(&link);
 }
 

@@ -1,9 +1,12 @@
 // Tests rails for messages between two transports of this process: how they begin and end, and what is not a rail.
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/tcp_socket.hpp"
 #include "transport/node.hpp"
@@ -58,6 +61,12 @@ Bytes hear(const FileDescriptor& socket, size_t num_bytes) {
   const ssize_t num_read = ::recv(socket.get(), bytes.data(), bytes.size(), MSG_WAITALL);
   bytes.resize(static_cast<size_t>(std::max<ssize_t>(num_read, 0)));
   return bytes;
+}
+
+// Returns whether the other end closes the connection without sending anything more.
+bool is_closed(const FileDescriptor& socket) {
+  errno = 0;
+  return hear(socket, 1).empty() && errno != EAGAIN;
 }
 
 // Connects as a process of this name, which knows the token.
@@ -217,6 +226,26 @@ TEST_F(Sockets, wait_for_room_without_spinning) {
   EXPECT_TRUE(drive({&first}, [&] { return first.transport().arm(); }));
   relay.go_on();
   ASSERT_TRUE(run([&] { return first.all_sends_finished() && second.num_complete() == first.sends.size(); }));
+}
+
+// ---- Losses
+
+// A listener that does not answer the proof may be a stopped process, for which there is no deadline.
+TEST_F(Sockets, end_the_handshake_of_a_dropped_peer) {
+  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in loopback{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+  loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback), 0) << last_error();
+  ASSERT_EQ(::listen(listener.get(), 1), 0) << last_error();
+  meet_through(port_of(listener));
+  first.send(to_second, pattern(10, 1));
+  const FileDescriptor accepted(::accept(listener.get(), nullptr, nullptr));
+  RailHandshake handshake = RailHandshake::listener(address_of(second).token, random_nonce());
+  handshake.feed(hear(accepted, handshake.num_wanted()));
+  say(accepted, handshake.take_output());
+  ASSERT_EQ(hear(accepted, sizeof(Digest)).size(), sizeof(Digest));
+  first.transport().drop_peer(to_second);
+  EXPECT_TRUE(is_closed(accepted));
 }
 
 // ---- Strangers
