@@ -92,6 +92,7 @@ struct SocketTransport::Link : ListNode<Link> {
   std::shared_ptr<const RailAddress> address;  // null until it is added as a peer
   bool is_connecting = false;
   bool is_to_connect = false;  // at the next look, unless the other process has connected by then
+  bool is_elsewhere = false;   // on another host, so that only a rail tells of its end
   std::optional<Clock::time_point> refused_since;
   Status loss;                           // why the link has ended
   std::vector<Connection*> connections;  // open ones; the first one carries what is sent

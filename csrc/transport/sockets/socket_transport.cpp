@@ -130,13 +130,13 @@ Result<PeerId> SocketTransport::add_peer(std::span<const std::byte> packed, bool
   if (is_self(link)) return id;
   if (!address.value().takes_turns) order_by_nearness(address.value().addresses);
   link.address = std::make_shared<const RailAddress>(std::move(address).value());
+  link.is_elsewhere = !same_host;
   if (same_host || !link.connections.empty()) return id;
   // One of the two connects now, so that they seldom do so at once.
   if (port_->address().name < name) {
     if (Status connected = connect(link); connected.ok()) return id;
   }
-  link.is_to_connect = true;
-  start_timer();
+  connect_later(link);
   return id;
 }
 
@@ -182,6 +182,11 @@ void SocketTransport::request_rail(Link& link, Clock::time_point not_before) noe
   link.is_connecting = true;
   link.is_to_connect = false;
   port_->connect({.peer = *link.peer, .rail = kMessageRail, .address = link.address, .not_before = not_before});
+}
+
+void SocketTransport::connect_later(Link& link) noexcept {
+  link.is_to_connect = true;
+  start_timer();
 }
 
 void SocketTransport::on_connected(const RailRequest& request, FileDescriptor socket, const Digest& /*key*/) noexcept {
@@ -247,6 +252,7 @@ void SocketTransport::on_not_connected(Link& link, RailArrival& arrival) noexcep
   const Clock::time_point now = Clock::now();
   if (arrival.why.code() == ErrorCode::kResourceExhausted) {
     while (Outgoing* const message = link.queue.front()) end(*message, arrival.why.clone());
+    if (link.is_elsewhere) connect_later(link);
     return;
   }
   const bool is_silent = arrival.why.code() == ErrorCode::kTimeout;

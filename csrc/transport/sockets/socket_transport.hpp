@@ -101,6 +101,7 @@ class SocketTransport final : public Transport, private RailHandshakes::Handler 
   Link& make_link(uint64_t name);
   Status connect(Link& link) noexcept;
   void request_rail(Link& link, Clock::time_point not_before) noexcept;
+  void connect_later(Link& link) noexcept;
   unsigned handle_arrivals() noexcept;
   void handle(RailArrival& arrival) noexcept;
   void on_accepted(RailArrival& arrival) noexcept;

@@ -1,45 +1,23 @@
 // Tests rings while one of two processes has no file descriptor left.
 #include <dirent.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
 #include <functional>
 #include <optional>
-#include <vector>
 
-#include "base/file_descriptor.hpp"
 #include "base/resources.hpp"
 #include "transport/networks.hpp"
 #include "transport/node.hpp"
 #include "transport/process_group.hpp"
 #include "transport/rings/rings.hpp"
+#include "transport/shortage.hpp"
 
 namespace axon::transport {
 namespace {
 
 using namespace std::chrono_literals;
-
-// Uses up this process's file descriptors during its lifetime.
-class Shortage {
- public:
-  Shortage() {
-    getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit few{.rlim_cur = before_.rlim_cur - num_free_descriptors().value(), .rlim_max = before_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    for (int taken = dup(0); taken >= 0; taken = dup(0)) taken_.emplace_back(taken);  // numbers below the highest
-    EXPECT_EQ(num_free_descriptors(), 0U);
-  }
-  ~Shortage() { setrlimit(RLIMIT_NOFILE, &before_); }
-  Shortage(const Shortage&) = delete;
-  Shortage& operator=(const Shortage&) = delete;
-
- private:
-  rlimit before_{};
-  std::vector<FileDescriptor> taken_;
-};
 
 class RingsShortOfDescriptors : public testing::TestWithParam<int> {
  protected:

@@ -11,6 +11,7 @@
 #include "base/tcp_socket.hpp"
 #include "transport/node.hpp"
 #include "transport/relay.hpp"
+#include "transport/shortage.hpp"
 #include "transport/sockets/socket_transport.hpp"
 
 namespace axon::transport {
@@ -246,6 +247,31 @@ TEST_F(Sockets, end_the_handshake_of_a_dropped_peer) {
   ASSERT_EQ(hear(accepted, sizeof(Digest)).size(), sizeof(Digest));
   first.transport().drop_peer(to_second);
   EXPECT_TRUE(is_closed(accepted));
+}
+
+// Handshakes fail until the connector has no descriptor left for one. Nothing else connects the two processes.
+TEST_F(Sockets, connect_to_another_host_once_descriptors_come_back) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer itself needs descriptors: it reads through a pipe whether an object is accessible";
+#endif
+  Relay relay{address_of(second).port};
+  relay.cut_one_after(0);
+  to_second = first.transport().add_peer(with_port(second, relay.port()), false).value();
+  const Transfer& send = first.send(to_second, pattern(10, 1));
+  {
+    Shortage shortage;
+    ASSERT_TRUE(run([&] {
+      relay.cut_one_after(0);
+      shortage.go_on();
+      return send.finished();
+    }));
+  }
+  EXPECT_EQ(send.status.code(), ErrorCode::kResourceExhausted) << send.status.message();
+  EXPECT_TRUE(first.lost.empty());
+  relay.cut_one_after(size_t{1} << 40);
+  EXPECT_TRUE(run([&] { return num_rails(first, to_second) == 1; }));
+  first.send(to_second, pattern(10, 2), 2);
+  EXPECT_TRUE(run([&] { return second.num_complete() == 1; }));
 }
 
 // ---- Strangers
