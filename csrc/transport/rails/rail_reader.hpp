@@ -8,10 +8,10 @@
 
 #include <list>
 #include <mutex>
-#include <set>
 
 #include "transport/rails/incoming_stripes.hpp"
 #include "transport/rails/rail_thread.hpp"
+#include "transport/rails/recent_names.hpp"
 #include "transport/rails/stripe_compression.hpp"
 
 namespace axon::transport {
@@ -66,7 +66,7 @@ class RailReader final : private RailThread {
   std::list<Connection> connections_;  // the thread's
   std::mutex mutex_;                   // guards the following members
   std::list<Connection> added_;
-  std::set<uint64_t> dropped_;
+  RecentNames dropped_;
 };
 
 }  // namespace axon::transport

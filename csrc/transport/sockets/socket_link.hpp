@@ -102,6 +102,11 @@ struct SocketTransport::Link : ListNode<Link> {
   IntrusiveList<Outgoing> in_writing;    // a rail has begun to write the last of their bytes
   IntrusiveList<Incoming> held;          // to be fetched or refused
   IntrusiveList<Incoming> fetched;       // of which DATA is to arrive
+
+  bool has_messages() const noexcept {
+    return !queue.empty() || !announced.empty() || !cleared.empty() || !in_writing.empty() || !held.empty() ||
+           !fetched.empty();
+  }
 };
 
 }  // namespace axon::transport

@@ -199,6 +199,7 @@ void SocketTransport::refuse(void* rendezvous, const Status& why) noexcept {
 
 void SocketTransport::release(Incoming& message) noexcept {
   if (message.completion != nullptr) tickets_.remove(message.ticket);
+  may_free_ |= !message.link.loss.ok();
   message.unlink();
   message.~Incoming();
   pool_.release(&message, sizeof message);

@@ -66,9 +66,11 @@ Result<std::unique_ptr<SocketTransport>> SocketTransport::open(std::span<const s
 SocketTransport::SocketTransport(std::unique_ptr<RailHandshakes> port)
     : port_(std::move(port)),
       address_(port_->address().encode()),
+      gone_(std::make_unique<Link>(uint64_t{0})),
       scratch_(std::make_unique_for_overwrite<std::byte[]>(kScratchBytes)) {
   const auto mark = std::as_bytes(std::span(kMark));
   address_.insert(address_.end(), mark.begin(), mark.end());
+  gone_->loss = Status(ErrorCode::kPeerLost, "its process is gone, or has been given up");
   port_->serve(RailUse::kMessages, this);
 }
 
@@ -238,6 +240,7 @@ void SocketTransport::handle(RailArrival& arrival) noexcept {
 // The other process may be added as a peer a moment later. One that was lost stays lost.
 void SocketTransport::on_accepted(RailArrival& arrival) noexcept {
   const auto known = link_of_.find(arrival.name);
+  if (known == link_of_.end() && lost_names_.contains(arrival.name)) return;
   Link& link = known != link_of_.end() ? *known->second : make_link(arrival.name);
   const auto is_theirs = [](const Connection* each) { return each->connector == Connector::kPeer; };
   if (is_self(link) || std::ranges::any_of(link.connections, is_theirs))
@@ -330,6 +333,7 @@ void SocketTransport::close_rails(Link& link) noexcept {
 void SocketTransport::lose(Link& link, Status why) noexcept {
   if (!link.loss.ok()) return;
   link.loss = std::move(why);
+  may_free_ = true;
   close_rails(link);
   if (link.peer) port_->cancel(RailUse::kMessages, *link.peer);
   end_all_of(link);
@@ -345,6 +349,23 @@ void SocketTransport::drop_peer(PeerId id) noexcept {
   close_rails(link);
   port_->cancel(RailUse::kMessages, id);
   dropped_.push_back(&link);
+}
+
+// Messages that the receiver holds refer to their link until it fetches or refuses them.
+void SocketTransport::free_lost_links() noexcept {
+  links_.remove_if([this](Link& link) {
+    if (link.loss.ok() || link.has_messages()) return false;
+    forget(link);
+    return true;
+  });
+}
+
+void SocketTransport::forget(Link& link) noexcept {
+  if (link.linked()) link.unlink();
+  if (link.peer) peers_[*link.peer] = gone_.get();
+  const auto latest = link_of_.find(link.name);
+  if (latest != link_of_.end() && latest->second == &link) link_of_.erase(latest);
+  lost_names_.insert(link.name);
 }
 
 void SocketTransport::end_all_of(Link& link) noexcept {
@@ -389,7 +410,10 @@ unsigned SocketTransport::progress() noexcept {
   unsigned num_moved = 0;
   if (!dropped_.empty()) [[unlikely]] {
     for (Link* const link : std::exchange(dropped_, {})) end_all_of(*link);
+    may_free_ = true;
   }
+  if (std::exchange(may_free_, false)) [[unlikely]]
+    free_lost_links();
   if (arrivals_.any()) [[unlikely]]
     num_moved += handle_arrivals();
   if (hot_ != nullptr) num_moved += read(*hot_);

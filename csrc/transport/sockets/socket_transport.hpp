@@ -28,6 +28,7 @@
 #include "base/numbered.hpp"
 #include "base/size_class_pool.hpp"
 #include "transport/rails/rail_handshakes.hpp"
+#include "transport/rails/recent_names.hpp"
 #include "transport/sockets/frame.hpp"
 #include "transport/sockets/rail_arrivals.hpp"
 #include "transport/transport.hpp"
@@ -51,6 +52,8 @@ class SocketTransport final : public Transport, private RailHandshakes::Handler 
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   size_t num_open_rails(PeerId peer) const noexcept;
+  // Returns of how many processes there is any state.
+  size_t num_links() const noexcept { return links_.size(); }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
                              Completion& completion) noexcept override;
   std::optional<Status> send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
@@ -116,6 +119,8 @@ class SocketTransport final : public Transport, private RailHandshakes::Handler 
   void close_rails(Link& link) noexcept;
   void close(Connection& connection) noexcept;
   void lose(Link& link, Status why) noexcept;
+  void free_lost_links() noexcept;
+  void forget(Link& link) noexcept;
   void end_all_of(Link& link) noexcept;
   void end(Outgoing& message, Status status) noexcept;
   void end(Incoming& message, Status status) noexcept;
@@ -160,6 +165,9 @@ class SocketTransport final : public Transport, private RailHandshakes::Handler 
   std::list<Link> links_;
   std::unordered_map<uint64_t, Link*> link_of_;  // by name; the latest one
   std::vector<Link*> peers_;                     // by PeerId
+  std::unique_ptr<Link> gone_;                   // stands for all lost peers whose link has been freed
+  RecentNames lost_names_;                       // of freed links
+  bool may_free_ = false;                        // a link was lost, or a lost one has fewer messages
   std::list<Connection> connections_;
   size_t num_open_ = 0;        // connections that are not closed
   bool has_closed_ = false;    // some are

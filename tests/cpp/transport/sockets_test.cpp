@@ -91,6 +91,7 @@ class Sockets : public testing::Test {
   size_t num_rails(Node& node, PeerId peer) {
     return static_cast<SocketTransport&>(node.transport()).num_open_rails(peer);
   }
+  size_t num_links(Node& node) { return static_cast<SocketTransport&>(node.transport()).num_links(); }
   // Makes peers of the same host, whose rails wait for the first message.
   void meet() {
     to_second = first.meet(second, true);
@@ -230,6 +231,57 @@ TEST_F(Sockets, wait_for_room_without_spinning) {
 }
 
 // ---- Losses
+
+TEST_F(Sockets, forget_processes_that_come_and_go) {
+  for (uint32_t i = 0; i < 20; ++i) {
+    Node other{open()};
+    const PeerId there = first.meet(other, true);
+    other.meet(first, true);
+    first.send(there, pattern(10, i), i);
+    ASSERT_TRUE(drive({&first, &other}, [&] { return other.num_complete() == 1; }));
+    const bool is_dropped = i % 2 == 0;
+    is_dropped ? first.transport().drop_peer(there) : other.close();
+    ASSERT_TRUE(drive({&first}, [&] { return num_links(first) == 0; })) << i;
+    EXPECT_EQ(first.send(there, pattern(10, i), i).status.code(), ErrorCode::kPeerLost);
+    EXPECT_EQ(first.lost.size(), (i + 1) / 2);
+  }
+}
+
+TEST_F(Sockets, forget_processes_that_were_never_added_as_peers) {
+  to_second = first.meet(second, true);
+  for (uint64_t name = 1; name <= 20; ++name) {
+    {
+      const FileDescriptor socket = join(first, name);
+      ASSERT_TRUE(run([&] { return num_links(first) == 2; }));
+    }
+    ASSERT_TRUE(run([&] { return num_links(first) == 1; }));
+  }
+}
+
+TEST_F(Sockets, remember_a_lost_peer_until_its_last_message_is_refused) {
+  meet();
+  second.policy = Node::Policy::kHold;
+  first.send(to_second, pattern(kLong, 1), 1);
+  ASSERT_TRUE(run([&] { return second.arrivals.size() == 1; }));
+  second.transport().drop_peer(to_first);
+  first.close();
+  drive({&second}, [] { return false; }, 20ms);
+  EXPECT_EQ(num_links(second), 2u);
+  second.transport().refuse(std::exchange(second.arrivals.front().rendezvous, nullptr), Status());
+  EXPECT_TRUE(drive({&second}, [&] { return num_links(second) == 1; }));
+}
+
+// A peer that has been given up finds out when it connects again.
+TEST_F(Sockets, close_the_rails_of_a_peer_that_was_forgotten) {
+  to_second = first.meet(second, true);
+  const FileDescriptor before = join(first, address_of(second).name);
+  ASSERT_TRUE(run([&] { return num_rails(first, to_second) == 1; }));
+  first.transport().drop_peer(to_second);
+  ASSERT_TRUE(run([&] { return num_links(first) == 0; }));
+  const FileDescriptor after = join(first, address_of(second).name);
+  std::byte next;
+  EXPECT_TRUE(run([&] { return ::recv(after.get(), &next, 1, MSG_DONTWAIT) == 0; }));
+}
 
 // A listener that does not answer the proof may be a stopped process, for which there is no deadline.
 TEST_F(Sockets, end_the_handshake_of_a_dropped_peer) {
