@@ -1,25 +1,30 @@
 // The state of SocketTransport for one other process: its rails for messages (two for a moment, at most), frames that
-// wait to be written, and long messages in both directions. Only the files of SocketTransport include it.
+// wait to be written, and long messages in both directions. Only the parts of SocketTransport include it.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "base/intrusive_list.hpp"
-#include "transport/rails/silence.hpp"
-#include "transport/sockets/frame_reader.hpp"
-#include "transport/sockets/socket_transport.hpp"
+#include "base/status.hpp"
+#include "memory/buffer.hpp"
+#include "transport/rails/rail_address.hpp"
+#include "transport/sockets/frame.hpp"
 
 namespace axon::transport {
 
+struct SocketLink;
+struct SocketRail;
+
 // A frame that waits to be written, or a long message from its RTS until its last byte is written. Always in a list of
 // its link.
-struct SocketTransport::Outgoing : ListNode<Outgoing> {
-  Outgoing(Link& to, const FrameHeader& of, ConstBuffer bytes, Completion* whose) noexcept
+struct OutgoingMessage : ListNode<OutgoingMessage> {
+  OutgoingMessage(SocketLink& to, const FrameHeader& of, ConstBuffer bytes, Completion* whose) noexcept
       : link(to), header(of), payload(bytes), completion(whose) {}
 
-  Link& link;
+  SocketLink& link;
   FrameHeader header;
   ConstBuffer payload;
   Completion* completion;  // null: an answer of this transport
@@ -34,13 +39,14 @@ struct SocketTransport::Outgoing : ListNode<Outgoing> {
 };
 
 // An incoming long message, from its RTS until it is refused or its last byte has arrived.
-struct SocketTransport::Incoming : ListNode<Incoming> {
-  Incoming(Link& of, uint64_t its_number, size_t length) noexcept : link(of), number(its_number), num_bytes(length) {}
+struct IncomingMessage : ListNode<IncomingMessage> {
+  IncomingMessage(SocketLink& of, uint64_t its_number, size_t length) noexcept
+      : link(of), number(its_number), num_bytes(length) {}
 
-  Link& link;
+  SocketLink& link;
   const uint64_t number;  // the sender's
   const size_t num_bytes;
-  Outgoing* own = nullptr;  // a message from this process to itself
+  OutgoingMessage* own = nullptr;  // a message from this process to itself
   // Set when the CTS is sent.
   Completion* completion = nullptr;
   Buffer into;
@@ -50,63 +56,42 @@ struct SocketTransport::Incoming : ListNode<Incoming> {
 };
 
 // A frame that a rail writes.
-struct SocketTransport::Writing {
+struct FrameWriting {
   FrameHeader header;
   ConstBuffer payload;
-  Outgoing* message = nullptr;  // null: BYE
-  size_t num_sent = 0;          // of header and payload
+  OutgoingMessage* message = nullptr;  // null: BYE
+  size_t num_sent = 0;                 // of header and payload
 
   size_t num_bytes() const noexcept { return sizeof header + payload.num_bytes; }
 };
 
-// One rail.
-struct SocketTransport::Connection final : FrameReader::Handler {
-  Connection(SocketTransport& transport, Link& of, FileDescriptor its_socket, Connector by) noexcept
-      : owner(transport), link(of), socket(std::move(its_socket)), connector(by), reader(transport.pool_) {}
+struct SocketLink : ListNode<SocketLink> {
+  enum class To : uint8_t { kOther, kSelf };
 
-  bool on_frame(const FrameHeader& header, std::span<const std::byte> payload) noexcept override {
-    return owner.receive(*this, header, payload);
-  }
-  std::byte* place(const FrameHeader& header) noexcept override { return owner.place_of(link, header); }
-  bool on_placed(const FrameHeader& header) noexcept override { return owner.receive_data(header); }
-  bool is_closed() const noexcept override { return !socket.valid(); }
+  SocketLink(uint64_t of, To to) noexcept : name(of), is_self(to == To::kSelf) {}
 
-  SocketTransport& owner;
-  Link& link;
-  FileDescriptor socket;  // invalid: closed, and to be destroyed by the next progress()
-  const Connector connector;
-  FrameReader reader;
-  std::optional<Writing> writing;  // a frame of which only a part could be written
-  bool is_blocked = false;         // until the socket has room
-  bool is_to_leave = false;        // the link has another rail: this one is to be closed once both ends have said BYE
-  bool has_said_bye = false;
-  bool has_heard_bye = false;
-  Silence silence;
-};
-
-struct SocketTransport::Link : ListNode<Link> {
-  explicit Link(uint64_t of) noexcept : name(of) {}
-
-  const uint64_t name;                         // of the other process's transport
+  const uint64_t name;  // of the other process's transport
+  const bool is_self;
   std::optional<PeerId> peer;                  // none: it has connected before it was added as a peer
-  std::shared_ptr<const RailAddress> address;  // null until it is added as a peer
+  std::shared_ptr<const RailAddress> address;  // shared with requests; null until it is added as a peer
   bool is_connecting = false;
   bool is_to_connect = false;  // at the next look, unless the other process has connected by then
   bool is_elsewhere = false;   // on another host, so that only a rail tells of its end
-  std::optional<Clock::time_point> refused_since;
-  Status loss;                           // why the link has ended
-  std::vector<Connection*> connections;  // open ones; the first one carries what is sent
-  IntrusiveList<Outgoing> queue;         // to be written, in order
-  IntrusiveList<Outgoing> announced;     // their RTS is written, or in writing; no CTS yet
-  IntrusiveList<Outgoing> cleared;       // to be written as DATA, in turn
-  IntrusiveList<Outgoing> in_writing;    // a rail has begun to write the last of their bytes
-  IntrusiveList<Incoming> held;          // to be fetched or refused
-  IntrusiveList<Incoming> fetched;       // of which DATA is to arrive
+  std::optional<std::chrono::steady_clock::time_point> refused_since;
+  Status loss;                               // why the link has ended
+  std::vector<SocketRail*> rails;            // open ones; the first one carries what is sent
+  IntrusiveList<OutgoingMessage> queue;      // to be written, in order
+  IntrusiveList<OutgoingMessage> announced;  // their RTS is written, or in writing; no CTS yet
+  IntrusiveList<OutgoingMessage> cleared;    // to be written as DATA, in turn
+  // A rail has begun to write the last of their bytes.
+  IntrusiveList<OutgoingMessage> in_writing;
+  IntrusiveList<IncomingMessage> held;     // to be fetched or refused
+  IntrusiveList<IncomingMessage> fetched;  // of which DATA is to arrive
 
-  bool has_messages() const noexcept {
-    return !queue.empty() || !announced.empty() || !cleared.empty() || !in_writing.empty() || !held.empty() ||
-           !fetched.empty();
+  bool is_sending() const noexcept {
+    return !queue.empty() || !announced.empty() || !cleared.empty() || !in_writing.empty();
   }
+  bool has_messages() const noexcept { return is_sending() || !held.empty() || !fetched.empty(); }
 };
 
 }  // namespace axon::transport

@@ -1,114 +1,115 @@
-// Messages of SocketTransport, in both directions: whole ones, and RTS, CTS, NACK and DATA of long ones.
+#include "transport/sockets/socket_messages.hpp"
+
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
-
-#include "transport/sockets/socket_link.hpp"
 
 namespace axon::transport {
 
 // ---- Sending
 
-std::optional<Status> SocketTransport::send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                            Completion& completion) noexcept {
-  if (payload.num_bytes > kLargestEager) return send_rendezvous(peer, header, payload, completion);
-  Link& link = *peers_[peer];
-  if (!link.loss.ok()) return link.loss.clone();
-  if (is_self(link)) {
-    receiver_->on_message(header, {.bytes = payload.data, .num_bytes = payload.num_bytes});
-    return Status();
-  }
-  if (link.connections.empty()) [[unlikely]]
-    AXON_TRY(connect(link));
-  const FrameHeader frame{
-      .num_bytes = static_cast<uint32_t>(payload.num_bytes), .kind = FrameKind::kMessage, .message = header};
-  Writing writing{.header = frame, .payload = payload};
-  if (Connection* const rail = idle_rail_of(link)) {
-    const ssize_t num_sent = write_some(*rail, {&writing, 1});
-    if (num_sent == static_cast<ssize_t>(writing.num_bytes())) return Status();
-    Outgoing& message = enqueue(link, frame, payload, &completion);
-    if (num_sent <= 0) return std::nullopt;
-    writing.message = &message;
-    writing.num_sent = static_cast<size_t>(num_sent);
-    on_begun(writing);
-    rail->writing = writing;
-    return std::nullopt;
-  }
-  enqueue(link, frame, payload, &completion);
-  return std::nullopt;
-}
-
-std::optional<Status> SocketTransport::send_rendezvous(PeerId peer, const MessageHeader& header, ConstBuffer payload,
-                                                       Completion& completion) noexcept {
-  Link& link = *peers_[peer];
-  if (!link.loss.ok()) return link.loss.clone();
-  if (is_self(link)) return send_to_self(link, header, payload, completion);
-  if (link.connections.empty()) [[unlikely]]
-    AXON_TRY(connect(link));
-  FrameHeader frame{.kind = FrameKind::kRts, .position = payload.num_bytes, .message = header};
-  enqueue(link, frame, payload, &completion);
-  if (!link.connections.empty()) (void)write(*link.connections.front());
-  return std::nullopt;
-}
-
-std::optional<Status> SocketTransport::send_to_self(Link& link, const MessageHeader& header, ConstBuffer payload,
-                                                    Completion& completion) noexcept {
+// A message from this process to itself, which no rail writes.
+std::optional<Status> SocketMessages::send_to_self(SocketLink& self, const MessageHeader& header, ConstBuffer payload,
+                                                   Completion& completion) noexcept {
   const FrameHeader frame{.kind = FrameKind::kRts, .position = payload.num_bytes, .message = header};
-  Outgoing& message = enqueue(link, frame, payload, &completion);
-  receive_rts(link, message.header, &message);
+  OutgoingMessage& message = enqueue(self, frame, payload, &completion);
+  receive_rts(self, message.header, &message);
   return std::nullopt;
 }
 
 // A long message gets its number here.
-SocketTransport::Outgoing& SocketTransport::enqueue(Link& link, const FrameHeader& header, ConstBuffer payload,
-                                                    Completion* completion) noexcept {
-  auto& message = *new (pool_.allocate(sizeof(Outgoing))) Outgoing(link, header, payload, completion);
+OutgoingMessage& SocketMessages::enqueue(SocketLink& link, const FrameHeader& header, ConstBuffer payload,
+                                         Completion* completion) noexcept {
+  auto& message = *new (pool_.allocate(sizeof(OutgoingMessage))) OutgoingMessage(link, header, payload, completion);
   if (header.kind == FrameKind::kRts) message.header.number = numbers_.add(message);
   link.queue.push_back(message);
-  if (!is_self(link)) schedule(link);
+  if (!link.is_self) schedule(link);
   return message;
 }
 
-void SocketTransport::release(Outgoing& message) noexcept {
-  const bool is_numbered = message.header.kind == FrameKind::kRts && !message.is_cleared;
-  if (is_numbered) numbers_.remove(message.header.number);
+void SocketMessages::schedule(SocketLink& link) noexcept {
+  if (!link.linked()) scheduled_.push_back(link);
+}
+
+size_t SocketMessages::gather(SocketLink& link, std::span<FrameWriting> batch, size_t num_frames,
+                              size_t num_bytes) noexcept {
+  const auto add = [&](const FrameWriting& writing) {
+    num_bytes += writing.num_bytes();
+    batch[num_frames++] = writing;
+  };
+  for (OutgoingMessage* next = link.queue.front(); next != nullptr; next = link.queue.next(*next)) {
+    if (num_frames == batch.size() - 1 || num_bytes >= kMostFrameData) return num_frames;
+    const bool is_rts = next->header.kind == FrameKind::kRts;
+    add({.header = next->header, .payload = is_rts ? ConstBuffer{} : next->payload, .message = next});
+  }
+  OutgoingMessage* const message = link.cleared.front();
+  if (message == nullptr || num_bytes >= kMostFrameData) return num_frames;
+  const size_t num_left = message->payload.num_bytes - message->num_begun;
+  const ConstBuffer part = message->payload.slice(message->num_begun, std::min(num_left, kMostFrameData));
+  add({.header = {.num_bytes = static_cast<uint32_t>(part.num_bytes),
+                  .kind = FrameKind::kData,
+                  .number = message->ticket,
+                  .position = message->num_begun,
+                  .message = {}},
+       .payload = part,
+       .message = message});
+  return num_frames;
+}
+
+void SocketMessages::on_begun(const FrameWriting& written) noexcept {
+  if (written.message == nullptr) return;
+  OutgoingMessage& message = *written.message;
+  SocketLink& link = message.link;
   message.unlink();
-  message.~Outgoing();
-  pool_.release(&message, sizeof message);
+  if (written.header.kind == FrameKind::kRts) {
+    message.is_announced = true;
+    return link.announced.push_back(message);
+  }
+  const bool is_data = written.header.kind == FrameKind::kData;
+  if (is_data) message.num_begun += written.payload.num_bytes;
+  const bool has_more = is_data && message.num_begun < message.payload.num_bytes;
+  (has_more ? link.cleared : link.in_writing).push_back(message);
+}
+
+void SocketMessages::on_written(const FrameWriting& written) noexcept {
+  if (written.header.kind == FrameKind::kRts) return;
+  OutgoingMessage& message = *written.message;
+  message.num_written += written.payload.num_bytes;
+  if (written.header.kind == FrameKind::kData && message.num_written < message.payload.num_bytes) return;
+  end(message, Status());
 }
 
 // ---- Receiving
 
-bool SocketTransport::receive(Connection& connection, const FrameHeader& header,
-                              std::span<const std::byte> payload) noexcept {
+bool SocketMessages::receive(SocketLink& link, const FrameHeader& header, std::span<const std::byte> payload) noexcept {
   switch (header.kind) {
     case FrameKind::kMessage:
       receiver_->on_message(header.message, {.bytes = payload.data(), .num_bytes = payload.size()});
       return true;
     case FrameKind::kRts:
-      receive_rts(connection.link, header, nullptr);
+      receive_rts(link, header, nullptr);
       return true;
     case FrameKind::kCts:
-      return receive_cts(connection.link, header);
+      return receive_cts(link, header);
     case FrameKind::kNack:
-      return receive_nack(connection.link, header, payload);
-    case FrameKind::kBye:
-      return receive_bye(connection);
+      return receive_nack(link, header, payload);
     case FrameKind::kData:
+    case FrameKind::kBye:
       break;
   }
   return false;
 }
 
-void SocketTransport::receive_rts(Link& link, const FrameHeader& header, Outgoing* own) noexcept {
-  auto& message = *new (pool_.allocate(sizeof(Incoming))) Incoming(link, header.number, header.position);
+void SocketMessages::receive_rts(SocketLink& link, const FrameHeader& header, OutgoingMessage* own) noexcept {
+  auto& message = *new (pool_.allocate(sizeof(IncomingMessage))) IncomingMessage(link, header.number, header.position);
   message.own = own;
   link.held.push_back(message);
   receiver_->on_message(header.message, {.num_bytes = message.num_bytes, .rendezvous = &message});
 }
 
-bool SocketTransport::receive_cts(const Link& link, const FrameHeader& header) noexcept {
-  Outgoing* const message = numbers_.find(header.number);
+bool SocketMessages::receive_cts(const SocketLink& link, const FrameHeader& header) noexcept {
+  OutgoingMessage* const message = numbers_.find(header.number);
   if (message == nullptr || &message->link != &link || !message->is_announced) return false;
   numbers_.remove(header.number);
   message->is_cleared = true;
@@ -119,23 +120,16 @@ bool SocketTransport::receive_cts(const Link& link, const FrameHeader& header) n
   return true;
 }
 
-bool SocketTransport::receive_nack(const Link& link, const FrameHeader& header,
-                                   std::span<const std::byte> payload) noexcept {
-  Outgoing* const message = numbers_.find(header.number);
+bool SocketMessages::receive_nack(const SocketLink& link, const FrameHeader& header,
+                                  std::span<const std::byte> payload) noexcept {
+  OutgoingMessage* const message = numbers_.find(header.number);
   if (message == nullptr || &message->link != &link || !message->is_announced) return false;
   end(*message, nack::decode(payload));
   return true;
 }
 
-// The other process writes nothing more over this rail, and reads until this one has said BYE, too.
-bool SocketTransport::receive_bye(Connection& connection) noexcept {
-  if (std::exchange(connection.has_heard_bye, true)) return false;
-  if (connection.has_said_bye) close(connection);
-  return true;
-}
-
-std::byte* SocketTransport::place_of(const Link& link, const FrameHeader& header) noexcept {
-  Incoming* const message = tickets_.find(header.number);
+std::byte* SocketMessages::place_of(const SocketLink& link, const FrameHeader& header) noexcept {
+  IncomingMessage* const message = tickets_.find(header.number);
   if (message == nullptr || &message->link != &link) return nullptr;
   const size_t most = message->num_bytes - message->num_placed;
   if (header.num_bytes > most || header.position > message->num_bytes - header.num_bytes) return nullptr;
@@ -143,8 +137,8 @@ std::byte* SocketTransport::place_of(const Link& link, const FrameHeader& header
   return message->into.data + header.position;
 }
 
-bool SocketTransport::receive_data(const FrameHeader& header) noexcept {
-  Incoming* const message = tickets_.find(header.number);
+bool SocketMessages::receive_data(const FrameHeader& header) noexcept {
+  IncomingMessage* const message = tickets_.find(header.number);
   if (message == nullptr) return false;
   message->num_received += header.num_bytes;
   if (message->num_received == message->num_bytes) end(*message, Status());
@@ -153,9 +147,9 @@ bool SocketTransport::receive_data(const FrameHeader& header) noexcept {
 
 // ---- Fetching and refusing
 
-std::optional<Status> SocketTransport::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
-  auto& message = *static_cast<Incoming*>(rendezvous);
-  Link& link = message.link;
+std::optional<Status> SocketMessages::fetch(void* rendezvous, Buffer into, Completion& completion) noexcept {
+  auto& message = *static_cast<IncomingMessage*>(rendezvous);
+  SocketLink& link = message.link;
   if (!link.loss.ok()) {
     release(message);
     return link.loss.clone();
@@ -181,28 +175,78 @@ std::optional<Status> SocketTransport::fetch(void* rendezvous, Buffer into, Comp
   return std::nullopt;
 }
 
-void SocketTransport::refuse(void* rendezvous, const Status& why) noexcept {
-  auto& message = *static_cast<Incoming*>(rendezvous);
-  Link& link = message.link;
+void SocketMessages::refuse(void* rendezvous, const Status& why) noexcept {
+  auto& message = *static_cast<IncomingMessage*>(rendezvous);
+  SocketLink& link = message.link;
   const nack::Encoded reason(why);
   if (message.own != nullptr && link.loss.ok()) {
     end(*message.own, nack::decode(reason.bytes()));
   } else if (link.loss.ok()) {
     const auto num_bytes = static_cast<uint32_t>(reason.bytes().size());
     const FrameHeader header{.num_bytes = num_bytes, .kind = FrameKind::kNack, .number = message.number, .message = {}};
-    Outgoing& nack = enqueue(link, header, {}, nullptr);
+    OutgoingMessage& nack = enqueue(link, header, {}, nullptr);
     nack.reason = reason;
     nack.payload = {.data = nack.reason->bytes().data(), .num_bytes = num_bytes};
   }
   release(message);
 }
 
-void SocketTransport::release(Incoming& message) noexcept {
-  if (message.completion != nullptr) tickets_.remove(message.ticket);
-  may_free_ |= !message.link.loss.ok();
+// ---- Ends
+
+void SocketMessages::end_all_of(SocketLink& link) noexcept {
+  for (IntrusiveList<OutgoingMessage>* list : {&link.queue, &link.announced, &link.cleared, &link.in_writing}) {
+    while (OutgoingMessage* const message = list->front()) end(*message, link.loss.clone());
+  }
+  while (IncomingMessage* const message = link.fetched.front()) end(*message, link.loss.clone());
+}
+
+void SocketMessages::end_queue_of(SocketLink& link, const Status& why) noexcept {
+  while (OutgoingMessage* const message = link.queue.front()) end(*message, why.clone());
+}
+
+void SocketMessages::release_all_of(SocketLink& link) noexcept {
+  for (IntrusiveList<OutgoingMessage>* list : {&link.queue, &link.announced, &link.cleared, &link.in_writing}) {
+    while (OutgoingMessage* const message = list->front()) release(*message);
+  }
+  for (IntrusiveList<IncomingMessage>* list : {&link.held, &link.fetched}) {
+    while (IncomingMessage* const message = list->front()) release(*message);
+  }
+}
+
+void SocketMessages::end(OutgoingMessage& message, Status status) noexcept {
+  if (message.completion != nullptr) ended_.push_back({message.completion, std::move(status)});
+  release(message);
+}
+
+void SocketMessages::end(IncomingMessage& message, Status status) noexcept {
+  ended_.push_back({message.completion, std::move(status)});
+  release(message);
+}
+
+void SocketMessages::release(OutgoingMessage& message) noexcept {
+  const bool is_numbered = message.header.kind == FrameKind::kRts && !message.is_cleared;
+  if (is_numbered) numbers_.remove(message.header.number);
   message.unlink();
-  message.~Incoming();
+  message.~OutgoingMessage();
   pool_.release(&message, sizeof message);
+}
+
+void SocketMessages::release(IncomingMessage& message) noexcept {
+  if (message.completion != nullptr) tickets_.remove(message.ticket);
+  message.unlink();
+  message.~IncomingMessage();
+  pool_.release(&message, sizeof message);
+}
+
+// Completions may end further transfers, which the next call notifies.
+unsigned SocketMessages::finish_ended() noexcept {
+  if (ended_.empty()) return 0;
+  std::vector<Ended> ending = std::exchange(ended_, std::exchange(spare_, {}));
+  for (Ended& each : ending) each.completion->done(*each.completion, std::move(each.status));
+  const auto num_ended = static_cast<unsigned>(ending.size());
+  ending.clear();
+  spare_ = std::move(ending);
+  return num_ended;
 }
 
 }  // namespace axon::transport

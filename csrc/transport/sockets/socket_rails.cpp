@@ -1,14 +1,19 @@
-// The bytes of SocketTransport: writing frames to its rails, and reading them.
+#include "transport/sockets/socket_rails.hpp"
+
+#include <linux/sockios.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
 
+#include "base/resources.hpp"
 #include "base/tcp_socket.hpp"
-#include "transport/sockets/socket_link.hpp"
+#include "transport/sockets/socket_rail.hpp"
 
 namespace axon::transport {
 
@@ -17,97 +22,177 @@ static constexpr size_t kMostFrames = 16;
 // Calls for one rail before others have their turn.
 static constexpr unsigned kMostWrites = 8;
 static constexpr int kMostEvents = 32;
+// The other rails are polled in every fourth call of progress(); the latest one in every call.
+static constexpr unsigned kPollInterval = 4;
+
+// ---- Opening and closing
+
+SocketRails::SocketRails(uint64_t own_name, SocketMessages& messages, SocketOwner& owner)
+    : own_name_(own_name),
+      messages_(messages),
+      owner_(owner),
+      scratch_(std::make_unique_for_overwrite<std::byte[]>(kScratchBytes)) {}
+
+SocketRails::~SocketRails() = default;
+
+Status SocketRails::open() {
+  events_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  if (!events_.valid()) return out_of("epoll_create1", errno);
+  AXON_TRY(timer_.open());
+  return watch(timer_.descriptor(), &timer_);
+}
+
+Status SocketRails::watch(const FileDescriptor& descriptor, void* mark) noexcept {
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = mark}};
+  if (epoll_ctl(events_.get(), EPOLL_CTL_ADD, descriptor.get(), &event) == 0) return Status();
+  return out_of("epoll_ctl", errno);
+}
+
+void SocketRails::add(SocketLink& link, FileDescriptor socket, RailOpener opener) noexcept {
+  if (!link.loss.ok()) return;
+  SocketRail& rail = rails_.emplace_back(*this, messages_, link, std::move(socket), opener);
+  ++num_open_;
+  link.rails.push_back(&rail);
+  if (Status watched = watch(rail.socket, &rail); !watched.ok())
+    return owner_.lose(link, {ErrorCode::kPeerLost, "its connection cannot be watched: " + watched.message()});
+  link.is_to_connect = false;
+  if (link.rails.size() == 2) {
+    const RailOpener stays = own_name_ < link.name ? RailOpener::kThis : RailOpener::kPeer;
+    if (opener == stays) std::swap(link.rails[0], link.rails[1]);
+    link.rails[1]->is_to_leave = true;
+  }
+  messages_.schedule(link);
+}
+
+bool SocketRails::has_rail_of_peer(const SocketLink& link) noexcept {
+  return std::ranges::any_of(link.rails, [](const SocketRail* rail) { return rail->opener == RailOpener::kPeer; });
+}
+
+bool SocketRails::has_unread(const SocketLink& link) noexcept {
+  return std::ranges::any_of(link.rails, [](const SocketRail* rail) {
+    std::byte next;
+    return ::recv(rail->socket.get(), &next, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+  });
+}
+
+bool SocketRails::has_delivered(const SocketLink& link) noexcept {
+  return std::ranges::all_of(link.rails, [](const SocketRail* rail) {
+    int num_bytes = 0;
+    return !rail->writing && ioctl(rail->socket.get(), SIOCOUTQ, &num_bytes) == 0 && num_bytes == 0;
+  });
+}
+
+void SocketRails::close(SocketRail& rail) noexcept {
+  epoll_ctl(events_.get(), EPOLL_CTL_DEL, rail.socket.get(), nullptr);  // a forked child may hold a copy
+  rail.socket = FileDescriptor();
+  std::erase(rail.link.rails, &rail);
+  if (hot_ == &rail) hot_ = nullptr;
+  --num_open_;
+  has_closed_ = true;
+}
+
+void SocketRails::close_all_of(SocketLink& link) noexcept {
+  while (!link.rails.empty()) close(*link.rails.back());
+}
+
+void SocketRails::free_closed() noexcept {
+  if (!has_closed_) [[likely]]
+    return;
+  has_closed_ = false;
+  rails_.remove_if([](const SocketRail& rail) { return rail.is_closed(); });
+}
+
+bool SocketRails::receive_bye(SocketRail& rail) noexcept {
+  if (std::exchange(rail.has_heard_bye, true)) return false;
+  if (rail.has_said_bye) close(rail);
+  return true;
+}
+
+// ---- Looking after rails
+
+void SocketRails::start_timer() noexcept {
+  timer_.start(Silence::kLookInterval);
+}
+
+void SocketRails::look_after() noexcept {
+  for (SocketRail& rail : rails_) {
+    if (rail.is_closed()) continue;
+    if (rail.silence.look(rail.socket, rail.is_blocked))
+      owner_.lose(rail.link, {ErrorCode::kPeerLost, "its connection broke: " + rail.silence.describe()});
+  }
+}
+
+bool SocketRails::are_to_be_looked_after() const noexcept {
+  return std::ranges::any_of(rails_, [](const SocketRail& rail) {
+    return !rail.is_closed() && (rail.is_blocked || rail.silence.is_awaited());
+  });
+}
 
 // ---- Writing
 
-void SocketTransport::schedule(Link& link) noexcept {
-  if (!link.linked()) to_write_.push_back(link);
-}
-
-unsigned SocketTransport::write_waiting() noexcept {
+unsigned SocketRails::write_scheduled() noexcept {
   unsigned num_moved = 0;
-  IntrusiveList<Link> unfinished;
-  while (Link* const link = to_write_.pop_front()) {
+  IntrusiveList<SocketLink> unfinished;
+  while (SocketLink* const link = messages_.take_scheduled()) {
     bool is_unfinished = false;
-    for (size_t i = 0; i < link->connections.size(); ++i) {
-      Connection& connection = *link->connections[i];
-      const unsigned num_written = write(connection);
+    for (size_t i = 0; i < link->rails.size(); ++i) {
+      SocketRail& rail = *link->rails[i];
+      const unsigned num_written = write(rail);
       num_moved += num_written;
       is_unfinished |= num_written == kMostWrites;
     }
     if (is_unfinished) unfinished.push_back(*link);
   }
-  while (Link* const link = unfinished.pop_front()) schedule(*link);
+  while (SocketLink* const link = unfinished.pop_front()) messages_.schedule(*link);
   return num_moved;
 }
 
 // Returns the number of system calls that have written something.
-unsigned SocketTransport::write(Connection& connection) noexcept {
+unsigned SocketRails::write(SocketRail& rail) noexcept {
   for (unsigned num_written = 0; num_written < kMostWrites; ++num_written) {
-    if (connection.is_blocked || connection.is_closed()) return num_written;
-    std::array<Writing, kMostFrames> batch;
-    const size_t num_frames = gather(connection, batch);
-    if (num_frames == 0 || !write_batch(connection, std::span(batch).first(num_frames))) return num_written;
+    if (rail.is_blocked || rail.is_closed()) return num_written;
+    std::array<FrameWriting, kMostFrames> batch;
+    const size_t num_frames = gather(rail, batch);
+    if (num_frames == 0 || !write_batch(rail, std::span(batch).first(num_frames))) return num_written;
   }
   return kMostWrites;
 }
 
 // Collects what the rail is to write next: the rest of a frame, frames in the queue, and then a part of the long
 // message whose turn it is.
-size_t SocketTransport::gather(const Connection& connection, std::span<Writing> batch) noexcept {
-  Link& link = connection.link;
-  size_t num_frames = 0;
-  size_t num_bytes = 0;
-  const auto add = [&](const Writing& writing) {
-    num_bytes += writing.num_bytes();
-    batch[num_frames++] = writing;
-  };
-  if (connection.writing) add(*connection.writing);
-  if (connection.is_to_leave) {
-    const bool has_left = connection.has_said_bye || num_frames != 0;
-    if (!has_left) add({.header = {.kind = FrameKind::kBye, .message = {}}, .payload = {}});
-    return num_frames;
+size_t SocketRails::gather(const SocketRail& rail, std::span<FrameWriting> batch) noexcept {
+  const size_t num_frames = rail.writing ? 1 : 0;
+  if (rail.writing) batch.front() = *rail.writing;
+  if (!rail.is_to_leave) {
+    return SocketMessages::gather(rail.link, batch, num_frames, rail.writing ? rail.writing->num_bytes() : 0);
   }
-  for (Outgoing* next = link.queue.front(); next != nullptr; next = link.queue.next(*next)) {
-    if (num_frames == batch.size() - 1 || num_bytes >= kMostFrameData) return num_frames;
-    const bool is_rts = next->header.kind == FrameKind::kRts;
-    add({.header = next->header, .payload = is_rts ? ConstBuffer{} : next->payload, .message = next});
-  }
-  Outgoing* const message = link.cleared.front();
-  if (message == nullptr || num_bytes >= kMostFrameData) return num_frames;
-  const size_t num_left = message->payload.num_bytes - message->num_begun;
-  const ConstBuffer part = message->payload.slice(message->num_begun, std::min(num_left, kMostFrameData));
-  add({.header = {.num_bytes = static_cast<uint32_t>(part.num_bytes),
-                  .kind = FrameKind::kData,
-                  .number = message->ticket,
-                  .position = message->num_begun,
-                  .message = {}},
-       .payload = part,
-       .message = message});
-  return num_frames;
+  const bool has_left = rail.has_said_bye || num_frames != 0;
+  if (has_left) return num_frames;
+  batch.front() = {.header = {.kind = FrameKind::kBye, .message = {}}, .payload = {}};
+  return 1;
 }
 
 // Returns whether something was written.
-bool SocketTransport::write_batch(Connection& connection, std::span<Writing> batch) noexcept {
-  const ssize_t num_sent = write_some(connection, batch);
+bool SocketRails::write_batch(SocketRail& rail, std::span<FrameWriting> batch) noexcept {
+  const ssize_t num_sent = write_some(rail, batch);
   if (num_sent <= 0) return false;
   auto num_left = static_cast<size_t>(num_sent);
-  for (Writing& writing : batch) {
-    if (num_left == 0 || connection.is_closed()) return true;
-    if (writing.num_sent == 0) on_begun(writing);
+  for (FrameWriting& writing : batch) {
+    if (num_left == 0 || rail.is_closed()) return true;
+    if (writing.num_sent == 0) SocketMessages::on_begun(writing);
     const size_t num_here = std::min(num_left, writing.num_bytes() - writing.num_sent);
     writing.num_sent += num_here;
     num_left -= num_here;
     const bool is_whole = writing.num_sent == writing.num_bytes();
-    connection.writing = is_whole ? std::nullopt : std::optional(writing);
-    if (is_whole) on_written(connection, writing);
+    rail.writing = is_whole ? std::nullopt : std::optional(writing);
+    if (is_whole) on_written(rail, writing);
   }
   return true;
 }
 
 // Returns the number of bytes written; −1 if the rail is blocked now. A rail that can no longer be written may still
 // have unread messages, after which its reader finds the end.
-ssize_t SocketTransport::write_some(Connection& connection, std::span<const Writing> batch) noexcept {
+ssize_t SocketRails::write_some(SocketRail& rail, std::span<const FrameWriting> batch) noexcept {
   std::array<iovec, 2 * kMostFrames> parts;
   size_t num_parts = 0;
   const auto add = [&](const void* data, size_t num_bytes, size_t num_sent) {
@@ -115,7 +200,7 @@ ssize_t SocketTransport::write_some(Connection& connection, std::span<const Writ
     auto* const begin = static_cast<std::byte*>(const_cast<void*>(data)) + num_sent;
     parts[num_parts++] = {begin, num_bytes - num_sent};
   };
-  for (const Writing& writing : batch) {
+  for (const FrameWriting& writing : batch) {
     add(&writing.header, sizeof writing.header, writing.num_sent);
     const size_t num_sent = std::max(writing.num_sent, sizeof writing.header) - sizeof writing.header;
     add(writing.payload.data, writing.payload.num_bytes, num_sent);
@@ -125,107 +210,113 @@ ssize_t SocketTransport::write_some(Connection& connection, std::span<const Writ
   message.msg_iovlen = num_parts;
   ssize_t num_sent = -1;
   do {
-    num_sent = ::sendmsg(connection.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    num_sent = ::sendmsg(rail.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (num_sent < 0 && errno == EINTR);
   if (num_sent >= 0) {
-    connection.silence.note_sent();
-    if (!is_timer_on_) [[unlikely]]
+    rail.silence.note_sent();
+    if (!timer_.is_on()) [[unlikely]]
       start_timer();
     return num_sent;
   }
   const bool has_room_later = errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM;
-  if (!has_room_later) ::shutdown(connection.socket.get(), SHUT_RDWR);
-  connection.is_blocked = true;
-  if (has_room_later) change(connection, EPOLLIN | EPOLLOUT);
-  if (!is_timer_on_) start_timer();
+  if (!has_room_later) ::shutdown(rail.socket.get(), SHUT_RDWR);
+  rail.is_blocked = true;
+  if (has_room_later) change(rail, EPOLLIN | EPOLLOUT);
+  start_timer();
   return -1;
 }
 
 // Returns the rail over which a message may be written right now; null if it must wait.
-SocketTransport::Connection* SocketTransport::idle_rail_of(Link& link) noexcept {
-  if (link.connections.empty() || !link.queue.empty() || !link.cleared.empty()) return nullptr;
-  Connection& rail = *link.connections.front();
+SocketRail* SocketRails::idle_rail_of(const SocketLink& link) noexcept {
+  if (link.rails.empty() || !link.queue.empty() || !link.cleared.empty()) return nullptr;
+  SocketRail& rail = *link.rails.front();
   return rail.is_blocked || rail.writing ? nullptr : &rail;
 }
 
-// The first bytes of the frame are written.
-void SocketTransport::on_begun(const Writing& written) noexcept {
-  if (written.message == nullptr) return;
-  Outgoing& message = *written.message;
-  Link& link = message.link;
-  message.unlink();
-  if (written.header.kind == FrameKind::kRts) {
-    message.is_announced = true;
-    return link.announced.push_back(message);
-  }
-  const bool is_data = written.header.kind == FrameKind::kData;
-  if (is_data) message.num_begun += written.payload.num_bytes;
-  const bool has_more = is_data && message.num_begun < message.payload.num_bytes;
-  (has_more ? link.cleared : link.in_writing).push_back(message);
+size_t SocketRails::write_at_once(SocketLink& link, const FrameWriting& writing) noexcept {
+  SocketRail* const rail = idle_rail_of(link);
+  if (rail == nullptr) return 0;
+  return static_cast<size_t>(std::max<ssize_t>(write_some(*rail, {&writing, 1}), 0));
+}
+
+void SocketRails::continue_with(OutgoingMessage& message, const FrameWriting& begun) noexcept {
+  FrameWriting& rest = message.link.rails.front()->writing.emplace(begun);
+  rest.message = &message;
+  SocketMessages::on_begun(rest);
+}
+
+void SocketRails::write_to(SocketLink& link) noexcept {
+  if (!link.rails.empty()) (void)write(*link.rails.front());
 }
 
 // All bytes of the frame are written.
-void SocketTransport::on_written(Connection& connection, const Writing& written) noexcept {
+void SocketRails::on_written(SocketRail& rail, const FrameWriting& written) noexcept {
   if (written.header.kind == FrameKind::kBye) {
-    connection.has_said_bye = true;
-    if (connection.has_heard_bye) close(connection);
+    rail.has_said_bye = true;
+    if (rail.has_heard_bye) close(rail);
     return;
   }
-  if (written.header.kind == FrameKind::kRts) return;
-  Outgoing& message = *written.message;
-  message.num_written += written.payload.num_bytes;
-  if (written.header.kind == FrameKind::kData && message.num_written < message.payload.num_bytes) return;
-  end(message, Status());
+  messages_.on_written(written);
 }
 
 // ---- Reading
 
-unsigned SocketTransport::poll_sockets() noexcept {
+unsigned SocketRails::progress() noexcept {
+  unsigned num_moved = 0;
+  if (hot_ != nullptr) num_moved += read(*hot_);
+  const bool is_turn_of_all = hot_ == nullptr || ++num_polls_ % kPollInterval == 0;
+  if (is_turn_of_all && (num_open_ != 0 || timer_.is_on())) num_moved += poll();
+  if (messages_.has_scheduled()) num_moved += write_scheduled();
+  return num_moved;
+}
+
+unsigned SocketRails::poll() noexcept {
   std::array<epoll_event, kMostEvents> events;
   const int num_events = epoll_wait(events_.get(), events.data(), kMostEvents, 0);
   unsigned num_moved = 0;
   for (int i = 0; i < num_events; ++i) {
     const epoll_event& event = events[static_cast<size_t>(i)];
-    if (event.data.ptr == &arrivals_) continue;  // progress() looks for these itself
+    if (event.data.ptr == nullptr) continue;  // the transport looks for these itself
     if (event.data.ptr == &timer_) {
-      on_tick();
+      timer_.clear();
+      owner_.on_tick();
       continue;
     }
-    auto& connection = *static_cast<Connection*>(event.data.ptr);
-    if (connection.is_closed()) continue;
+    auto& rail = *static_cast<SocketRail*>(event.data.ptr);
+    if (rail.is_closed()) continue;
     if ((event.events & EPOLLOUT) != 0) {
-      connection.is_blocked = false;
-      change(connection, EPOLLIN);
-      schedule(connection.link);
+      rail.is_blocked = false;
+      change(rail, EPOLLIN);
+      messages_.schedule(rail.link);
     }
-    if ((event.events & ~uint32_t{EPOLLOUT}) != 0) num_moved += read(connection);
+    if ((event.events & ~uint32_t{EPOLLOUT}) != 0) num_moved += read(rail);
   }
   return num_moved;
 }
 
-unsigned SocketTransport::read(Connection& connection) noexcept {
+unsigned SocketRails::read(SocketRail& rail) noexcept {
   const std::span scratch(scratch_.get(), kScratchBytes);
-  auto parts = connection.reader.prepare(scratch);
+  auto parts = rail.reader.prepare(scratch);
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = parts.size();
-  const ssize_t num_read = ::recvmsg(connection.socket.get(), &message, MSG_DONTWAIT);
+  const ssize_t num_read = ::recvmsg(rail.socket.get(), &message, MSG_DONTWAIT);
   if (num_read > 0) [[likely]] {
-    hot_ = &connection;
-    if (connection.reader.consume(static_cast<size_t>(num_read), scratch, connection)) return 1;
-    receiver_->on_refused("bytes over a rail for messages that no transport of ours sends");
-    lose(connection.link, {ErrorCode::kPeerLost, "it has sent bytes that no transport of ours sends"});
+    hot_ = &rail;
+    if (rail.reader.consume(static_cast<size_t>(num_read), scratch, rail)) return 1;
+    owner_.on_refused("bytes over a rail for messages that no transport of ours sends");
+    owner_.lose(rail.link, {ErrorCode::kPeerLost, "it has sent bytes that no transport of ours sends"});
     return 1;
   }
   if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
-  lose(connection.link, {ErrorCode::kPeerLost,
-                         "its connection broke: " + (num_read == 0 ? "the other end has closed it" : last_error())});
+  owner_.lose(rail.link, {ErrorCode::kPeerLost,
+                          "its connection broke: " + (num_read == 0 ? "the other end has closed it" : last_error())});
   return 1;
 }
 
-void SocketTransport::change(Connection& connection, uint32_t events) noexcept {
-  epoll_event event{.events = events, .data = {.ptr = &connection}};
-  epoll_ctl(events_.get(), EPOLL_CTL_MOD, connection.socket.get(), &event);
+void SocketRails::change(SocketRail& rail, uint32_t events) noexcept {
+  epoll_event event{.events = events, .data = {.ptr = &rail}};
+  epoll_ctl(events_.get(), EPOLL_CTL_MOD, rail.socket.get(), &event);
 }
 
 }  // namespace axon::transport

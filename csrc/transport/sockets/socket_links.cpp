@@ -1,0 +1,47 @@
+#include "transport/sockets/socket_links.hpp"
+
+#include <utility>
+
+namespace axon::transport {
+
+SocketLinks::SocketLinks(uint64_t own_name) : own_name_(own_name), gone_(0, SocketLink::To::kOther) {
+  gone_.loss = Status(ErrorCode::kPeerLost, "its process is gone, or has been given up");
+}
+
+SocketLink* SocketLinks::find(uint64_t name) const noexcept {
+  const auto known = link_of_.find(name);
+  return known != link_of_.end() ? known->second : nullptr;
+}
+
+SocketLink& SocketLinks::make(uint64_t name) {
+  SocketLink& link = links_.emplace_back(name, name == own_name_ ? SocketLink::To::kSelf : SocketLink::To::kOther);
+  link_of_[name] = &link;
+  return link;
+}
+
+PeerId SocketLinks::number(SocketLink& link) {
+  const auto id = static_cast<PeerId>(peers_.size());
+  link.peer = id;
+  peers_.push_back(&link);
+  return id;
+}
+
+void SocketLinks::free_lost() noexcept {
+  if (!std::exchange(may_free_, false)) [[likely]]
+    return;
+  links_.remove_if([this](SocketLink& link) {
+    if (link.loss.ok() || link.has_messages()) return false;
+    forget(link);
+    return true;
+  });
+}
+
+void SocketLinks::forget(SocketLink& link) noexcept {
+  if (link.linked()) link.unlink();
+  if (link.peer) peers_[*link.peer] = &gone_;
+  const auto latest = link_of_.find(link.name);
+  if (latest != link_of_.end() && latest->second == &link) link_of_.erase(latest);
+  lost_names_.insert(link.name);
+}
+
+}  // namespace axon::transport
