@@ -21,7 +21,9 @@ _REMEDIES = {
     "AXON_RAILS is": "unset AXON_RAILS",
     "file descriptors": "ulimit -n 65536 (docker run --ulimit nofile=65536)",
     "cannot be opened": _REACH,
+    "no connection to it can be opened": _REACH,
     "no answer": _REACH,
+    "no device of this host leads to it": "give the hosts a route to each other, or check AXON_RAIL_DEVICES",
     "no device": "give the host's devices addresses, or check AXON_RAIL_DEVICES and UCX_NET_DEVICES",
     "none of the devices": "check AXON_RAIL_DEVICES",
 }
@@ -102,7 +104,7 @@ def _obstacles(pairs: Sequence[Pair], views: dict[tuple[int, int], View]) -> lis
         for view, back in ((one, other), (other, one)):
             for reason in view.obstacles:
                 if reason != _REFUSED or not back.obstacles:
-                    ways[reason, _remedy(reason)].append(f"rank {view.rank} to rank {view.peer}")
+                    ways[reason, remedy_for(reason)].append(f"rank {view.rank} to rank {view.peer}")
     return [Obstacle(f"{_listed(those)}: {reason}", remedy) for (reason, remedy), those in ways.items()]
 
 
@@ -110,5 +112,6 @@ def _listed(ways: Sequence[str]) -> str:
     return ways[0] if len(ways) == 1 else f"{ways[0]} and {len(ways) - 1} more"
 
 
-def _remedy(reason: str) -> str:
+def remedy_for(reason: str) -> str:
+    """Returns what to do about a reason of the engine; an empty text for deliberate choices and unknown reasons."""
     return next((remedy for part, remedy in _REMEDIES.items() if part in reason), "")

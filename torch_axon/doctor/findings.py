@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from torch_axon.doctor.crossings import Crossing
+from torch_axon.doctor.crossings import Crossing, remedy_for
 from torch_axon.doctor.facts import Facts
-from torch_axon.doctor.paths import Pair, takes_rings
+from torch_axon.doctor.paths import Pair, takes, uses_ucx
 from torch_axon.doctor.probe import Probe
 
 # An engine has 16 descriptors and one per peer on its host. The job itself needs more, above all for the workers of
@@ -54,7 +54,7 @@ def _broken(facts: Sequence[Facts], probes: Sequence[Probe]) -> Iterator[Finding
     for failure, ranks in _ranks_by({each.rank: each.failure for each in facts}).items():
         yield Finding(True, f"{ranks}: the extension cannot be loaded: {failure}", "see docs/troubleshooting.md")
     for failure, ranks in _ranks_by({each.rank: each.failure for each in probes}).items():
-        yield Finding(True, f"{ranks}: {failure}", "see docs/troubleshooting.md")
+        yield Finding(True, f"{ranks}: {failure}", remedy_for(failure) or "see docs/troubleshooting.md")
     for probe in probes:
         for view in probe.views:
             if view.wrong:
@@ -64,7 +64,7 @@ def _broken(facts: Sequence[Facts], probes: Sequence[Probe]) -> Iterator[Finding
 
 def _differing(facts: Sequence[Facts]) -> Iterator[Finding]:
     for name in ("torch_axon", "torch", "UCX", "CUDA driver"):
-        versions = _ranks_by({each.rank: each.versions[name] for each in facts})
+        versions = _ranks_by({each.rank: each.versions[name] for each in facts if name != "UCX" or uses_ucx(each)})
         if len(versions) > 1:
             text = "; ".join(f"{ranks}: {name} {version}" for version, ranks in versions.items())
             yield Finding(name in ("torch_axon", "torch"), text, "install the same version on all ranks")
@@ -94,7 +94,7 @@ def _limits(facts: Sequence[Facts]) -> Iterator[Finding]:
             yield Finding(True, text, "ulimit -n 65536 (docker run --ulimit nofile=65536)")
     for host, ranks in by_host.items():
         limits = ranks[0].limits
-        needed = _SHM_MIB_PER_RANK * sum(not takes_rings(each) for each in ranks)
+        needed = _SHM_MIB_PER_RANK * sum(uses_ucx(each) and not takes(each, "rings") for each in ranks)
         if needed > (limits.shm_free_mib or 0):
             free = "no /dev/shm" if limits.shm_free_mib is None else f"{limits.shm_free_mib} MiB free in /dev/shm"
             text = f"{host} has {free}, and its ranks without rings need {needed} MiB: they use TCP"

@@ -16,10 +16,11 @@ _PTRACE = (
     "let the ranks trace each other: docker run --cap-add=SYS_PTRACE (or a seccomp profile that allows "
     "process_vm_readv and pidfd_getfd); sysctl kernel.yama.ptrace_scope of 0 or 1"
 )
+_DEFAULT_TRANSPORTS = "ucx,rings,cma,cuda"
 _NAMESPACES = "give the containers of a host the same namespaces: docker run --ipc=host --pid=host --network=host"
 # Remedies for the engine's reasons about a GPU, by a part of the reason; the first match counts.
 _GPU_REMEDIES = {
-    "AXON_TRANSPORTS": "unset AXON_TRANSPORTS",
+    "AXON_TRANSPORTS": "add cuda to AXON_TRANSPORTS",
     "pidfd_getfd": _PTRACE,
     "process_vm_readv": _PTRACE,
     "another host": "nothing: between hosts tensors go through host memory",
@@ -66,9 +67,14 @@ def pairs_of(facts: Sequence[Facts], probes: Sequence[Probe]) -> list[Pair]:
     ]
 
 
-def takes_rings(facts: Facts) -> bool:
-    """Returns whether the settings of a rank allow rings."""
-    return "rings" in facts.settings.get("AXON_TRANSPORTS", "rings").split(",")
+def takes(facts: Facts, transport: str) -> bool:
+    """Returns whether the settings of a rank name this transport."""
+    return transport in facts.settings.get("AXON_TRANSPORTS", _DEFAULT_TRANSPORTS).split(",")
+
+
+def uses_ucx(facts: Facts) -> bool:
+    """Returns whether UCX carries messages of this rank. Without it, rails carry all that rings do not."""
+    return not takes(facts, "rails")
 
 
 def _pair(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Pair:
@@ -78,7 +84,7 @@ def _pair(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Pair:
 
 
 def _lanes(view: View) -> set[str]:
-    """Returns the names of the lanes that UCX or rings provide."""
+    """Returns the names of the lanes other than rails for long messages."""
     return {name for name, _ in view.lanes if name != "rail"}
 
 
@@ -109,6 +115,11 @@ def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obst
         if different:
             return Obstacle(f"the ranks share a host, but not the {' and '.join(different)} namespaces", _NAMESPACES)
     if lanes <= {"tcp"} and all(each.rdma for each in facts):
+        if not all(uses_ucx(each) for each in facts):
+            reason = f"rails, which AXON_TRANSPORTS names, cannot use {', '.join(facts[0].rdma)}"
+            return Obstacle(
+                reason, "name ucx instead of rails in AXON_TRANSPORTS, and build torch_axon with a UCX that has verbs"
+            )
         reason = f"this UCX has no transport for {', '.join(facts[0].rdma)}"
         return Obstacle(reason, "build torch_axon with a UCX that has verbs (AXON_UCX_ROOT)")
     return None
@@ -119,22 +130,25 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
     if lanes & {"ring", *_SHARED_MEMORY} and lanes & _SINGLE_COPY.keys():
         return None
     refusals = [view.memory for view in views if view.memory]
-    if "ring" in lanes and any("cma" not in each.settings.get("AXON_TRANSPORTS", "cma") for each in facts):
-        return Obstacle("AXON_TRANSPORTS does not name cma", "unset AXON_TRANSPORTS")
+    if "ring" in lanes and not all(takes(each, "cma") for each in facts):
+        return Obstacle("AXON_TRANSPORTS does not name cma", "add cma to AXON_TRANSPORTS")
     if "ring" in lanes:
         return Obstacle(
             "a rank may not read the other's memory: " + (refusals or ["the kernel has no CMA"])[0], _PTRACE
         )
+    have_rings = all(takes(each, "rings") for each in facts)
+    if not have_rings and not all(uses_ucx(each) for each in facts):
+        return Obstacle("AXON_TRANSPORTS does not name rings", "add rings and cma to AXON_TRANSPORTS")
     chosen = [
         f"{name}={each.settings[name]}"
         for each in facts
         for name in ("AXON_UCX_TLS", "UCX_TLS")
-        if name in each.settings
+        if name in each.settings and uses_ucx(each)
     ]
     missing = "CMA" if lanes & _SHARED_MEMORY else "shared memory"
     if chosen:
         return Obstacle(f"UCX was not given {missing}: {chosen[0]}", f"unset {chosen[0].partition('=')[0]}")
-    if missing == "shared memory" and all(takes_rings(each) for each in facts):
+    if missing == "shared memory" and have_rings:
         reason = "a rank does not accept rings of the other: see its log at AXON_LOG=info"
         return Obstacle(reason, "run the ranks of a host as one user that may read /proc/PID/fd, with enough memory")
     if missing == "shared memory":

@@ -265,7 +265,7 @@ class _Range(ctypes.Structure):
 def _obstacle_to_reading(pid: int, address: int) -> str:
     """Returns why this process may not read the memory of another one, or an empty text if it may.
 
-    UCX's CMA and the set-up of our kernels read memory in this way.
+    CMA and the set-up of our kernels read memory in this way.
     """
     size = len(_WITNESS)
     here = ctypes.create_string_buffer(size)

@@ -10,7 +10,7 @@ from rich.table import Table
 from torch_axon.config import size_text
 from torch_axon.doctor.crossings import Crossing
 from torch_axon.doctor.facts import Facts
-from torch_axon.doctor.paths import Pair
+from torch_axon.doctor.paths import Pair, uses_ucx
 from torch_axon.doctor.probe import Choice, Speed
 from torch_axon.doctor.report import Report
 
@@ -37,7 +37,10 @@ def _tables(report: Report) -> list[tuple[str, Table]]:
     tables = []
     if report.ranks:
         first = report.ranks[0]
-        found = {**first.versions, **{f"{name} from": place for name, place in first.places.items()}, **first.settings}
+        places = {f"{name} from": place for name, place in first.places.items()}
+        found = {**first.versions, **places, **first.settings}
+        if not uses_ucx(first):  # although it is linked
+            found |= dict.fromkeys(("UCX", "UCX from"), "not used")
         tables.append((f"What rank {first.rank} found", _table(["", ""], [[*row] for row in found.items()])))
         tables.append(("Ranks and their limits", _ranks(report.ranks)))
     if report.pairs:

@@ -41,7 +41,10 @@ Result<RailAddress> RailAddress::of_devices(std::span<const std::string> devices
                       .takes_turns = !devices.empty(),
                       .addresses = addresses_of_devices(devices)};
   if (!address.addresses.empty()) return address;
-  return Status(ErrorCode::kTransport, devices.empty() ? "no device of this host is up" : "none of the devices is up");
+  if (devices.empty()) return Status(ErrorCode::kTransport, "no device of this host is up");
+  std::string names;
+  for (const std::string& device : devices) names += (names.empty() ? "" : ", ") + device;
+  return Status(ErrorCode::kTransport, "none of the devices is up: " + names);
 }
 
 std::vector<std::byte> RailAddress::encode() const {

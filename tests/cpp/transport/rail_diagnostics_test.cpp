@@ -128,7 +128,7 @@ TEST_F(RailDiagnostics, tell_which_end_has_no_rails) {
   EXPECT_EQ(sender.transport().obstacles(sender.meet(without, false)), std::vector<std::string>{"it accepts no rails"});
   EXPECT_EQ(without.transport().obstacles(without.meet(sender, false)), std::vector<std::string>{"AXON_RAILS is 0"});
   EXPECT_EQ(elsewhere.transport().obstacles(elsewhere.meet(sender, false)),
-            std::vector<std::string>{"none of the devices is up"});
+            std::vector<std::string>{"none of the devices is up: no-such-device"});
 }
 
 TEST_F(RailDiagnostics, tell_which_network_needs_none) {

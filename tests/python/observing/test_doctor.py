@@ -172,7 +172,7 @@ def test_a_rank_that_fails_tells_the_others_at_once(tmp_path: File) -> None:
     ("said", "remedy"),
     [
         ("pidfd_getfd on process 7: Operation not permitted", "SYS_PTRACE"),
-        ("AXON_TRANSPORTS does not name cuda", "unset AXON_TRANSPORTS"),
+        ("AXON_TRANSPORTS does not name cuda", "add cuda to AXON_TRANSPORTS"),
         ("GPU 0 has no peer access to GPU 1", "nvidia-smi topo"),
         ("the arena of GPU 0 is full: 64 MiB are taken", "AXON_ARENA_MB"),
     ],
@@ -214,6 +214,53 @@ def test_what_makes_jobs_slow_is_a_note(facts: dict[str, Any], text: str) -> Non
     report = _judge(facts=facts)
     assert report.is_healthy
     assert any(text in finding.text for finding in report.findings)
+
+
+def _told(report: Report) -> str:
+    return " ".join(f"{finding.text}: {finding.remedy}" for finding in report.findings)
+
+
+@pytest.mark.parametrize("transports", ["rails,rings,cma", "rails,rings", "rails,cma", "rails"])
+def test_ranks_without_ucx_are_told_nothing_of_it(transports: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lanes = [
+        ("ring" if "rings" in transports else "tcp", "eth0"),
+        *([("cma", "")] if "rings,cma" in transports else []),
+    ]
+    report = _judge(
+        {
+            "settings": {"AXON_TRANSPORTS": transports, "UCX_TLS": "tcp"},
+            "limits": replace(_LIMITS, shm_free_mib=0),
+            "places": {"UCX": "/lib/libucp.so"},
+        },
+        {"lanes": lanes},
+    )
+    missing = next((name for name in ("rings", "cma") if name not in transports), None)
+    if missing is None:
+        assert report.findings == []
+    else:
+        assert len(report.findings) == 1
+        assert f"AXON_TRANSPORTS does not name {missing}" in report.findings[0].text
+        assert report.findings[0].remedy.startswith(f"add {missing}")
+    assert "UCX" not in _told(report)
+    show(report)
+    shown = capsys.readouterr().out
+    assert re.search(r"^UCX +not used", shown, re.MULTILINE)
+    assert "libucp" not in shown
+
+
+def test_ranks_without_ucx_may_differ_in_it() -> None:
+    facts = [
+        _facts(rank, versions=_VERSIONS | {"UCX": str(rank)}, settings={"AXON_TRANSPORTS": "rails,rings,cma"})
+        for rank in (0, 1)
+    ]
+    assert "UCX" not in _told(judge(2, facts, [Probe(0), Probe(1)]))
+
+
+def test_a_rank_out_of_reach_is_told_with_what_to_do() -> None:
+    why = "rank 1 cannot be reached: no connection to it can be opened: 10.0.0.2:41234: Connection refused"
+    report = judge(2, [_facts(0), _facts(1)], [Probe(0, failure=why), Probe(1)])
+    [problem] = [finding for finding in report.findings if finding.is_problem]
+    assert "AXON_RAIL_DEVICES" in problem.remedy
 
 
 def test_rings_need_no_room_in_dev_shm() -> None:
@@ -302,7 +349,7 @@ def test_ranks_that_are_not_to_read_memory_say_so() -> None:
     assert code == 0, report["findings"]
     path = report["pairs"][0]["host"]
     assert path["name"] == "rings"
-    assert path["obstacle"] == {"reason": "AXON_TRANSPORTS does not name cma", "remedy": "unset AXON_TRANSPORTS"}
+    assert path["obstacle"] == {"reason": "AXON_TRANSPORTS does not name cma", "remedy": "add cma to AXON_TRANSPORTS"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and `unshare`")

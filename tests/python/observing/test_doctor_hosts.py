@@ -92,6 +92,7 @@ def test_each_pair_of_hosts_is_told_once(capsys: pytest.CaptureFixture[str]) -> 
         ("no rails, because fewer than 256 file descriptors were free in this process", "ulimit -n"),
         ("1 rail for 2 cores and 1 process of this host", None),
         ("UCX carries long messages, over rc_mlx5 (mlx5_0:1)", None),
+        ("no device of this host leads to it", "a route to each other"),
     ],
 )
 def test_a_reason_is_told_once_with_what_to_do(reason: str, remedy: str | None) -> None:
@@ -164,6 +165,12 @@ def test_a_rank_without_rails_says_why(hosts: Hosts) -> None:
     carriers, reasons = _between(hosts, {"AXON_RAILS": "4"}, {"AXON_RAILS": "0"})
     assert carriers == ["TCP (eth0)"]
     assert reasons == ["rank 1 to rank 0: AXON_RAILS is 0"]
+
+
+def test_ranks_without_ucx_count_rails_and_name_no_ucx(hosts: Hosts) -> None:
+    carriers, reasons = _between(hosts, {"AXON_TRANSPORTS": "rails,rings,cma", "AXON_RAILS": "4"})
+    assert sorted(carriers) == [f"TCP (eth0) + 4 rails (eth0 to {address})" for address in ADDRESSES]
+    assert reasons == []
 
 
 def test_ranks_short_of_descriptors_say_so(hosts: Hosts) -> None:
