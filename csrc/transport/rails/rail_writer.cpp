@@ -1,5 +1,7 @@
 #include "transport/rails/rail_writer.hpp"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -16,6 +18,9 @@ namespace axon::transport {
 // The most that one call sends. It bounds how long remove() waits. Longer writes also make bbr underestimate the link,
 // since they hold the socket while acknowledgements arrive.
 static constexpr size_t kMostAtOnce = size_t{256} << 10;
+// The most bytes in a socket that have not left it. The system would let several stripes in, which a slow device then
+// holds while the rails over others are idle. Bytes on the way do not count, so a long link loses nothing.
+static constexpr int kMostUnsent = 256 << 10;
 // Calls for one connection before others have their turn.
 static constexpr unsigned kMostCalls = 16;
 
@@ -51,6 +56,7 @@ void RailWriter::on_wake() noexcept {
   while (!added.empty()) {
     connections_.splice(connections_.end(), added, added.begin());
     Connection& connection = connections_.back();
+    set_option(connection.socket, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMostUnsent);
     Status watched = watch(connection.socket, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, &connection);
     events_.push({.kind = RailEvent::Kind::kOpened, .peer = connection.peer, .rail = rail_, .why = {}});
     if (!watched.ok()) break_off(connection, watched.message());

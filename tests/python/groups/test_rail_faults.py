@@ -149,6 +149,27 @@ def test_rails_over_throttled_links_stay_open(hosts: Hosts, pools: Pools, tmp_pa
     _on_both(pools, _leave)
 
 
+def _leave_a_slow_device_few_bytes(rank: int) -> None:
+    """The message has 16 stripes. While a slow rail sends one, that over the other device sends nearly all of them."""
+    data = torch.ones(16 << 20, dtype=torch.uint8)
+    before = {device: _num_sent(device) for device in ("eth0", "eth1")}
+    for source in (0, 1):
+        dist.send(data, 1 - rank) if rank == source else dist.recv(data, 1 - rank)
+    dist.barrier()
+    sent = {device: _num_sent(device) - num_bytes for device, num_bytes in before.items()}
+    assert sent["eth1"] < sum(sent.values()) / 5, sent
+
+
+def test_bytes_move_from_a_throttled_device_to_another_one(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
+    hosts.add_link("eth1", _SECOND_LINK)
+    variables = _ON_TWO_DEVICES | {"AXON_RAILS": "2", "AXON_COMPRESS": "never"}
+    _on_both(pools, _open_rails, str(tmp_path / "store"), variables)
+    _on_both(pools, _exchange_some, 20)  # their sockets get room for several stripes
+    hosts.limit("25mbit", "eth1")
+    _on_both(pools, _leave_a_slow_device_few_bytes)
+    _on_both(pools, _leave)
+
+
 def test_a_message_outlives_rails_that_break_twice(hosts: Hosts, pools: Pools, tmp_path: Path) -> None:
     hosts.add_link("eth1", _SECOND_LINK)
     on_the_second = {"AXON_RAILS": "1", "AXON_RAIL_DEVICES": "eth1", "AXON_UCX_NET_DEVICES": "eth0"}
