@@ -95,8 +95,8 @@ static constexpr Setting kSettings[] = {
      is_number_of_rails},
     {"AXON_RAIL_DEVICES", ReadBy::kEngine, "", "names of network devices, separated by commas",
      "The devices at which this process accepts rails: the rails of each peer are spread over their addresses. Without "
-     "it, the devices that UCX may use (UCX_NET_DEVICES) take turns, or all rails use the first address of this host "
-     "that the peer reaches.",
+     "it, the devices that UCX may use (UCX_NET_DEVICES) take turns, or all rails use one address of this host that "
+     "the peer reaches, in a subnet of the peer if there is one.",
      nullptr},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "File to which each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on are inserted "
