@@ -47,6 +47,8 @@ class Communicator final {
   int rank() const noexcept { return group_->team().rank; }
   int size() const noexcept { return group_->team().size(); }
   const std::string& name() const noexcept { return group_->name(); }
+  // The group's hosts, as its ranks claim them: the same on all ranks.
+  const messaging::Topology& topology() const noexcept { return group_->team().topology; }
   // Returns the text with a prefix for error messages: "[rank 1 of group 'tensor'] text".
   std::string signed_text(const std::string& text) const { return group_->signed_text(text); }
 
