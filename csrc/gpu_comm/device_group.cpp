@@ -37,22 +37,6 @@ static ipc::ArenaSlice part_of_slice(PeerAccess access) noexcept {
   return {.offset = kSmall, .num_bytes = ipc::SliceAllocator::kLargeSlice - kSmall};
 }
 
-void LostRanks::connect(int rank) noexcept {
-  connected_ |= 1u << rank;
-  heed(rank);
-}
-
-void LostRanks::note(int rank, const Status& reason) noexcept {
-  reasons_[static_cast<size_t>(rank)] = reason.clone();
-  heed(rank);
-}
-
-void LostRanks::heed(int rank) noexcept {
-  if (!first_.ok() || !concerns_kernels(rank)) return;
-  first_ = reason_of(rank).clone();
-  first_lost_at_ = sync::Clock::now();
-}
-
 DeviceGroup::DeviceGroup(engine::Communicator& communicator, int device, std::chrono::milliseconds timeout,
                          cuda::Event event)
     : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
