@@ -10,9 +10,10 @@
 //
 // A slice returns to the arena when no peer's kernel can still write into it. Each peer sends a detach notice when it
 // leaves the group. After the peer's last kernel, its stream stores a flag into our notice table. That table is the
-// first MiB of the arena, with one row per slice and one flag per rank. Leaving therefore waits for no peer and sends
-// no message. The kernels of a peer that ends without a notice end with its process. CUDA graphs that hold kernels of a
-// group delay the notice until the last of these graphs is destroyed. A slice without all notices stays taken.
+// first MiB of the arena, with one row per slice and one flag per rank of the host. Leaving therefore waits for no peer
+// and sends no message. The kernels of a peer that ends without a notice end with its process. CUDA graphs that hold
+// kernels of a group delay the notice until the last of these graphs is destroyed. A slice without all notices stays
+// taken.
 //
 // An arena lives as long as the process. Its memory may be given back while no group holds a slice; the next group
 // allocates it again. The edition in an address says which allocation the address refers to. Memory shared by a peer is
@@ -37,26 +38,27 @@
 #include "ipc/launch_ledger.hpp"
 #include "ipc/registrations/registrations.hpp"
 #include "ipc/slice_allocator.hpp"
+#include "ipc/slice_mapper.hpp"
 
 namespace axon::ipc {
 
 // A member of a group that holds a slice of our arena, or whose slice we hold.
 struct PeerSlice {
-  int rank = -1;
+  int rank = -1;                           // its local index (gpu_comm/local_team.hpp)
   std::shared_ptr<const ArenaView> arena;  // the peer's arena
   ArenaSlice slice;                        // in the peer's arena
 };
 
 // Describes a rank that leaves a group.
 struct DetachNotice {
-  int rank = -1;
+  int rank = -1;                        // its local index
   ArenaSlice slice;                     // the rank's own slice
   std::vector<PeerSlice> slice_owners;  // owners of the slices that this rank may have written into, including its own
   std::vector<PeerSlice> slice_users;   // ranks that may still write into this rank's slice
   std::shared_ptr<void> graphs;         // shared only with the CUDA graphs that hold the group's kernels
 };
 
-class Arena {
+class Arena final : public SliceMapper {
  public:
   static Result<Arena*> of(int device);
 
@@ -75,10 +77,8 @@ class Arena {
   // rank's own slice is free again once all slice users have detached. Does not block.
   void detach(DetachNotice notice, std::span<const cuda::StreamView> streams);
 
-  DeviceAddress address_of(ArenaSlice slice) const;
-  // Returns a peer's arena, of this process or another, as kernels of this device see it. Keep the view as long as
-  // kernels may use it.
-  Result<std::shared_ptr<const ArenaView>> view_of(const DeviceAddress& address);
+  DeviceAddress address_of(ArenaSlice slice) const override;
+  Result<std::shared_ptr<const ArenaView>> view_of(const DeviceAddress& address) override;
 
   // A random number, constant for the life of the process.
   uint64_t incarnation() const noexcept { return incarnation_; }
