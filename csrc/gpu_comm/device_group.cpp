@@ -39,7 +39,11 @@ static ipc::ArenaSlice part_of_slice(PeerAccess access) noexcept {
 
 DeviceGroup::DeviceGroup(engine::Communicator& communicator, int device, std::chrono::milliseconds timeout,
                          cuda::Event event)
-    : communicator_(communicator), device_(device), timeout_(timeout), order_(std::move(event)) {}
+    : communicator_(communicator),
+      team_(communicator.topology(), communicator.rank()),
+      device_(device),
+      timeout_(timeout),
+      order_(std::move(event)) {}
 
 Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(engine::Communicator& communicator, int device,
                                                        std::chrono::milliseconds timeout, uint32_t round) {
@@ -58,10 +62,11 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(engine::Communicator& com
 }
 
 Status DeviceGroup::take_slice() {
-  const int num_ranks = communicator_.size();
+  const int num_ranks = team_.size();
   if (num_ranks < 2 || num_ranks > cuda::kMaxTeamRanks) {
-    return {ErrorCode::kInvalidArgument,
-            "kernels serve groups of 2 to " + std::to_string(cuda::kMaxTeamRanks) + " ranks"};
+    return {ErrorCode::kInvalidArgument, "kernels serve 2 to " + std::to_string(cuda::kMaxTeamRanks) +
+                                             " ranks of a host, and the group has " + std::to_string(num_ranks) +
+                                             " on this one"};
   }
   if (!config::has_transport("cuda")) {
     return {ErrorCode::kInvalidArgument, "AXON_TRANSPORTS does not name cuda"};
@@ -85,8 +90,8 @@ Status DeviceGroup::take_slice() {
 void DeviceGroup::build_team(PeerAccess access, const cuda::TeamLayout& layout) {
   std::byte* const own = arena_->data() + slice_.offset + part_of_slice(access).offset;
   cuda::DeviceTeam& team = teams_[index_of(access)];
-  team.rank = communicator_.rank();
-  team.num_ranks = communicator_.size();
+  team.rank = team_.index();
+  team.num_ranks = team_.size();
   team.layout = layout;
   team.state = reinterpret_cast<cuda::TeamState*>(own);
   team.control = arena_->controls(slice_) + index_of(access);
@@ -99,7 +104,7 @@ DeviceGroup::~DeviceGroup() {
   links_->close();
   if (slice_.num_bytes == 0) return;
   arena_->launches().forget(order_);
-  arena_->detach({.rank = communicator_.rank(),
+  arena_->detach({.rank = team_.index(),
                   .slice = slice_,
                   .slice_owners = links_->slice_owners(),
                   .slice_users = links_->slice_users(),
@@ -107,21 +112,22 @@ DeviceGroup::~DeviceGroup() {
                  order_.streams());
 }
 
-void DeviceGroup::connect(int rank, PeerAccess access) {
-  const ipc::PeerSlice peer_slice = links_->peer_slice(rank);
+void DeviceGroup::connect(int index, PeerAccess access) {
+  const ipc::PeerSlice peer_slice = links_->peer_slice(index);
   for (const PeerAccess team : kTeams) {
     if (team > access) continue;
-    teams_[index_of(team)].slices[rank] =
+    teams_[index_of(team)].slices[index] =
         peer_slice.arena->data() + peer_slice.slice.offset + part_of_slice(team).offset;
-    teams_[index_of(team)].registrations[rank] = peer_slice.arena->registrations();
+    teams_[index_of(team)].registrations[index] = peer_slice.arena->registrations();
   }
   const std::lock_guard lock(fate_mutex_);
-  lost_ranks_.connect(rank);
+  lost_ranks_.connect(index);
 }
 
 Result<bool> DeviceGroup::has_link(int peer) {
-  if (peer < 0 || peer >= std::min(communicator_.size(), cuda::kMaxTeamRanks)) return false;
-  std::optional<PeerAccess>& known = peer_access_[static_cast<size_t>(peer)];
+  const int index = team_.index_of(peer);
+  if (index < 0 || index >= cuda::kMaxTeamRanks) return false;
+  std::optional<PeerAccess>& known = peer_access_[static_cast<size_t>(index)];
   {
     const std::lock_guard lock(mutex_);
     if (known) return *known != PeerAccess::kNone;
@@ -129,49 +135,76 @@ Result<bool> DeviceGroup::has_link(int peer) {
   Result<PeerAccess> agreed = links_->agree(peer, timeout_);
   if (!agreed.ok()) return std::move(agreed.status());
   const std::lock_guard lock(mutex_);
-  if (agreed.value() != PeerAccess::kNone) connect(peer, agreed.value());
+  if (agreed.value() != PeerAccess::kNone) connect(index, agreed.value());
   known = agreed.value();
   return agreed.value() != PeerAccess::kNone;
 }
 
-Result<bool> DeviceGroup::has_all_links() {
+Result<PeerAccess> DeviceGroup::agree_all() {
   {
     const std::lock_guard lock(mutex_);
-    if (access_of_all_) return *access_of_all_ != PeerAccess::kNone;
+    if (local_access_) return *local_access_;
   }
   Result<PeerAccess> agreed = links_->agree_all(timeout_);
-  if (!agreed.ok()) return std::move(agreed.status());
+  if (!agreed.ok()) return agreed;
   const std::lock_guard lock(mutex_);
-  for (int rank = 0; agreed.value() != PeerAccess::kNone && rank < communicator_.size(); ++rank) {
-    if (rank != communicator_.rank()) connect(rank, agreed.value());
+  for (int index = 0; agreed.value() != PeerAccess::kNone && index < team_.size(); ++index) {
+    if (index != team_.index()) connect(index, agreed.value());
   }
-  access_of_all_ = agreed.value();
+  local_access_ = agreed.value();
+  return agreed;
+}
+
+Result<bool> DeviceGroup::has_local_links() {
+  Result<PeerAccess> agreed = agree_all();
+  if (!agreed.ok()) return std::move(agreed.status());
   return agreed.value() != PeerAccess::kNone;
 }
 
+Result<bool> DeviceGroup::has_all_links() {
+  return communicator_.topology().is_one_host() ? has_local_links() : Result<bool>(false);
+}
+
 Status DeviceGroup::obstacle_to(int peer) const {
-  return without_slice_.ok() ? links_->obstacle_to(peer) : without_slice_.clone();
+  const bool needs_slice = team_.index_of(peer) >= 0;
+  return needs_slice && !without_slice_.ok() ? without_slice_.clone() : links_->obstacle_to(peer);
+}
+
+PeerAccess DeviceGroup::access_for_all() const noexcept {
+  return communicator_.topology().is_one_host() ? local_access_.value_or(PeerAccess::kNone) : PeerAccess::kNone;
 }
 
 PeerAccess DeviceGroup::access_for(const engine::Operation& operation) const noexcept {
-  if (operation.direction == engine::Direction::kCollective) return access_of_all_.value_or(PeerAccess::kNone);
-  if (operation.peer < 0 || operation.peer >= cuda::kMaxTeamRanks) return PeerAccess::kNone;
-  return peer_access_[static_cast<size_t>(operation.peer)].value_or(PeerAccess::kNone);
+  if (operation.direction == engine::Direction::kCollective) return access_for_all();
+  const int index = team_.index_of(operation.peer);
+  if (index < 0 || index >= cuda::kMaxTeamRanks) return PeerAccess::kNone;
+  return peer_access_[static_cast<size_t>(index)].value_or(PeerAccess::kNone);
 }
 
 bool DeviceGroup::serves(const engine::Operation& operation) const noexcept {
   const std::lock_guard lock(mutex_);
-  const PeerAccess access = access_for(operation);
+  return serves(query_of(operation, team_.size()), access_for(operation));
+}
+
+// A rank that is alone on its host has no kernel for a factor. It answers everything else as its pairs would, since the
+// types that kernels serve do not depend on the number of ranks.
+bool DeviceGroup::serves_local(const engine::Operation& call) const noexcept {
+  const bool is_one_alone = communicator_.topology().num_columns() == 1;
+  if (is_one_alone && call.arguments.reduction == Reduction::kPremulSum) return false;
+  const std::lock_guard lock(mutex_);
+  return serves(query_of(call, std::max(team_.size(), 2)), local_access_.value_or(PeerAccess::kNone));
+}
+
+bool DeviceGroup::serves(const KernelQuery& query, PeerAccess access) const noexcept {
   if (access == PeerAccess::kNone) return false;
-  const KernelQuery query = query_of(operation, communicator_.size());
   const Kernel kernel = select(query, access);
-  note_choice(query, kernel);
+  if (team_.size() > 1) note_choice(query, kernel);
   return kernel != Kernel::kNone;
 }
 
 Kernel DeviceGroup::kernel_for(const KernelQuery& query) const noexcept {
   const std::lock_guard lock(mutex_);
-  const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
+  const PeerAccess access = access_for_all();
   return access == PeerAccess::kNone ? Kernel::kNone : select(query, access);
 }
 
@@ -205,6 +238,14 @@ static Status refused(const engine::Operation& operation) {
   return {ErrorCode::kInternal, operation.describe() + ": no kernel serves it"};
 }
 
+// Performs a collective of one rank.
+static Status copy_own_shard(const collectives::CollectiveArguments& arguments, cuda::StreamView stream) {
+  if (arguments.inputs.empty() || arguments.outputs.empty()) return Status();
+  const ConstBuffer& input = arguments.inputs.front();
+  const Buffer& output = arguments.outputs.front();
+  return input.data == output.data ? Status() : copy_async(output.data, input.data, output.num_bytes, stream);
+}
+
 // Call this with the lock held.
 template <typename Launch>
 Status DeviceGroup::launch_in_order(cuda::StreamView stream, Launch launch) {
@@ -215,6 +256,19 @@ Status DeviceGroup::launch_in_order(cuda::StreamView stream, Launch launch) {
   return arena_->launches().note(order_, stream);
 }
 
+// Call this with the lock held. The ranks of this host must be those of the call.
+Result<Kernel> DeviceGroup::launch_in_team(const engine::Operation& call, PeerAccess access, cuda::StreamView stream,
+                                           kernels::zero_copy::Beside beside) {
+  if (access == PeerAccess::kNone) return refused(call);
+  const cuda::DeviceTeam team = team_for(access, call.timeout);
+  const Kernel kernel = select(query_of(call, team.num_ranks), access);
+  if (kernel == Kernel::kNone) return refused(call);
+  const LaunchContext context{
+      .team = team, .registrations = arena_->registrations(), .stream = stream, .beside = beside};
+  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(context, kernel, call); }));
+  return kernel;
+}
+
 Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView stream,
                            kernels::zero_copy::Beside beside) {
   if (operation.direction != engine::Direction::kCollective) {
@@ -222,21 +276,25 @@ Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView 
     return launch_batch(messages, stream);
   }
   const std::lock_guard lock(mutex_);
-  const PeerAccess access = access_for(operation);
-  if (access == PeerAccess::kNone) return refused(operation);
-  const cuda::DeviceTeam team = team_for(access, operation.timeout);
-  const Kernel kernel = select(query_of(operation, team.num_ranks), access);
-  if (kernel == Kernel::kNone) return refused(operation);
-  const LaunchContext context{
-      .team = team, .registrations = arena_->registrations(), .stream = stream, .beside = beside};
-  AXON_TRY(launch_in_order(stream, [&] { return launch_collective(context, kernel, operation); }));
-  communicator_.note_launch(operation, name_of(kernel));
+  Result<Kernel> kernel = launch_in_team(operation, access_for(operation), stream, beside);
+  if (!kernel.ok()) return std::move(kernel.status());
+  communicator_.note_launch(operation, name_of(kernel.value()));
   return Status();
+}
+
+Status DeviceGroup::launch_local(const engine::Operation& call, cuda::StreamView stream,
+                                 kernels::zero_copy::Beside beside) {
+  if (team_.size() == 1) {
+    const cuda::DeviceGuard guard(device_);
+    return copy_own_shard(call.arguments, stream);
+  }
+  const std::lock_guard lock(mutex_);
+  return launch_in_team(call, local_access_.value_or(PeerAccess::kNone), stream, beside).status().clone();
 }
 
 Status DeviceGroup::enqueue_barrier(const StreamBarrier& barrier, cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
-  const PeerAccess access = access_of_all_.value_or(PeerAccess::kNone);
+  const PeerAccess access = access_for_all();
   if (access == PeerAccess::kNone)
     return {ErrorCode::kInternal, "barrier: not all ranks have peer access to each other"};
   const cuda::DeviceTeam team = team_for(access, barrier.timeout);
@@ -271,7 +329,7 @@ std::weak_ptr<void> DeviceGroup::graphs() const {
 Status DeviceGroup::check_addressee(const engine::Operation& message) {
   if (message.direction != engine::Direction::kSend) return Status();
   const std::lock_guard lock(fate_mutex_);
-  const Status& loss = lost_ranks_.reason_of(message.peer);
+  const Status& loss = lost_ranks_.reason_of(team_.index_of(message.peer));
   if (loss.ok()) return Status();
   return {loss.code(), communicator_.signed_text(message.describe() + ": " + loss.message())};
 }
@@ -297,7 +355,7 @@ Status DeviceGroup::launch_batch(std::span<const engine::Operation* const> point
                                 .registrations = arena_->registrations(),
                                 .stream = stream,
                                 .wanted = communicator_.overrides().kernel_of(transport::OperationKind::kPointToPoint)};
-    AXON_TRY(launch_messages(context, messages));
+    AXON_TRY(launch_messages(context, team_, messages));
     for (const engine::Operation* message : messages) communicator_.note_launch(*message, "messages");
   }
   return arena_->launches().note(order_, stream);
@@ -339,9 +397,10 @@ void DeviceGroup::on_failed(const Status& reason) noexcept {
 }
 
 void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
-  if (rank >= cuda::kMaxTeamRanks) return;
+  const int index = team_.index_of(rank);
+  if (index < 0 || index >= cuda::kMaxTeamRanks) return;
   const std::lock_guard lock(fate_mutex_);
-  lost_ranks_.note(rank, reason);
+  lost_ranks_.note(index, reason);
 }
 
 // Marks the lost ranks whose processes have ended: all that they wrote into tensors here has arrived. Returns whether
@@ -349,10 +408,10 @@ void DeviceGroup::on_rank_lost(int rank, const Status& reason) noexcept {
 bool DeviceGroup::mark_ended_ranks() noexcept {
   uint32_t gone = 0;
   bool are_all = true;
-  for (int rank = 0; rank < cuda::kMaxTeamRanks; ++rank) {
-    if (!lost_ranks_.concerns_kernels(rank)) continue;
-    const bool is_gone = links_->peer_slice(rank).arena->is_gone();
-    gone |= is_gone ? 1u << rank : 0;
+  for (int index = 0; index < cuda::kMaxTeamRanks; ++index) {
+    if (!lost_ranks_.concerns_kernels(index)) continue;
+    const bool is_gone = links_->peer_slice(index).arena->is_gone();
+    gone |= is_gone ? 1u << index : 0;
     are_all &= is_gone;
   }
   for (const PeerAccess team : kTeams) {
@@ -374,7 +433,7 @@ Status DeviceGroup::fault() noexcept {
   if (!lost.ok()) abort(std::move(lost));
   for (const PeerAccess team : kTeams) {
     const cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
-    Status found = fault_in(control, communicator_.rank());
+    Status found = fault_in(control, team_);
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
     if (found.code() == ErrorCode::kPeerLost)

@@ -8,6 +8,14 @@
 // A communicator has one DeviceGroup, for the one device that this rank uses in it. The group is destroyed before the
 // communicator. serves() is a pure function of what all ranks of an operation know, so that all of them decide alike.
 //
+// Kernels work among the ranks of this host, which they number by local index. In a group that spans hosts, they serve
+// messages between neighbours, and a collective's stages within each host:
+//
+//   Result<bool> linked = group->has_local_links();                   // once; the same on all ranks of the group
+//   if (linked.value() && group->serves_local(stage)) group->launch_local(stage, stream);
+//
+// Everything else here, also errors, names ranks by their numbers in the group.
+//
 // Streams: Collectives share rings in the arena, so those of one group run one after the other on whatever streams. A
 // launch on another stream than the last one waits for it by an event. Two streams of one capture are ordered in the
 // same way. There is no such event between a graph and work outside it. The caller that replays a graph must order it
@@ -35,6 +43,7 @@
 #include "engine/communicator.hpp"
 #include "engine/device_hook.hpp"
 #include "gpu_comm/barrier_descriptor.hpp"
+#include "gpu_comm/local_team.hpp"
 #include "gpu_comm/lost_ranks.hpp"
 #include "gpu_comm/peer_links.hpp"
 #include "gpu_comm/selector.hpp"
@@ -53,7 +62,7 @@ struct StreamBarrier {
   std::chrono::milliseconds timeout{0};
 };
 
-// More than 30 methods: the communicator's hook adds three, and six report what the group has and does.
+// More than 30 methods: the communicator's hook adds three, and eight report what the group has and does.
 class DeviceGroup final : public engine::DeviceHook {
  public:
   // Takes a slice of the device's arena and sends this rank's address to the other ranks. Does not block. `timeout`
@@ -64,15 +73,21 @@ class DeviceGroup final : public engine::DeviceHook {
   ~DeviceGroup();
 
   int device() const noexcept { return device_; }
+  // The number of the group's ranks on this host, and this rank's index among them.
+  int num_local() const noexcept { return team_.size(); }
+  int local_index() const noexcept { return team_.index(); }
 
   // Returns whether this rank and `peer` can access each other's arenas; both get the same answer. The first call waits
   // until the peer has formed its side ("Timed out … rank 2 has not used a GPU in this group yet"). Later calls cost
-  // nothing.
+  // nothing. No rank has a link to one of another host, which needs no wait.
   Result<bool> has_link(int peer);
 
-  // Returns the same for all pairs of the group. The first call is a collective: all ranks make it at the same position
-  // in the order of their collectives.
+  // Returns whether all pairs of the group have links, which must be on one host. The first call of this or
+  // has_local_links() is a collective: all ranks make it at the same position in the order of their collectives.
   Result<bool> has_all_links();
+  // Returns whether, on every host, all pairs of ranks have links: the same on all ranks of the group. False if no host
+  // has two ranks.
+  Result<bool> has_local_links();
 
   // Returns why this rank's kernels cannot access the memory of `peer`, as far as this rank can tell, or ok. Ask after
   // has_link().
@@ -81,6 +96,9 @@ class DeviceGroup final : public engine::DeviceHook {
   // Returns whether a kernel serves the operation; false means to use the host path. Ask after has_link() or
   // has_all_links().
   bool serves(const engine::Operation& operation) const noexcept;
+  // Returns whether launch_local() takes the collective. Ask after has_local_links(). Ranks of different hosts decide
+  // alike if their collectives have the same type and reduction, whatever the sizes and the numbers of ranks.
+  bool serves_local(const engine::Operation& call) const noexcept;
 
   // Returns the kernel of an operation on tensors of this type and size among all ranks, for diagnostics. kNone before
   // has_all_links().
@@ -90,6 +108,11 @@ class DeviceGroup final : public engine::DeviceHook {
   // arguments at once. `beside` is this rank's own and may differ between ranks.
   Status launch(const engine::Operation& operation, cuda::StreamView stream,
                 kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing);
+  // The same for a collective among the ranks of this host. Its arguments have one shard per local index, and its root
+  // is a local index. A rank that is alone on its host copies its input. Traces and errors do not count this as a call
+  // of the user: the caller notes that one (Communicator::note_launch).
+  Status launch_local(const engine::Operation& call, cuda::StreamView stream,
+                      kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing);
   // Enqueues sends and receives that run at the same time in one kernel, so no order among them can deadlock. Of
   // several to (or from) one peer, each later one runs in a later kernel.
   Status launch_batch(std::span<const engine::Operation* const> point_to_points, cuda::StreamView stream);
@@ -132,18 +155,24 @@ class DeviceGroup final : public engine::DeviceHook {
   Status take_slice();
   Result<uint64_t> total(uint32_t cuda::TeamState::* counter) const;
   void build_team(PeerAccess access, const cuda::TeamLayout& layout);
-  void connect(int rank, PeerAccess access);
+  Result<PeerAccess> agree_all();
+  void connect(int index, PeerAccess access);
   bool mark_ended_ranks() noexcept;
   Status check_addressee(const engine::Operation& message);
   PeerAccess access_for(const engine::Operation& operation) const noexcept;
+  PeerAccess access_for_all() const noexcept;
+  bool serves(const KernelQuery& query, PeerAccess access) const noexcept;
   cuda::DeviceTeam team_for(PeerAccess access, std::chrono::milliseconds timeout) const noexcept;
   Kernel select(const KernelQuery& query, PeerAccess access) const noexcept;
   void note_choice(const KernelQuery& query, Kernel kernel) const;
   void abort(Status reason) noexcept;
   template <typename Launch>
   Status launch_in_order(cuda::StreamView stream, Launch launch);
+  Result<Kernel> launch_in_team(const engine::Operation& call, PeerAccess access, cuda::StreamView stream,
+                                kernels::zero_copy::Beside beside);
 
   engine::Communicator& communicator_;
+  const LocalTeam team_;
   const int device_;
   const std::chrono::milliseconds timeout_;
   ipc::Arena* arena_ = nullptr;       // null: this rank has no peer access
@@ -159,9 +188,9 @@ class DeviceGroup final : public engine::DeviceHook {
   mutable std::mutex mutex_;  // guards the members below, and the order of launches
   ipc::StreamOrder order_;
   std::array<cuda::DeviceTeam, kNumTeams> teams_{};                         // by PeerAccess, from kSmall
-  std::array<std::optional<PeerAccess>, cuda::kMaxTeamRanks> peer_access_;  // agreed with each rank
-  std::optional<PeerAccess> access_of_all_;
-  mutable uint32_t warned_of_ = 0;  // one bit per operation whose kernel in AXON_ALGO did not serve a call
+  std::array<std::optional<PeerAccess>, cuda::kMaxTeamRanks> peer_access_;  // agreed with each, by local index
+  std::optional<PeerAccess> local_access_;  // agreed by all ranks: the least between neighbours
+  mutable uint32_t warned_of_ = 0;          // one bit per operation whose kernel in AXON_ALGO did not serve a call
 
   // Guards the members below. Held only for moments, since the progress owner takes it, too.
   std::mutex fate_mutex_;

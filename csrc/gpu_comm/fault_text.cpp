@@ -30,26 +30,32 @@ static std::string amount_of(const cuda::DeviceDescriptor& call) {
   return std::to_string(call.num_bytes / size_of(static_cast<DataType>(call.dtype))) + " elements";
 }
 
-static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag) {
+// A root that the team does not have is part of a mismatch, so it is named as it is.
+static std::string root_of(const cuda::DeviceDescriptor& call, const LocalTeam& team) {
+  const auto root = static_cast<int>(call.root);
+  return std::to_string(root < team.size() ? team.rank_of(root) : root);
+}
+
+static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag, const LocalTeam& team) {
   const auto operation = static_cast<cuda::DeviceOperation>(call.operation);
   std::string text = name_of(operation);
   if (operation == cuda::DeviceOperation::kBarrier) return text;
   text += std::string(" (") + name_of(static_cast<DataType>(call.dtype)) + ", " + amount_of(call);
   const auto reduction = static_cast<Reduction>(call.reduction);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
-  if (call.root != cuda::kNoRoot) text += ", root " + std::to_string(call.root);
+  if (call.root != cuda::kNoRoot) text += ", root " + root_of(call, team);
   if (operation == cuda::DeviceOperation::kPointToPoint) text += ", tag " + std::to_string(tag);
   return text + ")";
 }
 
-Status fault_in(const cuda::TeamControl& control, int rank) {
+Status fault_in(const cuda::TeamControl& control, const LocalTeam& team) {
   // Pairs with the kernel's release store, which follows the rest of the report.
   const auto& code_flag = reinterpret_cast<const std::atomic<cuda::FaultCode>&>(control.report.code);
   const cuda::FaultCode code = code_flag.load(std::memory_order_acquire);
   if (code == cuda::FaultCode::kNone) return Status();
   const cuda::FaultReport& report = control.report;
-  const std::string peer = "rank " + std::to_string(report.peer);
-  const std::string ours = describe(report.ours, report.our_tag);
+  const std::string peer = "rank " + std::to_string(team.rank_of(report.peer));
+  const std::string ours = describe(report.ours, report.our_tag, team);
   switch (code) {
     case cuda::FaultCode::kTimeout: {
       std::string text = ours + ": Timed out on the GPU. Still awaited here: " + peer + ".";
@@ -60,8 +66,8 @@ Status fault_in(const cuda::TeamControl& control, int rank) {
     }
     case cuda::FaultCode::kMismatch:
       return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
-                                        describe(report.theirs, report.their_tag) + ", rank " + std::to_string(rank) +
-                                        " called " + ours};
+                                        describe(report.theirs, report.their_tag, team) + ", rank " +
+                                        std::to_string(team.rank_of(team.index())) + " called " + ours};
     case cuda::FaultCode::kGone:
       return {ErrorCode::kPeerLost, ours + " was waiting for " + peer + " on the GPU, whose process has ended"};
     default:

@@ -1,12 +1,14 @@
-// Translates a kernel's fault report into the host path's error texts.
+// Translates a kernel's fault report into the host path's error texts. Kernels report local indices, the texts name
+// ranks of the group.
 #pragma once
 
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
+#include "gpu_comm/local_team.hpp"
 
 namespace axon::gpu_comm {
 
-// Returns the first fault of the team of `rank`, or ok. Cheap if there is no fault.
-Status fault_in(const cuda::TeamControl& control, int rank);
+// Returns the first fault of this rank's team, or ok. Cheap if there is no fault.
+Status fault_in(const cuda::TeamControl& control, const LocalTeam& team);
 
 }  // namespace axon::gpu_comm

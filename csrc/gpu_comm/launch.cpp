@@ -222,12 +222,12 @@ Status launch_ll_all_gather(const LaunchContext& context, const collectives::Col
 // Messages of one launch: the first of each link.
 class MessageBatch {
  public:
-  explicit MessageBatch(const LaunchContext& context) : context_(context) {}
+  MessageBatch(const LaunchContext& context, const LocalTeam& ranks) : context_(context), ranks_(ranks) {}
 
   // Returns whether the message was taken; false if the batch already has one of its link.
   bool take(const engine::Operation& message) {
     const bool sends = message.direction == engine::Direction::kSend;
-    const auto peer = static_cast<size_t>(message.peer);
+    const auto peer = static_cast<size_t>(ranks_.index_of(message.peer));
     const uint32_t bit = 1u << peer;
     uint32_t& links = sends ? call_.sends_to : call_.receives_from;
     if ((links & bit) != 0) return false;
@@ -253,6 +253,7 @@ class MessageBatch {
 
  private:
   const LaunchContext& context_;
+  const LocalTeam& ranks_;
   // Counted in bytes, since the messages of one launch may have different types.
   kernels::ExchangeCall call_{.traffic = cuda::TrafficClass::kPointToPoint,
                               .operation = cuda::DeviceOperation::kPointToPoint};
@@ -279,10 +280,11 @@ Status launch_collective(const LaunchContext& context, Kernel kernel, const engi
   }
 }
 
-Status launch_messages(const LaunchContext& context, std::span<const engine::Operation* const> messages) {
+Status launch_messages(const LaunchContext& context, const LocalTeam& ranks,
+                       std::span<const engine::Operation* const> messages) {
   std::vector<const engine::Operation*> waiting(messages.begin(), messages.end());
   while (!waiting.empty()) {
-    MessageBatch batch(context);
+    MessageBatch batch(context, ranks);
     std::erase_if(waiting, [&](const engine::Operation* message) { return batch.take(*message); });
     AXON_TRY(batch.launch());
   }

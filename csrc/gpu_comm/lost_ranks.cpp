@@ -2,19 +2,19 @@
 
 namespace axon::gpu_comm {
 
-void LostRanks::connect(int rank) noexcept {
-  connected_ |= 1u << rank;
-  heed(rank);
+void LostRanks::connect(int index) noexcept {
+  connected_ |= 1u << index;
+  heed(index);
 }
 
-void LostRanks::note(int rank, const Status& reason) noexcept {
-  reasons_[static_cast<size_t>(rank)] = reason.clone();
-  heed(rank);
+void LostRanks::note(int index, const Status& reason) noexcept {
+  reasons_[static_cast<size_t>(index)] = reason.clone();
+  heed(index);
 }
 
-void LostRanks::heed(int rank) noexcept {
-  if (!first_.ok() || !concerns_kernels(rank)) return;
-  first_ = reason_of(rank).clone();
+void LostRanks::heed(int index) noexcept {
+  if (!first_.ok() || !concerns_kernels(index)) return;
+  first_ = reason_of(index).clone();
   first_lost_at_ = sync::Clock::now();
 }
 

@@ -21,17 +21,26 @@ static PeerAccess access_of(const ipc::ArenaSlice& slice) noexcept {
   return slice.num_bytes >= ipc::SliceAllocator::kSmallSlice ? PeerAccess::kSmall : PeerAccess::kNone;
 }
 
-std::shared_ptr<PeerLinks> PeerLinks::open(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice,
-                                           uint32_t round) {
+// Returns whether kernels can serve all hosts of a group. Otherwise all ranks know that without addresses or a vote.
+static bool fits_teams(const messaging::Topology& topology) noexcept {
+  return topology.largest_host() >= 2 && topology.largest_host() <= cuda::kMaxTeamRanks;
+}
+
+std::shared_ptr<PeerLinks> PeerLinks::open(engine::Communicator& communicator, ipc::SliceMapper* arena,
+                                           ipc::ArenaSlice slice, uint32_t round) {
   std::shared_ptr<PeerLinks> links(new PeerLinks(communicator, arena, slice, round));
   links->send_addresses();
   return links;
 }
 
-PeerLinks::PeerLinks(engine::Communicator& communicator, ipc::Arena* arena, ipc::ArenaSlice slice, uint32_t round)
-    : communicator_(communicator), arena_(arena), slice_(slice), round_(round) {
-  if (communicator.size() > cuda::kMaxTeamRanks) return;
-  for (int rank = 0; rank < communicator.size(); ++rank) peers_.push_back(std::make_unique<Peer>());
+PeerLinks::PeerLinks(engine::Communicator& communicator, ipc::SliceMapper* arena, ipc::ArenaSlice slice, uint32_t round)
+    : communicator_(communicator),
+      team_(communicator.topology(), communicator.rank()),
+      arena_(arena),
+      slice_(slice),
+      round_(round) {
+  if (team_.size() > cuda::kMaxTeamRanks) return;
+  for (int index = 0; index < team_.size(); ++index) peers_.push_back(std::make_unique<Peer>());
 }
 
 // The content of an address message: the address, and the kernels that AXON_ALGO names.
@@ -46,19 +55,19 @@ static std::array<std::byte, ControlMessage::kMostBytes> encode(
 void PeerLinks::send_addresses() {
   const ipc::DeviceAddress address = arena_ != nullptr ? arena_->address_of(slice_) : ipc::DeviceAddress{};
   const auto encoded = encode(address, communicator_.overrides().kernels());
-  for (size_t rank = 0; rank < peers_.size(); ++rank) {
-    Peer& peer = *peers_[rank];
-    const int number = static_cast<int>(rank);
-    if (is_own(rank)) {
+  for (int index = 0; index < static_cast<int>(peers_.size()); ++index) {
+    const int rank = team_.rank_of(index);
+    Peer& peer = at(rank);
+    if (index == team_.index()) {
       if (arena_ == nullptr) continue;
       if (const Result<std::shared_ptr<const ipc::ArenaView>> view = arena_->view_of(address); view.ok()) {
-        peer.peer_slice = {number, view.value(), slice_};
+        peer.peer_slice = {index, view.value(), slice_};
       }
       continue;
     }
-    peer.address_in.prepare_receive(number, tag_of(Subject::kAddress, round_), encoded.size(), *this);
-    peer.access_in.prepare_receive(number, tag_of(Subject::kAccess, round_), sizeof(PeerAccess), *this);
-    peer.address_out.prepare_send(number, tag_of(Subject::kAddress, round_), encoded);
+    peer.address_in.prepare_receive(rank, tag_of(Subject::kAddress, round_), encoded.size(), *this);
+    peer.access_in.prepare_receive(rank, tag_of(Subject::kAccess, round_), sizeof(PeerAccess), *this);
+    peer.address_out.prepare_send(rank, tag_of(Subject::kAddress, round_), encoded);
     for (ControlMessage* message : {&peer.access_in, &peer.address_in, &peer.address_out}) start(*message);
   }
 }
@@ -81,10 +90,10 @@ void PeerLinks::answer(int peer, const ControlMessage& address) {
     log::info("group '" + communicator_.name() + "': rank " + std::to_string(communicator_.rank()) +
               "'s GPU has no access to that of rank " + std::to_string(peer) + ": " + met.status().message());
     const std::lock_guard lock(mutex_);
-    peers_[static_cast<size_t>(peer)]->obstacle = met.status().clone();
+    at(peer).obstacle = met.status().clone();
   }
   const PeerAccess access = met.ok() ? met.value() : PeerAccess::kNone;
-  ControlMessage& message = peers_[static_cast<size_t>(peer)]->access_out;
+  ControlMessage& message = at(peer).access_out;
   message.prepare_send(peer, tag_of(Subject::kAccess, round_), std::as_bytes(std::span(&access, 1)));
   start(message);
 }
@@ -104,8 +113,8 @@ Result<PeerAccess> PeerLinks::meet(int peer, const ControlMessage& message) {
   Result<std::shared_ptr<const ipc::ArenaView>> view = arena_->view_of(address.value());
   if (!view.ok()) return std::move(view.status());
   const std::lock_guard lock(mutex_);
-  Peer& met = *peers_[static_cast<size_t>(peer)];
-  met.peer_slice = {peer, view.value(), address.value().slice};
+  Peer& met = at(peer);
+  met.peer_slice = {team_.index_of(peer), view.value(), address.value().slice};
   met.access = access;
   return access;
 }
@@ -144,10 +153,10 @@ Status PeerLinks::await(ControlMessage& message, const Deadline& deadline) {
   return {message.status().code(), "connecting to the GPU of " + rank + ": " + message.status().message()};
 }
 
-// Ranks that choose different kernels would wait for each other. If the ranks of a group differ, each of them finds one
+// Ranks that choose different kernels would wait for each other. If the ranks of a host differ, each of them finds one
 // that differs from itself, because it compares itself with all of them.
 Status PeerLinks::await_address(int peer, const Deadline& deadline) {
-  ControlMessage& address = peers_[static_cast<size_t>(peer)]->address_in;
+  ControlMessage& address = at(peer).address_in;
   AXON_TRY(await(address, deadline));
   const auto theirs = address.content().subspan(ipc::DeviceAddress::kNumBytes);
   if (std::ranges::equal(theirs, std::as_bytes(std::span(communicator_.overrides().kernels())))) return Status();
@@ -157,64 +166,88 @@ Status PeerLinks::await_address(int peer, const Deadline& deadline) {
 }
 
 Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
-  const auto index = static_cast<size_t>(peer);
-  if (is_own(index) || index >= peers_.size()) return PeerAccess::kNone;
+  const int index = team_.index_of(peer);
+  if (index < 0 || index == team_.index() || peers_.empty()) return PeerAccess::kNone;
   const Deadline deadline{sync::Clock::now() + timeout, timeout};
-  Peer& other = *peers_[index];
   if (Status met = await_address(peer, deadline); !met.ok()) {
     if (met.code() != ErrorCode::kTimeout) return met;
     return Status(met.code(), met.message() + "." + engine::kMeetingUnderTags);
   }
-  AXON_TRY(await(other.access_in, deadline));
-  return std::min(access_to(peer), static_cast<PeerAccess>(other.access_in.content().front()));
+  ControlMessage& theirs = at(peer).access_in;
+  AXON_TRY(await(theirs, deadline));
+  return std::min(access_to(peer), static_cast<PeerAccess>(theirs.content().front()));
 }
 
-Status PeerLinks::obstacle_to(int peer) const {
+Status PeerLinks::obstacle_to(int rank) const {
+  if (team_.index_of(rank) < 0) return {ErrorCode::kInvalidArgument, "its process runs on another host"};
   const std::lock_guard lock(mutex_);
-  return peers_[static_cast<size_t>(peer)]->obstacle.clone();
+  return peers_.empty() ? Status() : at(rank).obstacle.clone();
 }
 
 PeerAccess PeerLinks::access_to(int peer) const {
   const std::lock_guard lock(mutex_);
-  return peers_[static_cast<size_t>(peer)]->access;
+  return at(peer).access;
 }
 
+// A rank that is alone on its host needs no access.
+Result<PeerAccess> PeerLinks::access_to_peers(const Deadline& deadline) {
+  PeerAccess least = team_.size() == 1 ? PeerAccess::kLarge : access_of(slice_);
+  for (int index = 0; index < team_.size(); ++index) {
+    if (index == team_.index()) continue;
+    AXON_TRY(await_address(team_.rank_of(index), deadline));
+    least = std::min(least, access_to(team_.rank_of(index)));
+  }
+  return least;
+}
+
+// Ranks whose settings differ from a neighbour's know it without a vote. Those of other hosts learn it by the vote, for
+// which they would wait otherwise.
 Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
-  if (peers_.size() < 2) return PeerAccess::kNone;
+  if (!fits_teams(communicator_.topology())) return PeerAccess::kNone;
   const Deadline deadline{sync::Clock::now() + timeout, timeout};
   const Result<InterruptibleMutex::Held> voting = voting_.lock_until(deadline.time);
   if (!voting.ok()) return voting.status().clone();
   if (!voted_) {
-    PeerAccess mine = access_of(slice_);
-    for (size_t rank = 0; rank < peers_.size(); ++rank) {
-      if (is_own(rank)) continue;
-      AXON_TRY(await_address(static_cast<int>(rank), deadline));
-      mine = std::min(mine, access_to(static_cast<int>(rank)));
-    }
+    Result<PeerAccess> mine = access_to_peers(deadline);
+    const bool differs = !mine.ok() && mine.status().code() == ErrorCode::kMismatch;
+    if (!mine.ok() && (!differs || communicator_.topology().is_one_host())) return mine;
     Result<PeerAccess> voted = vote(mine, timeout);
     if (!voted.ok() && voted.status().code() == ErrorCode::kCancelled) return voted;
-    voted_.emplace(std::move(voted));
+    voted_.emplace(mine.ok() ? std::move(voted) : std::move(mine));
   }
   if (!voted_->ok()) return voted_->status().clone();
   return voted_->value();
 }
 
+// The smallest ballot wins.
+static constexpr uint8_t kMismatchBallot = 0;
+static constexpr uint8_t kNoneBallot = 1;
+
+static uint8_t ballot_of(const Result<PeerAccess>& access) noexcept {
+  return access.ok() ? static_cast<uint8_t>(kNoneBallot + static_cast<uint8_t>(access.value())) : kMismatchBallot;
+}
+
 // An interrupted vote continues in the engine, and the next call waits for the same vote.
-Result<PeerAccess> PeerLinks::vote(PeerAccess mine, std::chrono::milliseconds timeout) {
+Result<PeerAccess> PeerLinks::vote(const Result<PeerAccess>& mine, std::chrono::milliseconds timeout) {
   if (!std::exchange(has_cast_, true)) {
-    vote_.cast(static_cast<uint8_t>(mine), timeout);
+    vote_.cast(ballot_of(mine), timeout);
     start(vote_);
   }
   if (!wait_attentively(communicator_, vote_, sync::Clock::now() + timeout + kLongestAnswer)) {
     return interrupts::are_pending() ? interrupts::interrupted() : communicator_.explain(vote_);
   }
   if (!vote_.status().ok()) return vote_.status().clone();
-  return static_cast<PeerAccess>(vote_.outcome());
+  if (vote_.outcome() == kMismatchBallot) {
+    return Status(ErrorCode::kMismatch,
+                  communicator_.signed_text("AXON_ALGO names different kernels for CUDA tensors on ranks of another "
+                                            "host; it must be the same on all ranks"));
+  }
+  return static_cast<PeerAccess>(vote_.outcome() - kNoneBallot);
 }
 
-ipc::PeerSlice PeerLinks::peer_slice(int rank) const {
+ipc::PeerSlice PeerLinks::peer_slice(int index) const {
   const std::lock_guard lock(mutex_);
-  return peers_[static_cast<size_t>(rank)]->peer_slice;
+  return peers_[static_cast<size_t>(index)]->peer_slice;
 }
 
 std::vector<ipc::PeerSlice> PeerLinks::slice_owners() const {

@@ -21,7 +21,7 @@ struct KernelQuery {
   transport::OperationKind kind{};
   DataType dtype{};
   Reduction reduction = Reduction::kNone;
-  int num_ranks = 0;
+  int num_ranks = 0;  // of the team: those of one host
   // As for the host's algorithms (collectives/selector.hpp): the bytes of the tensor, or of all messages together. For
   // all_to_all this is this rank's amount only. Some ranks may choose LL128 while others try zero-copy and fall back.
   size_t num_bytes = 0;

@@ -24,7 +24,7 @@ _GPU_REMEDIES = {
     "pidfd_getfd": _PTRACE,
     "process_vm_readv": _PTRACE,
     "another host": "nothing: between hosts tensors go through host memory",
-    "2 to 16 ranks": "nothing: larger groups go through host memory",
+    "2 to 16 ranks": "nothing: more ranks of a host go through host memory",
     "peer access": "nothing, if these GPUs have no link; otherwise check nvidia-smi topo -p2p r, IOMMU and ACS",
     "arena": "increase AXON_ARENA_MB, or free memory on the GPU",
 }

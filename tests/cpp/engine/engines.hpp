@@ -46,9 +46,10 @@ std::vector<std::unique_ptr<transport::Transport>> loopback_transports(transport
 
 class Engines {
  public:
-  // Each rank looks like a separate process to the others. `overrides`: those of the first ranks.
+  // Each rank looks like a separate process to the others. `overrides`: those of the first ranks. `hosts`: what the
+  // ranks claim to be their hosts; all are on one if it is empty.
   explicit Engines(std::vector<std::unique_ptr<transport::Transport>> transports,
-                   std::vector<collectives::AlgorithmOverrides> overrides = {});
+                   std::vector<collectives::AlgorithmOverrides> overrides = {}, std::vector<uint64_t> hosts = {});
 
   // Forms a new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);

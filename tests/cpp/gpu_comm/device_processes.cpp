@@ -50,9 +50,11 @@ class SharedAddresses {
   Note* notes_;
 };
 
-static std::unique_ptr<engine::Engine> make_engine() {
+// Engines with different host numbers take each other for processes of other hosts.
+static std::unique_ptr<engine::Engine> make_engine(int host) {
   auto transport = require(transport::open_ucx_transport({.settings = {{"TLS", "^sysv,cuda"}}}));
-  return std::make_unique<engine::Engine>(std::move(transport), this_host(), collectives::AlgorithmOverrides());
+  return std::make_unique<engine::Engine>(std::move(transport), this_host() + static_cast<uint64_t>(host),
+                                          collectives::AlgorithmOverrides());
 }
 
 static cuda::Stream make_stream(int device) {
@@ -66,7 +68,7 @@ DeviceProcess::DeviceProcess(int rank, Layout layout, transport::ProcessGroup& p
       processes_(processes),
       addresses_(addresses),
       stream_(make_stream(layout.devices()[static_cast<size_t>(rank)])),
-      engine_(make_engine()) {}
+      engine_(make_engine(host_of(rank))) {}
 
 Party DeviceProcess::form(const std::string& name, std::chrono::milliseconds timeout) {
   const engine::OwnAddress own = engine_->make_address();

@@ -47,6 +47,7 @@ class DeviceProcess {
 
   int rank() const { return rank_; }
   int size() const { return layout_.num_ranks; }
+  int host_of(int rank) const { return rank % layout_.num_hosts; }
   int device() const { return layout_.devices()[static_cast<size_t>(rank_)]; }
   cuda::StreamView stream() const { return stream_; }
 
@@ -54,6 +55,8 @@ class DeviceProcess {
   Party form(const std::string& name, std::chrono::milliseconds timeout = std::chrono::seconds(20));
   // Waits until all ranks have called it.
   void barrier() { processes_.barrier(rank_); }
+  // Returns when this rank's process has ended. A rank may end itself.
+  void kill(int rank) { processes_.kill(rank); }
 
  private:
   const int rank_;

@@ -18,8 +18,13 @@ cuda::DeviceDescriptor descriptor(cuda::DeviceOperation operation, Reduction red
           .num_bytes = num_bytes};
 }
 
+// The team of one of four ranks, which share a host.
+LocalTeam team_of(int rank) {
+  return {messaging::Topology(std::array<uint64_t, 4>{1, 1, 1, 1}), rank};
+}
+
 TEST(FaultText, no_fault_is_ok) {
-  EXPECT_TRUE(fault_in({}, 0).ok());
+  EXPECT_TRUE(fault_in({}, team_of(0)).ok());
 }
 
 TEST(FaultText, a_timeout_names_operation_and_rank) {
@@ -27,7 +32,7 @@ TEST(FaultText, a_timeout_names_operation_and_rank) {
   control.report.code = cuda::FaultCode::kTimeout;
   control.report.peer = 3;
   control.report.ours = descriptor(cuda::DeviceOperation::kAllReduceTwoShot, Reduction::kSum, 4096);
-  const Status fault = fault_in(control, 0);
+  const Status fault = fault_in(control, team_of(0));
   EXPECT_EQ(fault.code(), ErrorCode::kTimeout);
   EXPECT_EQ(fault.message(),
             "all_reduce (float32, 1024 elements, SUM): Timed out on the GPU. Still awaited here: rank 3.");
@@ -38,7 +43,7 @@ TEST(FaultText, what_was_aborted_says_what_it_was_and_for_whom_it_waited) {
   control.report.code = cuda::FaultCode::kAborted;
   control.report.peer = 1;
   control.report.ours = descriptor(cuda::DeviceOperation::kPointToPoint, Reduction::kNone, 400);
-  const Status fault = fault_in(control, 0);
+  const Status fault = fault_in(control, team_of(0));
   EXPECT_EQ(fault.code(), ErrorCode::kAborted);
   EXPECT_EQ(fault.message(), "send or receive (float32, 100 elements, tag 0) was waiting for rank 1 on the GPU");
 }
@@ -48,7 +53,7 @@ TEST(FaultText, a_process_that_has_ended_is_said_to_have) {
   control.report.code = cuda::FaultCode::kGone;
   control.report.peer = 2;
   control.report.ours = descriptor(cuda::DeviceOperation::kAllReduce, Reduction::kMax, 8);
-  const Status fault = fault_in(control, 0);
+  const Status fault = fault_in(control, team_of(0));
   EXPECT_EQ(fault.code(), ErrorCode::kPeerLost);
   EXPECT_EQ(fault.message(),
             "all_reduce (float32, 2 elements, MAX) was waiting for rank 2 on the GPU, whose process has ended");
@@ -60,7 +65,7 @@ TEST(FaultText, a_mismatch_names_both_sides) {
   control.report.peer = 1;
   control.report.ours = descriptor(cuda::DeviceOperation::kAllReduce, Reduction::kMax, 8);
   control.report.theirs = descriptor(cuda::DeviceOperation::kBarrier, Reduction::kNone, 0);
-  const Status fault = fault_in(control, 2);
+  const Status fault = fault_in(control, team_of(2));
   EXPECT_EQ(fault.code(), ErrorCode::kMismatch);
   EXPECT_EQ(fault.message(),
             "mismatched operations: rank 1 called barrier, rank 2 called all_reduce (float32, 2 elements, MAX)");
@@ -78,7 +83,7 @@ TEST(FaultText, products_are_told_apart_by_what_they_move_and_share) {
   control.report.ours = descriptor(cuda::DeviceOperation::kAllGatherMatmul, Reduction::kNone, mine);
   control.report.theirs = descriptor(cuda::DeviceOperation::kMatmulReduceScatter, Reduction::kNone, others);
   EXPECT_NE(digest(mine), digest(others));
-  EXPECT_EQ(fault_in(control, 0).message(),
+  EXPECT_EQ(fault_in(control, team_of(0)).message(),
             "mismatched operations: rank 1 called matmul_reduce_scatter (float32, 32 MiB in all, digest of sizes " +
                 digest(others) + "), rank 0 called all_gather_matmul (float32, 32 MiB in all, digest of sizes " +
                 digest(mine) + ")");
@@ -92,9 +97,27 @@ TEST(FaultText, messages_are_told_apart_by_their_tags) {
   control.report.theirs = control.report.ours;
   control.report.our_tag = 5;
   control.report.their_tag = 6;
-  const std::string text = fault_in(control, 0).message();
+  const std::string text = fault_in(control, team_of(0)).message();
   EXPECT_NE(text.find("tag 5"), std::string::npos) << text;
   EXPECT_NE(text.find("tag 6"), std::string::npos) << text;
+}
+
+// Rank 3 is the second one on its host, and so are its peers' numbers in its reports.
+TEST(FaultText, ranks_are_named_as_in_the_group) {
+  const LocalTeam team(messaging::Topology(std::array<uint64_t, 6>{1, 2, 1, 2, 1, 2}), 3);
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kMismatch;
+  control.report.peer = 2;
+  control.report.ours = descriptor(cuda::DeviceOperation::kBroadcast, Reduction::kNone, 8);
+  control.report.ours.root = 0;
+  control.report.theirs = control.report.ours;
+  control.report.theirs.root = 9;
+  EXPECT_EQ(fault_in(control, team).message(),
+            "mismatched operations: rank 5 called broadcast (float32, 2 elements, root 9), rank 3 called broadcast "
+            "(float32, 2 elements, root 1)");
+  control.report.code = cuda::FaultCode::kTimeout;
+  EXPECT_EQ(fault_in(control, team).message(),
+            "broadcast (float32, 2 elements, root 1): Timed out on the GPU. Still awaited here: rank 5.");
 }
 
 }  // namespace

@@ -127,6 +127,28 @@ TEST(KernelSelector, every_other_operation_has_a_kernel_at_any_size) {
   }
 }
 
+// So ranks of hosts of different sizes decide alike, even one that has no slice (DeviceGroup::serves_local).
+TEST(KernelSelector, the_number_of_ranks_does_not_decide_whether_there_is_a_kernel) {
+  const auto query_of = [](int dtype, int reduction, int num_ranks) {
+    KernelQuery query = all_reduce(num_ranks, kMiB);
+    query.dtype = static_cast<DataType>(dtype);
+    query.reduction = static_cast<Reduction>(reduction);
+    return query;
+  };
+  int num_served = 0;
+  for (int dtype = 0; dtype <= static_cast<int>(DataType::kComplex128); ++dtype) {
+    for (int reduction = 1; reduction <= static_cast<int>(Reduction::kPremulSum); ++reduction) {
+      const bool is_served = select_kernel(query_of(dtype, reduction, 2), {}) != Kernel::kNone;
+      num_served += is_served ? 1 : 0;
+      for (const int num_ranks : {2, 3, 16}) {
+        const Kernel kernel = select_kernel(query_of(dtype, reduction, num_ranks), layout_of(num_ranks, kMiB));
+        EXPECT_EQ(kernel != Kernel::kNone, is_served) << dtype << ", " << reduction << ", " << num_ranks;
+      }
+    }
+  }
+  EXPECT_GT(num_served, 0);
+}
+
 TEST(KernelSelector, a_wanted_kernel_takes_precedence_over_the_table) {
   const cuda::TeamLayout layout = layout_of(4, 15 * kMiB);
   EXPECT_EQ(select_kernel(all_reduce(4, 8), layout, Kernel::kLl128), Kernel::kLl128);

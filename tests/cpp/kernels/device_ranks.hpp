@@ -198,12 +198,14 @@ class DeviceRanks {
   std::vector<Rank> ranks_;
 };
 
-// The number of ranks, and whether they share one GPU.
+// The number of ranks, and whether they share one GPU. Only tests of groups heed `num_hosts`: the ranks take turns on
+// as many hosts, as far as they claim.
 enum class Placement { kOneGpu, kGpuEach };
 
 struct Layout {
   Placement placement;
   int num_ranks;
+  int num_hosts = 1;
 
   std::vector<int> devices() const {
     std::vector<int> devices(num_ranks, 0);
@@ -221,7 +223,9 @@ struct Layout {
 };
 
 inline std::string name_of(const ::testing::TestParamInfo<Layout>& info) {
-  return (info.param.placement == Placement::kOneGpu ? "one_gpu_" : "gpu_each_") + std::to_string(info.param.num_ranks);
+  const Layout& layout = info.param;
+  return (layout.placement == Placement::kOneGpu ? "one_gpu_" : "gpu_each_") + std::to_string(layout.num_ranks) +
+         (layout.num_hosts == 1 ? "" : "_on_" + std::to_string(layout.num_hosts) + "_hosts");
 }
 
 // Runs once per layout; skips where the machine has too few GPUs.
