@@ -8,6 +8,7 @@
 //   kControl      ControlHeader      between engines: failures, departures, and the progress of ranks
 //   kCredit       CreditHeader       between inboxes: how many messages a rank may send (messaging/flow_control.hpp)
 //   kCall         CallHeader         between runtimes
+//   kOneSided     OneSidedHeader     between runtimes: reads and writes of each other's memory
 //   kRendezvous   RendezvousHeader   between transports: a long message over rails (transport/rails)
 //
 //   const MessageHeader header = CallHeader{.key = key, .kind = MessageKind::kCancel, .number = number};
@@ -27,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 14;
+inline constexpr uint32_t kWireVersion = 15;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {
@@ -44,6 +45,19 @@ enum class MessageKind : uint8_t {
   kCts = 33,
   kNack = 34,
   kAck = 35,
+  kOpenRegion = 40,
+  kGrant = 41,
+  kWrite = 42,
+  kScatter = 43,
+  kRead = 44,
+  kGather = 45,
+  kData = 46,
+  kDone = 47,
+  kNotify = 48,
+  kForget = 49,
+  kRelease = 50,
+  kRevoke = 51,
+  kRevoked = 52,
   kFailureNotice = 64,
   kProgressQuery = 65,
   kProgressReply = 66,
@@ -52,7 +66,7 @@ enum class MessageKind : uint8_t {
   kLeave = 69,
 };
 
-enum class MessageFamily : uint8_t { kUnknown, kOperation, kControl, kCredit, kCall, kRendezvous };
+enum class MessageFamily : uint8_t { kUnknown, kOperation, kControl, kCredit, kCall, kRendezvous, kOneSided };
 
 constexpr MessageFamily family_of(MessageKind kind) noexcept {
   if (static_cast<uint8_t>(kind) - 1U < static_cast<uint8_t>(OperationKind::kPointToPoint)) [[likely]]
@@ -73,6 +87,20 @@ constexpr MessageFamily family_of(MessageKind kind) noexcept {
     case MessageKind::kNack:
     case MessageKind::kAck:
       return MessageFamily::kRendezvous;
+    case MessageKind::kOpenRegion:
+    case MessageKind::kGrant:
+    case MessageKind::kWrite:
+    case MessageKind::kScatter:
+    case MessageKind::kRead:
+    case MessageKind::kGather:
+    case MessageKind::kData:
+    case MessageKind::kDone:
+    case MessageKind::kNotify:
+    case MessageKind::kForget:
+    case MessageKind::kRelease:
+    case MessageKind::kRevoke:
+    case MessageKind::kRevoked:
+      return MessageFamily::kOneSided;
     case MessageKind::kFailureNotice:
     case MessageKind::kProgressQuery:
     case MessageKind::kProgressReply:
@@ -172,6 +200,21 @@ struct RendezvousHeader {
   uint64_t reserved_too = 0;
 };
 
+struct OneSidedHeader {
+  static constexpr MessageFamily kFamily = MessageFamily::kOneSided;
+
+  uint64_t key = 0;  // as in a CallHeader
+  MessageKind kind{};
+  ErrorCode error = ErrorCode::kOk;  // of a kDone
+  uint16_t reserved = 0;
+  uint32_t number = 0;    // of the request: its slot, and the number of uses of the slot
+  uint32_t grant = 0;     // of the memory; 0 where the payload has a table
+  uint32_t transfer = 0;  // to whose end a notification refers; 0: none
+  uint64_t offset = 0;    // in the granted bytes. Of a kForget: 1 if the transfer's kNotify was sent, otherwise 0
+  // The bytes of a read or write. Of a kNotify or kForget: the number of writes of the transfer.
+  uint64_t num_bytes = 0;
+};
+
 template <typename Header>
 inline constexpr bool is_header =
     sizeof(Header) == 40 && std::is_trivially_copyable_v<Header> && std::has_unique_object_representations_v<Header>;
@@ -187,5 +230,6 @@ static_assert(is_header<ControlHeader> && begins_as_all<ControlHeader>);
 static_assert(is_header<CreditHeader> && begins_as_all<CreditHeader>);
 static_assert(is_header<CallHeader> && begins_as_all<CallHeader>);
 static_assert(is_header<RendezvousHeader> && begins_as_all<RendezvousHeader>);
+static_assert(is_header<OneSidedHeader> && begins_as_all<OneSidedHeader>);
 
 }  // namespace axon::transport

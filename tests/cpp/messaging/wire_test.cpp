@@ -32,7 +32,7 @@ TEST(Wire, operation_header_bytes) {
                       0xFF, 0xFF, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
                       0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
-  EXPECT_EQ(transport::kWireVersion, 14u);
+  EXPECT_EQ(transport::kWireVersion, 15u);
 }
 
 TEST(Wire, control_header_bytes) {
@@ -85,6 +85,21 @@ TEST(Wire, rendezvous_header_bytes) {
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
 }
 
+TEST(Wire, one_sided_header_bytes) {
+  const transport::OneSidedHeader header{.key = kKey,
+                                         .kind = transport::MessageKind::kDone,
+                                         .error = ErrorCode::kAccessDenied,
+                                         .number = 0x100F0E0D,
+                                         .grant = 0x14131211,
+                                         .transfer = 0x18171615,
+                                         .offset = 0x201F1E1D1C1B1A19,
+                                         .num_bytes = 0x2827262524232221};
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    47,   12,   0,    0,    0x0D, 0x0E,
+                      0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
+                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
+  EXPECT_EQ(std::bit_cast<Golden>(header), golden);
+}
+
 TEST(Wire, headers_convert_to_each_other_without_a_change) {
   const transport::CallHeader call{.key = kKey, .kind = transport::MessageKind::kClose, .num_answers = 7};
   const transport::MessageHeader header = call;
@@ -99,6 +114,7 @@ TEST(Wire, each_kind_has_one_family) {
     if (number >= 1 && number <= 10) return kOperation;
     if (number >= 16 && number <= 24) return kCall;
     if (number >= 32 && number <= 35) return kRendezvous;
+    if (number >= 40 && number <= 52) return kOneSided;
     if (number >= 64 && number <= 67) return kControl;
     return number == 68 || number == 69 ? kCredit : kUnknown;
   };
