@@ -112,7 +112,13 @@ Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
   return meet_unchecked(peer_address);
 }
 
+// Messages to this process must not leave it.
 Result<transport::PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
+  const PeerAddress& own = peers_.own_address();
+  if (peer_address.process == own.process &&
+      (peer_address.pid != own.pid || peer_address.transport_address != own.transport_address)) {
+    return Status(ErrorCode::kUnauthenticated, "a peer claims to be this process, at another address");
+  }
   if (const auto known = peers_.find(peer_address.process)) return *known;
   Result<transport::PeerId> added = peers_.add(peer_address);
   if (added.ok() && peers_.is_neighbour(added.value())) watch(added.value());
@@ -219,9 +225,13 @@ unsigned Engine::drive() noexcept {
   const size_t num_begun = begin_submitted() + flag_waiters_.run_set();
   if (num_begun != 0) run_ready();  // before messages arrive for what failed at once: peers must get the reason first
   if (shut_down_) return 0;         // all clients are closed, so nothing runs
-  const unsigned num_moved = messenger_.progress();
+  unsigned num_moved = messenger_.progress() + static_cast<unsigned>(num_begun);
+  if (QueueNode* item = unfinished_.pop()) [[unlikely]] {
+    static_cast<Submission&>(*item).begin();
+    ++num_moved;
+  }
   finish_ended();
-  return num_moved + static_cast<unsigned>(num_begun);
+  return num_moved;
 }
 
 void Engine::settle() noexcept {
@@ -298,6 +308,7 @@ void Engine::shut_down() noexcept {
   const bool first = progress_->exclusively([&] {
     if (shut_down_) return false;
     for (Client* client : clients_) client->on_shut_down();
+    while (QueueNode* item = unfinished_.pop()) static_cast<Submission&>(*item).begin();  // finds that it has failed
     settle();
     shut_down_ = true;
     return true;

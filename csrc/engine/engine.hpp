@@ -94,6 +94,10 @@ class Engine final : private messaging::LossListener, private Driver {
   void post(Submission& item) noexcept { completions_.push(item); }
   // The item's finish() runs after the coroutines that can continue, and before the token is released.
   void finish_later(Submission& item) noexcept { ended_.push(item); }
+  // The item's begin() runs in a later round of the progress owner, one item in each round. For long work of this
+  // process that is done in steps: threads that only submit do not continue it. At the shut-down all items begin, after
+  // the clients have been told; they must not continue then.
+  void continue_later(Submission& item) noexcept { unfinished_.push(item); }
   // Runs the coroutines that can continue, and finishes what has ended.
   void run_ready() noexcept;
   // Begins what is submitted, and completes everything that can complete without the network; called after failures.
@@ -133,10 +137,10 @@ class Engine final : private messaging::LossListener, private Driver {
   void tick(sync::Clock::time_point now) noexcept override;
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override;
-  bool holds_back() const noexcept override { return transport_ && transport_->holds_back(); }
+  bool holds_back() const noexcept override { return transport_ && (transport_->holds_back() || !unfinished_.empty()); }
   bool has_flag_waiters() const noexcept override { return !flag_waiters_.empty(); }
   bool has_neighbours() const noexcept override { return peers_.num_neighbours() != 0; }
-  bool arm() noexcept override { return !shut_down_ && transport_->arm(); }
+  bool arm() noexcept override { return !shut_down_ && unfinished_.empty() && transport_->arm(); }
   void on_process_ended(transport::PeerId peer) noexcept override;
   QueueNode* take_completions() noexcept override { return completions_.take_all(); }
   bool has_completions() const noexcept override { return !completions_.empty(); }
@@ -159,6 +163,7 @@ class Engine final : private messaging::LossListener, private Driver {
 
   Submissions submitted_;  // pushed by any thread, taken by the progress owner
   FlagWaiters flag_waiters_;
+  OrderedQueue unfinished_;   // to continue, one in each round
   OrderedQueue ended_;        // to finish before the token is released
   OrderedQueue completions_;  // to complete after that
   sync::Clock::time_point next_tick_{};
