@@ -32,6 +32,7 @@ enum class ErrorCode : uint8_t {
   kCancelled,          // by the caller
   kUnknownHost,        // no address is known for its name
   kUnauthenticated,    // the peer does not know the secret that it should
+  kAccessDenied,       // the memory is not exposed to this peer, at this place, for this access, or any more
   kOk,                 // the code of a success; last, because handshakes carry the numbers of the others
 };
 

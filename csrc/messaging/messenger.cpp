@@ -14,6 +14,17 @@ static bool is_between_members(const Team& team, const Header& header) noexcept 
   return header.destination == static_cast<uint32_t>(team.rank) && header.source < team.peers.size();
 }
 
+static bool is_between_runtimes(transport::MessageFamily family) noexcept {
+  return family == transport::MessageFamily::kCall || family == transport::MessageFamily::kOneSided;
+}
+
+static void hand_to(Addressee& addressee, transport::MessageFamily family, const transport::MessageHeader& header,
+                    const transport::Payload& payload) noexcept {
+  if (family == transport::MessageFamily::kCall) [[likely]]
+    return addressee.on_message(header.as<transport::CallHeader>(), payload);
+  addressee.on_message(header.as<transport::OneSidedHeader>(), payload);
+}
+
 Unexpected& hold_copy(SizeClassPool& pool, const transport::MessageHeader& header, const transport::Payload& payload) {
   const size_t num_copied = payload.rendezvous == nullptr ? payload.num_bytes : 0;
   void* allocation = pool.allocate(sizeof(Unexpected) + num_copied);
@@ -108,8 +119,8 @@ void Messenger::detach(Inbox& inbox) noexcept {
 bool Messenger::attach(uint64_t key, Addressee& addressee) {
   addressees_.emplace(key, &addressee);
   return !hand_out_early(key, [&](const Unexpected& message) {
-    if (family_of(message.header.kind) == transport::MessageFamily::kCall)
-      return addressee.on_message(message.header.as<transport::CallHeader>(), message.payload);
+    const transport::MessageFamily family = family_of(message.header.kind);
+    if (is_between_runtimes(family)) return hand_to(addressee, family, message.header, message.payload);
     refuse(message.header, message.payload);
   });
 }
@@ -135,14 +146,15 @@ void Messenger::run_ready() noexcept {
 }
 
 void Messenger::on_message(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  if (family_of(header.kind) == transport::MessageFamily::kCall) {
+  const transport::MessageFamily family = family_of(header.kind);
+  if (is_between_runtimes(family)) {
     if (latest_addressee_ != nullptr && header.key == latest_key_)
-      return latest_addressee_->on_message(header.as<transport::CallHeader>(), payload);
+      return hand_to(*latest_addressee_, family, header, payload);
     const auto addressee = addressees_.find(header.key);
     if (addressee != addressees_.end()) {
       latest_key_ = header.key;
       latest_addressee_ = addressee->second;
-      return latest_addressee_->on_message(header.as<transport::CallHeader>(), payload);
+      return hand_to(*latest_addressee_, family, header, payload);
     }
   } else if (const auto inbox = inboxes_.find(header.key); inbox != inboxes_.end()) {
     return deliver(*inbox->second, header, payload);

@@ -33,10 +33,11 @@ class Wakeable : public ListNode<Wakeable> {
   std::coroutine_handle<> waiter_;
 };
 
-// Takes the messages of calls whose key is its own.
+// Takes the messages between runtimes whose key is its own.
 class Addressee {
  public:
   virtual void on_message(const transport::CallHeader& header, const transport::Payload& payload) noexcept = 0;
+  virtual void on_message(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept = 0;
 
  protected:
   ~Addressee() = default;

@@ -23,6 +23,7 @@ Connection::Connection(RuntimeCore& core, engine::Engine& engine, Identity ident
       peer_(peer),
       is_neighbour_(engine.peers().is_neighbour(peer)),
       call_slots_(kWindow),
+      one_sided_(*this, peer, core.exposed()),
       peer_call_slots_(kWindow) {
   const bool is_remote =
       identity_.address.host != engine.peers().own_address().host || !engine.peers().shares_host(peer);
@@ -96,6 +97,12 @@ static bool frees_others(const Call& call) noexcept {
 
 static Status cancelled() {
   return {ErrorCode::kCancelled, "the call was cancelled"};
+}
+
+Status Connection::why_nothing_begins() const {
+  if (!failure_.ok()) return failure_.clone();
+  if (ends_after_answers_) return closed_there();
+  return closes_at_ ? closed_here() : Status();
 }
 
 void Connection::begin(Call& call) noexcept {
@@ -318,7 +325,7 @@ void Connection::give_up(Call& call, Status why) noexcept {
 void Connection::tick(Clock::time_point now) noexcept {
   release_rested();
   look_after_closing(now);
-  if (!failure_.ok()) return;
+  if (!failure_.ok()) return one_sided_.initiator().tick(now);
   if (watches_socket_ && now >= next_look_) {
     next_look_ = now + kLookInterval;
     pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
@@ -330,6 +337,7 @@ void Connection::tick(Clock::time_point now) noexcept {
       next_look_ = now + kHangUpGrace;
     }
   }
+  one_sided_.initiator().tick(now);
   tells_deadlines_ = !engine_.messenger().transport().can_withdraw(peer_);
   if (num_calls_ == 0) return;
   const auto end_if_late = [&](Call& call) {
@@ -396,6 +404,7 @@ void Connection::fail(const Status& reason) noexcept {
     if (slot.invocation != nullptr) core_.on_caller_lost(*std::exchange(slot.invocation, nullptr));
   }
   num_invocations_ = num_told_ = 0;
+  one_sided_.fail(failure_);
   core_.on_lost(*this);
 }
 
@@ -408,6 +417,7 @@ void Connection::give_back() noexcept {
 }
 
 void Connection::on_transport_gone() noexcept {
+  one_sided_.on_transport_gone();
   while (Call* call = restless_.pop_front()) {
     call->resting_ = true;
     engine_.post(*call);

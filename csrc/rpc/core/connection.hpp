@@ -24,6 +24,7 @@
 #include "rpc/core/delay_gauge.hpp"
 #include "rpc/core/invocation.hpp"
 #include "rpc/core/mailboxes/mail_sender.hpp"
+#include "rpc/core/one_sided/one_sided.hpp"
 
 namespace axon::rpc {
 
@@ -80,6 +81,10 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   // Returns whether the peer is another process on this host.
   bool is_neighbour() const noexcept { return is_neighbour_; }
 
+  OneSided& one_sided() noexcept { return one_sided_; }
+  // Returns why no call or transfer can begin here, or ok. Progress owner only.
+  Status why_nothing_begins() const;
+
   // State of a client that exposes and reads tensors.
   struct ZeroCopyState {
     std::atomic<uint64_t> gpus_read_by_peer{0};  // GPUs of this process, one bit each
@@ -116,6 +121,9 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   static uint32_t slot_of(uint32_t number) noexcept { return number % kWindow; }
 
   void on_message(const transport::CallHeader& header, const transport::Payload& payload) noexcept override;
+  void on_message(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept override {
+    one_sided_.on_message(header, payload);
+  }
 
   // Caller
   void begin(Call& call) noexcept;
@@ -168,7 +176,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void send_control(const transport::CallHeader& message) noexcept;
   void drop(const transport::Payload& payload) noexcept;
   bool is_idle() const noexcept {
-    return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty();
+    return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty() && one_sided_.is_idle();
   }
   // Frees what only a live connection needs, after it has failed and is idle.
   void give_back() noexcept;
@@ -203,6 +211,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   std::unordered_map<std::string, std::unique_ptr<MailSender>, NameHash, std::equal_to<>> mail_senders_;  // by function
   MailSender* latest_mail_sender_ = nullptr;  // a cache: the next message is often for the same mailbox
   std::string_view latest_mailbox_;           // the function of latest_mail_sender_
+
+  OneSided one_sided_;
 
   std::vector<PeerCallSlot> peer_call_slots_;
   size_t num_invocations_ = 0;

@@ -29,6 +29,7 @@ void Connection::close(Clock::time_point deadline) noexcept {
 
 void Connection::begin_closing(Clock::time_point deadline) noexcept {
   closes_at_ = std::min(closes_at_.value_or(deadline), deadline);
+  one_sided_.target().close();
   look_after_closing(Clock::now());
 }
 

@@ -64,7 +64,9 @@ class Runtime {
   void close() noexcept;
 
  private:
-  explicit Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)), incarnation_(random_number()) {}
+  explicit Runtime(std::shared_ptr<RuntimeCore> core) : core_(std::move(core)), incarnation_(random_number()) {
+    core_->exposed()->regions.set_incarnation(incarnation_);
+  }
 
   Status may_listen_held() const;
   Result<std::unique_ptr<Listener>> open_listener(const SocketAddress& socket_address, const Secret& secret);

@@ -34,6 +34,7 @@ static constexpr size_t kLongestReport = 1024;
 RuntimeCore::RuntimeCore(engine::Engine& engine, RuntimeOptions options)
     : engine_(engine),
       options_(std::move(options)),
+      exposed_(std::make_shared<Exposed>(engine)),
       limits_{.max_message_num_bytes = options_.max_message_num_bytes,
               .max_early_payload_frames = kMostTensors,
               .max_early_num_bytes = options_.max_early_num_bytes,
@@ -42,6 +43,8 @@ RuntimeCore::RuntimeCore(engine::Engine& engine, RuntimeOptions options)
 
 // A transfer from a lost peer may never end, and may still touch its memory, so that memory is leaked.
 RuntimeCore::~RuntimeCore() {
+  [[maybe_unused]] const auto untaken =
+      exposed_->notifications.take(nullptr);  // they refer to connections, and so here
   for (std::unique_ptr<Invocation>& invocation : invocations_) {
     if (!invocation->arguments_.at_rest() || !invocation->answer.at_rest()) {
       [[maybe_unused]] Invocation* const leaked = invocation.release();
@@ -136,8 +139,58 @@ bool RuntimeCore::is_through_with(const Connection& connection) noexcept {
   return connection.is_idle();
 }
 
+Result<std::shared_ptr<Region>> RuntimeCore::expose(RegionSpecification specification, Owner owner) {
+  if (engine_.is_forked()) return engine::Engine::forked();
+  return engine_.exclusively([&]() -> Result<std::shared_ptr<Region>> {
+    if (refuses_) return Status(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    return exposed_->regions.expose(std::move(specification), std::move(owner));
+  });
+}
+
+std::vector<std::string> RuntimeCore::holders(const Region& region) {
+  if (engine_.is_forked()) return {};
+  return engine_.exclusively([&] {
+    std::vector<std::string> names = Regions::readers(region);
+    for (const auto& connection : connections_) {
+      const std::string& name = connection->identity().name;
+      if (!connection->one_sided().target().moves(region)) continue;
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
+    return names;
+  });
+}
+
+void RuntimeCore::revoke(Region& region) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.exclusively([&] {
+    if (region.is_revoked()) return;
+    exposed_->regions.revoke(region);
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (connections_[i]->failure_.ok()) connections_[i]->one_sided().target().revoke(region);
+    }
+    exposed_->regions.release_rested();
+  });
+}
+
+bool RuntimeCore::is_at_rest(const Region& region) {
+  return engine_.is_forked() || engine_.exclusively([&] { return region.at_rest(); });
+}
+
+void RuntimeCore::end_exposing() noexcept {
+  exposed_->regions.revoke_all();
+  exposed_->notifications.close();
+  engine_.nudge();
+}
+
 void RuntimeCore::refuse_new() noexcept {
-  engine_.exclusively([&] { refuses_ = true; });
+  engine_.exclusively([&] {
+    refuses_ = true;
+    end_exposing();
+    for (size_t i = 0; i < connections_.size(); ++i) {
+      if (connections_[i]->failure_.ok()) connections_[i]->one_sided().target().close();
+    }
+    exposed_->regions.release_rested();
+  });
 }
 
 void RuntimeCore::close() noexcept {
@@ -145,7 +198,9 @@ void RuntimeCore::close() noexcept {
     if (std::exchange(closed_, true)) return;
     refuses_ = true;
     const Status reason(ErrorCode::kAborted, "the runtime '" + options_.name + "' is closed");
+    end_exposing();
     for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->end(reason);
+    exposed_->regions.release_rested();
   });
   engine_.wake();
 }
@@ -154,15 +209,16 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
   for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->tick(now);
   forget_ended();
   look_after_parked();
-  if (!closed_ || !connections_.empty() || !parked_.empty()) return true;
+  if (!closed_ || !connections_.empty() || !parked_.empty() || !exposed_->regions.at_rest()) return true;
   has_left_ = true;
   const std::shared_ptr<RuntimeCore> may_go = take_self_if_unused();
   return false;
 }
 
 bool RuntimeCore::has_running() const noexcept {
-  return std::ranges::any_of(
-      connections_, [](const auto& connection) { return connection->num_calls_ != 0 || connection->is_closing(); });
+  return std::ranges::any_of(connections_, [](const auto& connection) {
+    return connection->num_calls_ != 0 || connection->is_closing() || connection->one_sided_.initiator().has_running();
+  });
 }
 
 void RuntimeCore::on_peer_lost(transport::PeerId peer, const std::string& reason) noexcept {
@@ -171,10 +227,12 @@ void RuntimeCore::on_peer_lost(transport::PeerId peer, const std::string& reason
     if (connection.peer_ != peer) continue;
     connection.fail(Status(ErrorCode::kPeerLost, "'" + connection.identity().name + "' is gone: " + reason));
   }
+  exposed_->regions.on_process_ended(peer);
 }
 
 void RuntimeCore::on_shut_down() noexcept {
   refuses_ = closed_ = true;
+  end_exposing();
   fail_all(Status(ErrorCode::kAborted, "torch_axon is shutting down in this process"));
 }
 

@@ -53,6 +53,17 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   // Receives connections that have ended.
   void set_on_lost(std::function<void(Connection&)> on_lost);
 
+  // What this runtime exposes, and what it is notified of. Regions are exposed, revoked and awaited through the next
+  // four.
+  const std::shared_ptr<Exposed>& exposed() const noexcept { return exposed_; }
+  // Fails once the runtime refuses new connections, so that no region misses the end of the others.
+  Result<std::shared_ptr<Region>> expose(RegionSpecification specification, Owner owner);
+  // Returns the names of the peers that may be reading the region directly, and of those with which its bytes are
+  // moving.
+  std::vector<std::string> holders(const Region& region);
+  void revoke(Region& region) noexcept;
+  bool is_at_rest(const Region& region);
+
   // Adds a connection after its handshake; the peer's messages carry a key of an address of this engine.
   Result<std::shared_ptr<Connection>> admit(Identity identity);
   std::vector<std::shared_ptr<Connection>> connections();
@@ -96,6 +107,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   // Returns whether the connection has nothing under way, and exposes nothing for the peer to read.
   bool is_through_with(const Connection& connection) noexcept;
 
+  void end_exposing() noexcept;
   void fail_all(const Status& reason) noexcept;
   void forget_ended() noexcept;
   void forget_in_free(const Connection& connection) noexcept;
@@ -105,6 +117,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
 
   engine::Engine& engine_;
   const RuntimeOptions options_;
+  const std::shared_ptr<Exposed> exposed_;  // shared with connections, which may outlive the core
   size_t num_early_bytes_ = 0;
   const Inbound::Limits limits_;
   std::shared_ptr<RuntimeCore> self_;               // set while it is a client of the engine, or users hold invocations

@@ -29,6 +29,8 @@ const char* name_of(ErrorCode code) noexcept {
       return "unknown_host";
     case ErrorCode::kUnauthenticated:
       return "wrong_secret";
+    case ErrorCode::kAccessDenied:
+      return "access_denied";
     case ErrorCode::kMismatch:
       return "mismatch";
     case ErrorCode::kTransport:

@@ -1,0 +1,102 @@
+// The owner's end of the one-sided transfers of a connection: grants access to regions, and checks every request.
+//
+// Requests name a grant (given_grants.hpp). Writes of more than an eager message are fetched
+// straight into the region. Reads are sent straight from it. The region keeps its memory while any is in flight.
+//
+// A notification is delivered once all writes of its transfer have ended (write_accounts.hpp).
+//
+// Owned by OneSided; progress owner only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/intrusive_list.hpp"
+#include "rpc/core/one_sided/exposed.hpp"
+#include "rpc/core/one_sided/given_grants.hpp"
+#include "rpc/core/one_sided/write_accounts.hpp"
+#include "transport/transport.hpp"
+
+namespace axon::rpc {
+
+class Connection;
+
+class Target {
+ public:
+  // Requests that are being answered. Twice the initiator's window: it may learn of an answer before this end does.
+  static constexpr size_t kMostInFlight = 512;
+
+  Target(Connection& connection, transport::PeerId peer, std::shared_ptr<Exposed> exposed) noexcept
+      : connection_(connection),
+        peer_(peer),
+        exposed_(std::move(exposed)),
+        grants_(connection, peer, *exposed_),
+        accounts_(exposed_->num_pending_bytes) {}
+  ~Target();
+  Target(const Target&) = delete;
+  Target& operator=(const Target&) = delete;
+
+  void on_open(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept;
+  void on_write(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept;
+  void on_scatter(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept;
+  void on_read(const transport::OneSidedHeader& header) noexcept;
+  void on_gather(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept;
+  // A request that must travel in one message waits at its sender.
+  void deny_long(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept;
+  void on_notify(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept;
+  void on_forget(const transport::OneSidedHeader& header) noexcept;
+  // The peer no longer uses a grant, of its own accord or because it was revoked.
+  void on_released(const transport::OneSidedHeader& header) noexcept { grants_.release(header.grant); }
+
+  // Asks the peer to confirm that it no longer reads the region directly.
+  void revoke(const Region& region) noexcept;
+  // The same for all regions, because the connection closes. All requests are denied from here on.
+  void close() noexcept;
+  // The connection has ended; `is_gone`: so have the peer's transfers.
+  void fail(bool is_gone) noexcept;
+  void on_transport_gone() noexcept;
+  // Returns whether bytes of the region are being received from the peer, or sent to it.
+  bool moves(const Region& region) noexcept;
+  bool is_idle() const noexcept { return num_in_flight_ == 0 && (!grants_.is_closed() || !grants_.has_direct()); }
+
+ private:
+  // Memory that the transport uses for a request or an answer.
+  struct InFlight : transport::Completion, ListNode<InFlight> {
+    explicit InFlight(Target& of) noexcept : transport::Completion{&Target::on_transferred}, target(of) {}
+    Target& target;
+    transport::OneSidedHeader header;
+    std::shared_ptr<Region> region;  // null: only the frame moves
+    std::vector<std::byte> frame;
+    bool is_write = false;
+  };
+
+  static void on_transferred(transport::Completion& self, Status status) noexcept;
+
+  Status scatter(const transport::Payload& payload) const;
+  Result<std::vector<std::byte>> gather(const transport::Payload& payload) const;
+  InFlight& add_in_flight(const transport::OneSidedHeader& request, std::shared_ptr<Region> region);
+  void remove_in_flight(InFlight& in_flight) noexcept;
+  Status check_room() const;
+  void send(InFlight& in_flight, transport::OneSidedHeader header, ConstBuffer payload) noexcept;
+  void send(transport::OneSidedHeader header) noexcept;
+  Status begin_write(const transport::OneSidedHeader& request) noexcept {
+    return request.transfer != 0 ? accounts_.begin_write(request.transfer) : Status();
+  }
+  void end_write(const transport::OneSidedHeader& request, const Status& status) noexcept;
+  void done(uint32_t number, const Status& status) noexcept;
+  void settle(const std::optional<WriteAccounts::Settled>& settled) noexcept;
+  void deliver(uint32_t number, std::span<const std::byte> tag) noexcept;
+  void drop(const transport::Payload& payload, const Status& why = Status()) noexcept;
+
+  Connection& connection_;
+  const transport::PeerId peer_;
+  const std::shared_ptr<Exposed> exposed_;  // shared with the runtime, which may be destroyed first
+  GivenGrants grants_;
+  IntrusiveList<InFlight> in_flight_;
+  size_t num_in_flight_ = 0;
+  WriteAccounts accounts_;
+  bool has_failed_ = false;
+};
+
+}  // namespace axon::rpc
