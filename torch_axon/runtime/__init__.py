@@ -19,6 +19,7 @@ See docs/runtime.md.
 
 from torch_axon.runtime._current import CurrentCall as CurrentCall
 from torch_axon.runtime._current import current_call as current_call
+from torch_axon.runtime._errors import AccessDenied as AccessDenied
 from torch_axon.runtime._errors import PeerLostError as PeerLostError
 from torch_axon.runtime._errors import RemoteError as RemoteError
 from torch_axon.runtime._errors import RuntimeClosedError as RuntimeClosedError
@@ -31,6 +32,10 @@ from torch_axon.runtime._mailboxes import Mailbox as Mailbox
 from torch_axon.runtime._memory import Coming as Coming
 from torch_axon.runtime._memory import Incoming as Incoming
 from torch_axon.runtime._memory import Memory as Memory
+from torch_axon.runtime._one_sided import Region as Region
+from torch_axon.runtime._one_sided import Remote as Remote
+from torch_axon.runtime._one_sided import Transfer as Transfer
+from torch_axon.runtime._one_sided import TransferStats as TransferStats
 from torch_axon.runtime._peer import Options as Options
 from torch_axon.runtime._peer import Peer as Peer
 from torch_axon.runtime._peer import publish as publish
@@ -38,6 +43,7 @@ from torch_axon.runtime._pool import Pool as Pool
 from torch_axon.runtime._runtime import Runtime as Runtime
 
 __all__ = [
+    "AccessDenied",
     "Answers",
     "Coming",
     "CurrentCall",
@@ -49,9 +55,13 @@ __all__ = [
     "Peer",
     "PeerLostError",
     "Pool",
+    "Region",
+    "Remote",
     "RemoteError",
     "Runtime",
     "RuntimeClosedError",
+    "Transfer",
+    "TransferStats",
     "UnknownHostError",
     "VersionMismatchError",
     "WrongSecretError",

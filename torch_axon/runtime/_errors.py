@@ -14,6 +14,11 @@ class RuntimeClosedError(ConnectionError):
     """This process has closed its runtime, or its connection to this peer."""
 
 
+class AccessDenied(PermissionError):  # noqa: N818
+    """The peer does not let this process use its memory so: the region is closed, or was not exposed for this access,
+    these bytes or this peer."""
+
+
 class UnknownHostError(ConnectionError):
     """The name of a host cannot be resolved to an address."""
 
@@ -67,6 +72,7 @@ _CLASSES: dict[str, type[BaseException]] = {
     "cancelled": CancelledError,
     "unknown_host": UnknownHostError,
     "wrong_secret": WrongSecretError,
+    "access_denied": AccessDenied,
     "mismatch": VersionMismatchError,
 }
 

@@ -13,6 +13,7 @@ from torch_axon.runtime._future import Future
 from torch_axon.runtime._generators import Answers
 from torch_axon.runtime._memory import BY_DEFAULT, AnyMemory, Policy, policy_of, read_answer
 from torch_axon.runtime._names import NUMBER
+from torch_axon.runtime._remote_access import RemoteAccess
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
@@ -26,7 +27,7 @@ _LEAST_LOOK_INTERVAL_S, _MOST_LOOK_INTERVAL_S = 0.002, 0.05
 _numbers = itertools.count()  # of generators, unique in this process
 
 
-class Peer(Closable):
+class Peer(RemoteAccess, Closable):
     """A connected runtime of another process, or of this one, as `Runtime.connect` returns it.
 
     All methods may be called on any thread. A peer is a context manager, also an asynchronous one, that closes the

@@ -19,6 +19,7 @@ from torch_axon import _native
 from torch_axon.runtime import _at_exit, _connecting, _errors, _kinds
 from torch_axon.runtime._closable import Closable
 from torch_axon.runtime._connecting import Target
+from torch_axon.runtime._exposing import Exposing
 from torch_axon.runtime._functions import InExecutor, LoopThread, OnLoop, check_executor
 from torch_axon.runtime._generators import opener
 from torch_axon.runtime._mailboxes import Mailbox
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 # How long the runtime's thread polls for messages after the last one before it sleeps.
 _SPIN_BUDGET_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
@@ -38,7 +38,7 @@ _SPIN_BUDGET_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
 _LONGEST_END_S = 2.0
 
 
-class Runtime(Closable):
+class Runtime(Exposing, Closable):
     """Registers functions for peers, listens for peers and connects to them.
 
     All methods may be called on any thread. A runtime is a context manager, also an asynchronous one, that closes it.
@@ -91,6 +91,7 @@ class Runtime(Closable):
             name,
             weakref.ref(self),
             _weakly(self._on_cancelled),
+            _weakly(self._on_notified),
             {
                 "max_message_bytes": max_message_bytes,
                 "max_waiting_calls": max_waiting_calls,
@@ -101,6 +102,7 @@ class Runtime(Closable):
         self._core.register(EXPOSE, _expose, True, None, None, None)
         # One Peer per connection, so that equal peers compare equal.
         self._peers: weakref.WeakValueDictionary[RuntimeConnection, Peer] = weakref.WeakValueDictionary()
+        self._awaiting_notifications: list[Callable[[], None]] = []  # wake the tasks of loops
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None
         self._loops_by_name: dict[str, OnLoop] = {}  # the loop of each function that may return coroutines
@@ -402,6 +404,7 @@ class Runtime(Closable):
             if self._closed:
                 return True
             self._closed = True
+        self._on_notified()  # so that tasks that await a notification find it closed
         try:
             return self._core.await_idle(self.timeout if timeout is None else timeout) if drain else True
         finally:
@@ -411,6 +414,7 @@ class Runtime(Closable):
         """Ends everything that belongs to the runtime. Ending again does nothing."""
         with ExitStack() as steps:  # in reverse order; every step runs even if another one is interrupted
             steps.callback(self._await_threads)
+            steps.callback(self._on_notified)
             steps.callback(self._core.stop)
             steps.callback(self._core.close)
 
@@ -450,13 +454,13 @@ def _expose(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[s
     invocation.reply(None)
 
 
-def _weakly(method: Callable[[T], None]) -> Callable[[T], None]:
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
     """Wraps a method for the extension, which keeps the function but must not keep the runtime alive."""
     reference = weakref.WeakMethod(method)
 
-    def call(argument: T) -> None:
+    def call(*arguments: Any) -> None:
         found = reference()
         if found is not None:
-            found(argument)
+            found(*arguments)
 
     return call

@@ -11,28 +11,17 @@
 #include "python/tensor_memory.hpp"
 #include "rpc/python/buffers.hpp"
 #include "rpc/python/errors.hpp"
+#include "rpc/python/one_sided.hpp"
 #include "rpc/python/python_mailbox.hpp"
 #include "rpc/python/python_pool.hpp"
 #include "rpc/python/python_runtime.hpp"
+#include "rpc/python/waits.hpp"
 #include "rpc/python/zero_copy_get.hpp"
-
-PYBIND11_DECLARE_HOLDER_TYPE(T, axon::rpc::Counted<T>, true)
 
 namespace axon::rpc_python {
 namespace {
 
 namespace py = pybind11;
-
-// Limits the timeout to a year, which can be added to a clock without overflow.
-std::chrono::duration<double> timeout_of(double seconds) {
-  constexpr double kLongest = 365 * 24 * 3600.0;
-  if (!(seconds >= 0)) throw py::value_error("timeout is " + std::to_string(seconds) + " s; allowed: 0 or more");
-  return std::chrono::duration<double>(std::min(seconds, kLongest));
-}
-
-sync::Clock::time_point deadline_in(double seconds) {
-  return sync::Clock::now() + std::chrono::duration_cast<sync::Clock::duration>(timeout_of(seconds));
-}
 
 std::span<const std::byte> bytes_of(const py::bytes& bytes) {
   const std::string_view view(bytes);
@@ -51,7 +40,7 @@ Placement placement_of(const py::object& device) {
 
 // `bounds` holds the options of the same names.
 std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::object on_cancelled,
-                                    const py::dict& bounds) {
+                                    py::object on_notified, const py::dict& bounds) {
   const auto bound = [&](const char* what) { return py::cast<uint64_t>(bounds[what]); };
   rpc::RuntimeOptions options{.name = std::move(name),
                               .max_message_num_bytes = bound("max_message_bytes"),
@@ -65,9 +54,10 @@ std::unique_ptr<PythonRuntime> open(std::string name, py::object runtime, py::ob
     if (opened.status().code() == ErrorCode::kInvalidArgument) raise(opened.status());
     throw std::runtime_error(opened.status().message());  // the engine cannot start
   }
-  return std::make_unique<PythonRuntime>(
-      std::move(opened).value(),
-      PythonRuntime::Listeners{.runtime = std::move(runtime), .on_cancelled = std::move(on_cancelled)});
+  return std::make_unique<PythonRuntime>(std::move(opened).value(),
+                                         PythonRuntime::Listeners{.runtime = std::move(runtime),
+                                                                  .on_cancelled = std::move(on_cancelled),
+                                                                  .on_notified = std::move(on_notified)});
 }
 
 rpc::Counted<PythonCall> packed(rpc::Connection& connection, std::string_view function, const py::tuple& positional,
@@ -111,23 +101,6 @@ rpc::Counted<PythonCall> send(rpc::Connection& connection, std::string_view tag,
   call->timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
   connection.start(*call);
   return call;
-}
-
-// Waits without the GIL, and runs signal handlers in the meantime. `wait_until` waits until a time, and returns whether
-// the condition holds.
-template <typename WaitUntil>
-bool wait_for(double timeout_s, WaitUntil wait_until) {
-  const sync::Clock::time_point deadline = deadline_in(timeout_s);
-  while (true) {
-    const bool is_there = [&] {
-      const python::GilReleased no_gil;
-      const bool result = wait_until(interrupts::next_look(deadline));
-      python::block_if_runtimes_end();
-      return result;
-    }();
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-    if (is_there || sync::Clock::now() >= deadline) return is_there;
-  }
 }
 
 bool wait(PythonCall& call, double timeout_s) {
@@ -352,6 +325,7 @@ void bind_runtime(py::module_& module) {
   module.def("lack_of_memory", &python::lack_of_memory);
   module.def("current_invocation", &current_invocation);
   bind_invocation(module);
+  bind_one_sided(module);
   py::class_<PythonRuntime>(module, "RuntimeCore")
       .def(py::init(&open))
       .def_property_readonly("incarnation", [](PythonRuntime& self) { return self.runtime().incarnation(); })

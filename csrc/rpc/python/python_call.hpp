@@ -14,6 +14,8 @@
 #include "rpc/core/call.hpp"
 #include "rpc/core/connection.hpp"
 
+PYBIND11_DECLARE_HOLDER_TYPE(T, axon::rpc::Counted<T>, true)
+
 namespace axon::rpc_python {
 
 class PythonCall;

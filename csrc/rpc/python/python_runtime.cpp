@@ -301,7 +301,14 @@ void PythonRuntime::handle(Item& item) {
     case Item::Kind::kLost:
       mailboxes_.drop(*item.connection);
       return generators_.drop(*item.connection);
+    case Item::Kind::kNotified:
+      return run_python(listeners_.on_notified);
   }
+}
+
+bool PythonRuntime::watch_notifications() {
+  return runtime_->core().exposed()->notifications.watch(
+      [queue = queue_] { queue->push({.kind = Item::Kind::kNotified}); });
 }
 
 // Calls `run`, and passes its exceptions to `fail` as Python exceptions.

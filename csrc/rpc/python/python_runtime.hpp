@@ -80,6 +80,7 @@ class PythonRuntime {
   struct Listeners {
     pybind11::object runtime;       // a weak reference to the Python Runtime
     pybind11::object on_cancelled;  // receives the serial of an invocation whose caller has given up
+    pybind11::object on_notified;   // called without arguments after a peer's notification that was watched for
   };
 
   PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners listeners);
@@ -104,6 +105,9 @@ class PythonRuntime {
   // Calls a function, which answers the invocation unless it is dispatched.
   static void answer(const pybind11::object& function, Where where, PythonInvocation held, Arguments& arguments);
 
+  // Calls on_notified once, on the thread that serves, after the next notification. Returns false if there is one.
+  bool watch_notifications();
+
   // Runs until stop(), and then until nothing is left. The GIL is held, except during waits.
   void serve(sync::Clock::duration spin_budget);
   void stop();
@@ -113,7 +117,15 @@ class PythonRuntime {
 
  private:
   struct Item {
-    enum class Kind : uint8_t { kInvoked, kArgumentsAnnounced, kAnswerAnnounced, kFinished, kCancelled, kLost };
+    enum class Kind : uint8_t {
+      kInvoked,
+      kArgumentsAnnounced,
+      kAnswerAnnounced,
+      kFinished,
+      kCancelled,
+      kLost,
+      kNotified
+    };
     Kind kind;
     rpc::Invocation* invocation = nullptr;
     uint64_t serial = 0;

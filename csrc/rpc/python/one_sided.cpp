@@ -1,0 +1,262 @@
+#include "rpc/python/one_sided.hpp"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "python/gil.hpp"
+#include "rpc/core/drive_until.hpp"
+#include "rpc/core/runtime.hpp"
+#include "rpc/python/errors.hpp"
+#include "rpc/python/host_memory.hpp"
+#include "rpc/python/python_runtime.hpp"
+#include "rpc/python/waits.hpp"
+
+namespace axon::rpc_python {
+
+namespace {
+
+namespace py = pybind11;
+
+using rpc::Access;
+using rpc::Region;
+using rpc::RemoteMemory;
+
+using Remote = std::shared_ptr<RemoteMemory>;  // shared with transfers and the connection
+
+std::string text_of_access(Access access) {
+  return rpc::name_of(access);
+}
+
+// Releases the owners of all extents of a region.
+Owner joined(std::vector<Owner> owners) {
+  if (owners.size() == 1) return std::move(owners.front());
+  return {new std::vector<Owner>(std::move(owners)), [](void* held) { delete static_cast<std::vector<Owner>*>(held); }};
+}
+
+std::shared_ptr<Region> expose_at(PythonRuntime& self, rpc::RegionSpecification specification, Owner owner) {
+  return value_or_raise([&] {
+    const python::GilReleased no_gil;
+    return self.runtime().core().expose(std::move(specification), std::move(owner));
+  }());
+}
+
+// `access` is that of an enum, which Python has checked.
+std::shared_ptr<Region> expose_objects(PythonRuntime& self, const py::list& objects, int access, std::string name) {
+  rpc::RegionSpecification specification{.name = std::move(name), .access = static_cast<Access>(access), .extents = {}};
+  const bool is_written = allows(specification.access, Access::kWrite);
+  std::vector<Owner> owners;
+  for (const py::handle object : objects) {
+    HostMemory memory = host_memory(object, is_written ? Use::kWritten : Use::kRead, "expose: memory");
+    specification.extents.push_back(
+        {.address = reinterpret_cast<uint64_t>(memory.buffer.data), .num_bytes = memory.buffer.num_bytes});
+    owners.push_back(std::move(memory.owner));
+  }
+  return expose_at(self, std::move(specification), joined(std::move(owners)));
+}
+
+void release_object(void* held) {
+  if (!python::python_goes_on()) return;
+  const python::GilHeld gil;
+  py::handle(static_cast<PyObject*>(held)).dec_ref();
+}
+
+std::shared_ptr<Region> expose_address(PythonRuntime& self, uint64_t address, uint64_t num_bytes, int access,
+                                       std::string name, py::object keepalive) {
+  rpc::RegionSpecification specification{.name = std::move(name),
+                                         .access = static_cast<Access>(access),
+                                         .extents = {{.address = address, .num_bytes = num_bytes}}};
+  return expose_at(self, std::move(specification), Owner(keepalive.release().ptr(), &release_object));
+}
+
+py::bytes handle_of(PythonRuntime& self, const Region& region, uint64_t offset, uint64_t num_bytes, int access,
+                    uint64_t peer) {
+  const rpc::EncodedHandle bytes = value_or_raise(self.runtime().core().exposed()->regions.handle(
+      region, {.offset = offset, .num_bytes = num_bytes, .access = static_cast<Access>(access), .peer = peer}));
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+bool await_rest(PythonRuntime& self, const std::shared_ptr<Region>& region, double timeout_s) {
+  rpc::RuntimeCore& core = self.runtime().core();
+  if (core.engine().is_forked()) return true;
+  return wait_for(timeout_s, [&](sync::Clock::time_point until) {
+    return rpc::drive_until(core.engine(), [&] { return core.is_at_rest(*region); }, until);
+  });
+}
+
+std::vector<std::string> holders_of(PythonRuntime& self, const Region& region) {
+  return self.runtime().core().holders(region);
+}
+
+// ---- Transfers
+
+struct Posting {
+  const char* what;  // begins the errors
+  rpc::Transfer::Kind kind;
+  Use use;
+};
+constexpr Posting kReading{.what = "read: into", .kind = rpc::Transfer::Kind::kRead, .use = Use::kWritten};
+constexpr Posting kWriting{.what = "write: source", .kind = rpc::Transfer::Kind::kWrite, .use = Use::kRead};
+
+void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle local, const Posting& posting) {
+  const Remote memory = py::cast<Remote>(remote[0]);
+  const auto offset = py::cast<uint64_t>(remote[1]);
+  const auto num_bytes = py::cast<uint64_t>(remote[2]);
+  if (memory->connection() != transfer.connection()) {
+    throw py::value_error(std::string(posting.what).substr(0, std::string(posting.what).find(':')) +
+                          ": remote was opened with another peer");
+  }
+  HostMemory here = host_memory(local, posting.use, posting.what);
+  if (here.buffer.num_bytes != num_bytes) {
+    throw py::value_error(std::string(posting.what) + " has " + std::to_string(here.buffer.num_bytes) +
+                          " bytes, and the remote memory " + std::to_string(num_bytes) +
+                          "; allowed: equal sizes, see slices of Remote");
+  }
+  transfer.add(memory, offset, here.buffer);
+  transfer.keep(std::move(here.owner));
+}
+
+// `remotes` are tuples of memory, offset and length.
+rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
+                                         const py::list& locals, const py::object& notification, double timeout_s,
+                                         const Posting& posting) {
+  auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(posting.kind, connection));
+  set_options(*transfer, notification, timeout_s);
+  for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting);
+  start_transfer(*transfer);
+  return transfer;
+}
+
+rpc::Counted<PythonTransfer> post_notification(const std::shared_ptr<rpc::Connection>& connection, const py::bytes& tag,
+                                               double timeout_s) {
+  auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(rpc::Transfer::Kind::kNotify, connection));
+  set_options(*transfer, tag, timeout_s);
+  start_transfer(*transfer);
+  return transfer;
+}
+
+rpc::Counted<PythonTransfer> open_handle(const std::shared_ptr<rpc::Connection>& connection, const py::bytes& handle,
+                                         double timeout_s) {
+  const std::string_view bytes(handle);
+  value_or_raise(rpc::RegionHandle::decode(std::as_bytes(std::span(bytes))));
+  auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(rpc::Transfer::Kind::kOpen, connection));
+  std::ranges::copy(std::as_bytes(std::span(bytes)), transfer->handle.begin());
+  set_options(*transfer, py::none(), timeout_s);
+  start_transfer(*transfer);
+  return transfer;
+}
+
+py::tuple stats_of(const PythonTransfer& self) {
+  const auto us = [](sync::Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); };
+  return py::make_tuple(us(self.time_posted()), us(self.time_moved()), self.num_bytes(), self.num_blocks());
+}
+
+const char* name_of_path(RemoteMemory::Path path) {
+  switch (path) {
+    case RemoteMemory::Path::kMemcpy:
+      return "memcpy";
+    case RemoteMemory::Path::kCma:
+      return "cma";
+    case RemoteMemory::Path::kMessages:
+      break;
+  }
+  return "messages";
+}
+
+py::list listed(std::vector<rpc::Notification> notifications) {
+  py::list list;
+  for (rpc::Notification& each : notifications) list.append(py::make_tuple(std::move(each.from), py::bytes(each.tag)));
+  return list;
+}
+
+py::list take_notifications(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& from) {
+  return listed(self.runtime().core().exposed()->notifications.take(from.get()));
+}
+
+py::list take_first_notification(PythonRuntime& self) {
+  return listed(self.runtime().core().exposed()->notifications.take_first(1));
+}
+
+// Raises if no notification is left, and none will arrive.
+void check_open(rpc::RuntimeCore& core, const rpc::Connection* from) {
+  if (core.engine().is_forked()) raise(engine::Engine::forked());
+  if (core.exposed()->notifications.is_over(from)) raise(Status(ErrorCode::kAborted, "the runtime is closed"));
+}
+
+bool await_notification(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& from, double timeout_s) {
+  rpc::RuntimeCore& core = self.runtime().core();
+  check_open(core, from.get());
+  return wait_for(timeout_s, [&](sync::Clock::time_point until) {
+    return core.exposed()->notifications.wait(core.engine(), from.get(), until);
+  });
+}
+
+bool watch_notifications(PythonRuntime& self) {
+  check_open(self.runtime().core(), nullptr);
+  return self.watch_notifications();
+}
+
+}  // namespace
+
+void start_transfer(PythonTransfer& transfer) {
+  const python::GilReleased no_gil;
+  transfer.connection()->one_sided().start(transfer);
+}
+
+void set_options(rpc::Transfer& transfer, const py::object& notification, double timeout_s) {
+  transfer.timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout_of(timeout_s));
+  if (notification.is_none()) return;
+  transfer.notification = py::cast<std::string>(notification);
+  if (transfer.notification->size() <= rpc::Notifications::kLongest) return;
+  throw py::value_error("notification has " + std::to_string(transfer.notification->size()) +
+                        " bytes; allowed: up to " + std::to_string(rpc::Notifications::kLongest));
+}
+
+void bind_one_sided(py::module_& module) {
+  py::class_<Region, std::shared_ptr<Region>>(module, "RuntimeRegion")
+      .def_property_readonly("name", [](const Region& self) { return text_of(self.name()); })
+      .def_property_readonly("access", [](const Region& self) { return text_of_access(self.access()); })
+      .def_property_readonly("nbytes", &Region::num_bytes)
+      .def("handle", [](const Region& self, PythonRuntime& runtime, uint64_t offset, uint64_t num_bytes, int access,
+                        uint64_t peer) { return handle_of(runtime, self, offset, num_bytes, access, peer); })
+      .def(
+          "revoke", [](Region& self, PythonRuntime& runtime) { runtime.runtime().core().revoke(self); },
+          py::call_guard<python::GilReleased>())
+      .def("await_rest", [](const std::shared_ptr<Region>& self, PythonRuntime& runtime,
+                            double timeout_s) { return await_rest(runtime, self, timeout_s); })
+      .def(
+          "holders", [](const Region& self, PythonRuntime& runtime) { return holders_of(runtime, self); },
+          py::call_guard<python::GilReleased>());
+  py::class_<RemoteMemory, Remote>(module, "RuntimeRemote")
+      .def_property_readonly("region", [](const RemoteMemory& self) { return text_of(self.region()); })
+      .def_property_readonly("access", [](const RemoteMemory& self) { return text_of_access(self.access()); })
+      .def_property_readonly("nbytes", &RemoteMemory::num_bytes)
+      .def_property_readonly("path", [](const RemoteMemory& self) { return name_of_path(self.path()); });
+  py::class_<PythonTransfer, rpc::Counted<PythonTransfer>>(module, "RuntimeTransfer")
+      .def_property_readonly("call", [](const PythonTransfer& self) { return self.call(); })
+      .def_property_readonly("opened", [](const PythonTransfer& self) { return self.opened(); })
+      .def_property_readonly("released", [](const PythonTransfer& self) { return self.released(); })
+      .def(
+          "cancel", [](PythonTransfer& self) { self.connection()->one_sided().cancel(self); },
+          py::call_guard<python::GilReleased>())
+      .def("stats", &stats_of);
+  module.def("expose", &expose_objects);
+  module.def("expose_pointer", &expose_address);
+  module.def("open_handle", &open_handle);
+  module.def("post_read", [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
+                             const py::list& locals, const py::object& notification, double timeout_s) {
+    return post_blocks(connection, remotes, locals, notification, timeout_s, kReading);
+  });
+  module.def("post_write", [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
+                              const py::list& locals, const py::object& notification, double timeout_s) {
+    return post_blocks(connection, remotes, locals, notification, timeout_s, kWriting);
+  });
+  module.def("post_notification", &post_notification);
+  module.def("take_notifications", &take_notifications);
+  module.def("take_first_notification", &take_first_notification);
+  module.def("await_notification", &await_notification);
+  module.def("watch_notifications", &watch_notifications);
+}
+
+}  // namespace axon::rpc_python

@@ -1,0 +1,36 @@
+// One-sided transfers for Python: regions, remote memory and transfers.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "rpc/core/one_sided/one_sided.hpp"
+#include "rpc/python/python_call.hpp"
+
+namespace axon::rpc_python {
+
+// A transfer whose end Python learns of through a call that is never sent: it has what futures need.
+class PythonTransfer final : public rpc::Transfer {
+ public:
+  PythonTransfer(Kind kind, const std::shared_ptr<rpc::Connection>& connection)
+      : Transfer(kind, connection), call_(rpc::Counted<PythonCall>::adopt(*new PythonCall(*connection))) {
+    call_->answer = rpc::Call::Answer::kNone;
+  }
+
+  const rpc::Counted<PythonCall>& call() const noexcept { return call_; }
+
+ private:
+  void on_finished(const Status& status) noexcept override { call_->fail_unstarted(status.clone()); }
+
+  const rpc::Counted<PythonCall> call_;
+};
+
+// Sets the timeout, and the notification unless it is None. Throws ValueError if that is too long.
+void set_options(rpc::Transfer& transfer, const pybind11::object& notification, double timeout_s);
+// Starts the transfer without the GIL.
+void start_transfer(PythonTransfer& transfer);
+
+void bind_one_sided(pybind11::module_& module);
+
+}  // namespace axon::rpc_python

@@ -1,0 +1,174 @@
+"""One-sided transfers with processes that are stopped and killed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+import torch
+
+from torch_axon.runtime import Peer, PeerLostError, Remote, Runtime, RuntimeClosedError
+
+DEADLINE_S = 30.0
+NUM_BYTES = 3_000_001
+
+
+class _Here:
+    """What a process of these tests keeps between its tasks."""
+
+    server: Peer
+    remote: Remote
+
+
+def _own(pipe: Connection) -> None:
+    with Runtime("owner") as runtime:
+        region = runtime.expose(np.zeros(NUM_BYTES, dtype=np.uint8), "rw", name="cache")
+        pipe.send((runtime.address, region.handle()))
+        while pipe.poll(None) and (task := pipe.recv()):
+            pipe.send(_open_of(runtime, task))
+    pipe.send(None)
+
+
+def _open_of(runtime: Runtime, task: tuple[bytes, bytes]) -> str:
+    address, handle = task
+    _Here.server = runtime.connect(address)
+    _Here.remote = _Here.server.open(handle)
+    return _Here.remote.path
+
+
+def _states_of(pid: int) -> str:
+    """Returns the state letters of all threads of a process, once if they agree."""
+    states = set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/stat") as stat:
+            states.add(stat.read().rpartition(")")[2].split()[0])
+    return f" ({states.pop()}) " if len(states) == 1 else ""
+
+
+class Other:
+    """A process that owns a region, and may be stopped and killed."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=_own, args=(there,))
+        self.process.start()
+        there.close()
+        self.address, self.handle = self.pipe.recv()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        until = time.monotonic() + DEADLINE_S
+        while number == signal.SIGSTOP and " (T) " not in _states_of(self.process.pid):
+            assert time.monotonic() < until
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+
+
+@pytest.fixture
+def other() -> Iterator[Other]:
+    other = Other()
+    yield other
+    other.close()
+
+
+def test_transfers_with_a_killed_owner_fail_with_its_name(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        remote = peer.open(other.handle)
+        other.signal(signal.SIGSTOP)
+        source = torch.ones(NUM_BYTES, dtype=torch.uint8)
+        writes = [peer.write(remote, source, notify=b"n") for _ in range(20)]
+        assert not any(write.done() for write in writes)
+        other.signal(signal.SIGKILL)
+        for write in writes:
+            with pytest.raises(PeerLostError, match="'owner': the write of 3000001 bytes of region 'cache' failed"):
+                write.result(DEADLINE_S)
+        with pytest.raises(PeerLostError):
+            peer.read(remote, source).result(DEADLINE_S)
+        until = time.monotonic() + DEADLINE_S
+        while not all(write.released for write in writes):
+            assert time.monotonic() < until
+
+
+def test_a_stopped_owner_delays_writes_only(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        remote = peer.open(other.handle)
+        other.signal(signal.SIGSTOP)
+        into = torch.ones(NUM_BYTES, dtype=torch.uint8)
+        if remote.path == "cma":
+            peer.read(remote, into).result(DEADLINE_S)
+            assert into.sum() == 0
+        late = peer.write(remote, torch.ones(NUM_BYTES, dtype=torch.uint8), timeout=0.2)
+        with pytest.raises(TimeoutError, match="'owner' has not finished the write of 3000001 bytes of region 'cache'"):
+            late.result(DEADLINE_S)
+        assert not late.released  # the owner may still fetch the bytes
+        given_up = peer.write(remote[:10], bytes(10))
+        assert given_up.cancel()
+        with pytest.raises(CancelledError):
+            given_up.result(DEADLINE_S)
+        other.signal(signal.SIGCONT)
+        until = time.monotonic() + DEADLINE_S
+        while not late.released:
+            assert time.monotonic() < until
+        peer.write(remote[:10], b"0123456789").result(DEADLINE_S)
+        here = bytearray(10)
+        peer.read(remote[:10], here).result(DEADLINE_S)
+        assert here == b"0123456789"
+
+
+def test_a_stopped_reader_keeps_a_closed_region_and_is_named(other: Other) -> None:
+    with Runtime("here") as runtime:
+        region = runtime.expose(torch.ones(NUM_BYTES), name="kept")
+        other.pipe.send((runtime.address, region.handle()))
+        if other.pipe.recv() != "cma":
+            pytest.skip("this kernel does not let processes read each other's memory")
+        other.signal(signal.SIGSTOP)
+        with pytest.warns(RuntimeWarning, match="region 'kept' of 12000004 bytes is still held by: owner"):
+            assert not region.close(0.3)
+        assert region.holders == ["owner"]
+        other.signal(signal.SIGKILL)
+        assert region.close(DEADLINE_S)
+        assert region.holders == []
+
+
+def test_a_region_is_not_closed_with_a_wrong_timeout() -> None:
+    with Runtime("owner") as owner, Runtime("reader") as reader:
+        region = owner.expose(np.arange(8, dtype=np.uint8))
+        with pytest.raises(ValueError, match="timeout is -1"):
+            region.close(-1)
+        remote = reader.connect(owner.address).open(region.handle())
+        assert remote.nbytes == 8
+
+
+def test_a_forked_child_exposes_and_awaits_nothing() -> None:
+    with Runtime("parent") as runtime:
+        region = runtime.expose(np.zeros(8, dtype=np.uint8))
+        pid = os.fork()
+        if pid == 0:
+            is_right = region.holders == []
+            try:
+                runtime.expose(np.zeros(8, dtype=np.uint8))
+                is_right = False
+            except RuntimeClosedError:
+                pass
+            region.close(0)
+            os._exit(0 if is_right else 1)
+        deadline = time.monotonic() + DEADLINE_S
+        while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if ended == (0, 0):
+            os.kill(pid, signal.SIGKILL)
+        assert ended == (pid, 0)
+        assert region.close()

@@ -1,0 +1,194 @@
+"""The methods of a peer that read and write memory that it exposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from torch_axon import _native
+from torch_axon.runtime import _one_sided
+from torch_axon.runtime._one_sided import Remote, Transfer
+
+if TYPE_CHECKING:
+    from torch_axon._C import RuntimeConnection
+    from torch_axon.runtime._peer import Peer
+
+_READ, _WRITE = "read", "write"
+
+
+class RemoteAccess:
+    """One-sided transfers with a peer. `Peer` sets the attributes."""
+
+    _connection: RuntimeConnection
+    _timeout: float
+
+    def open(self, handle: bytes, timeout: float | None = None) -> Remote:
+        """Opens memory that the peer exposes, and blocks until the peer answers. On an event loop, use `aopen`.
+
+        Args:
+            handle: the 64 bytes that `Region.handle` returned at the peer
+            timeout: seconds until it fails; None: the runtime's timeout
+
+        Returns:
+            The remote memory, for `read` and `write` of this peer.
+
+        Raises:
+            TypeError: `handle` is not bytes
+            ValueError: these bytes are no handle
+            AccessDenied: the handle is forged, of another runtime or for another peer, or its region is closed
+            TimeoutError: no answer within `timeout`
+            PeerLostError: the peer's process or the connection ended
+            BufferError: 65,536 handles are open on this connection
+        """
+        opening = self._opening(handle, timeout)
+        opening.result()
+        return _one_sided.remote_of(opening)
+
+    async def aopen(self, handle: bytes, timeout: float | None = None) -> Remote:
+        """Opens memory as `open` does, without blocking the event loop.
+
+        Args:
+            handle: as for `open`
+            timeout: as for `open`
+
+        Returns:
+            The remote memory.
+
+        Raises:
+            TypeError, ValueError, AccessDenied, TimeoutError, PeerLostError, BufferError: as for `open`
+        """
+        opening = self._opening(handle, timeout)
+        await opening
+        return _one_sided.remote_of(opening)
+
+    def _opening(self, handle: bytes, timeout: float | None) -> Transfer:
+        if not isinstance(handle, bytes | bytearray | memoryview):
+            raise TypeError(f"open: handle is of type {type(handle).__name__}; allowed: bytes, see Region.handle")
+        limit = self._timeout if timeout is None else timeout
+        return Transfer(cast("Peer", self), _native.load().open_handle(self._connection, bytes(handle), limit))
+
+    def read(
+        self, remote: Remote, into: _one_sided.HostMemory, *, notify: bytes | None = None, timeout: float | None = None
+    ) -> Transfer:
+        """Reads memory of the peer. No Python code of the peer takes part.
+
+        Args:
+            remote: what to read, see `open`; any number of bytes, also of a slice
+            into: contiguous host memory of as many bytes, of any shape and type: a tensor on the CPU, a NumPy array, or
+                another object with the buffer protocol. Do not use it until the transfer is done.
+            notify: a tag of up to 65,536 bytes that the peer receives once the data are here
+            timeout: seconds until the transfer fails; None: the runtime's timeout
+
+        Returns:
+            The transfer. It is done when all bytes are in `into`, and raises the errors that `Transfer` lists.
+
+        Raises:
+            TypeError: `into` is no memory, or `remote` no Remote
+            ValueError: the sizes differ, `into` cannot be written or is not contiguous host memory, `notify` is too
+                long, or `remote` was opened with another peer
+        """
+        return self._post(_READ, [remote], [into], notify, timeout)
+
+    def write(
+        self,
+        remote: Remote,
+        source: _one_sided.HostMemory,
+        *,
+        notify: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Transfer:
+        """Writes memory of the peer. No Python code of the peer takes part.
+
+        A transfer that fails may have written some of the bytes.
+
+        Args:
+            remote: what to write
+            source: contiguous host memory of as many bytes, which must not change until the transfer is done
+            notify: a tag of up to 65,536 bytes that the peer receives after the data, and not if they failed
+            timeout: as for `read`
+
+        Returns:
+            The transfer. It is done when all bytes are in the memory of the peer.
+
+        Raises:
+            TypeError, ValueError: as for `read`
+        """
+        return self._post(_WRITE, [remote], [source], notify, timeout)
+
+    def readv(
+        self,
+        remotes: Sequence[Remote],
+        into: Sequence[_one_sided.HostMemory],
+        *,
+        notify: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Transfer:
+        """Reads several blocks as one transfer. Nothing is read if an argument is refused.
+
+        Args:
+            remotes: what to read
+            into: as many blocks of host memory, see `read`
+            notify: as for `read`
+            timeout: as for `read`
+
+        Returns:
+            The transfer of all blocks. If it fails, some of them may have been read.
+
+        Raises:
+            TypeError, ValueError: as for `read`; or the numbers of blocks differ
+        """
+        return self._post(_READ, remotes, into, notify, timeout)
+
+    def writev(
+        self,
+        remotes: Sequence[Remote],
+        sources: Sequence[_one_sided.HostMemory],
+        *,
+        notify: bytes | None = None,
+        timeout: float | None = None,
+    ) -> Transfer:
+        """Writes several blocks as one transfer. Nothing is written if an argument is refused.
+
+        Args:
+            remotes: what to write; blocks that overlap are written in any order
+            sources: as many blocks of host memory, see `write`
+            notify: as for `write`
+            timeout: as for `read`
+
+        Returns:
+            The transfer of all blocks. If it fails, some of them may have been written.
+
+        Raises:
+            TypeError, ValueError: as for `read`; or the numbers of blocks differ
+        """
+        return self._post(_WRITE, remotes, sources, notify, timeout)
+
+    def _post(
+        self,
+        verb: str,
+        remotes: Sequence[Remote],
+        local: Sequence[_one_sided.HostMemory],
+        notify: bytes | None,
+        timeout: float | None,
+    ) -> Transfer:
+        limit = self._timeout if timeout is None else timeout
+        return _one_sided.post(cast("Peer", self), verb, remotes, local, _one_sided.tag_of(notify), limit)
+
+    def notify(self, tag: bytes, *, timeout: float | None = None) -> Transfer:
+        """Sends the peer a notification, which waits there until `Runtime.notifications` takes it.
+
+        Args:
+            tag: up to 65,536 bytes
+            timeout: seconds until it fails; None: the runtime's timeout
+
+        Returns:
+            A transfer that is done when the notification is in the peer's queue. It raises BufferError if 65,536 wait
+            there already.
+
+        Raises:
+            TypeError: `tag` is not bytes
+            ValueError: `tag` is too long
+        """
+        limit = self._timeout if timeout is None else timeout
+        checked = _one_sided.tag_of(tag) or b""
+        return Transfer(cast("Peer", self), _native.load().post_notification(self._connection, checked, limit))
