@@ -246,6 +246,20 @@ class RuntimeCore:
     def await_idle(self, timeout: float, /) -> bool: ...
     def close(self) -> None: ...
 
+class RuntimePlan:
+    def post(
+        self, local_ids: object, remote_ids: object, notification: bytes | None, timeout: float, /
+    ) -> RuntimeTransfer: ...
+
+def make_plan(
+    connection: RuntimeConnection,
+    reads: bool,
+    parts: list[object],
+    local_layout: tuple[int, int, int, int],
+    remote: tuple[RuntimeRemote, int, int],
+    remote_layout: tuple[int, int, int, int],
+    /,
+) -> RuntimePlan: ...
 def expose(runtime: RuntimeCore, memory: list[object], access: int, name: str, /) -> RuntimeRegion: ...
 def expose_pointer(
     runtime: RuntimeCore, address: int, nbytes: int, access: int, name: str, keepalive: object, /

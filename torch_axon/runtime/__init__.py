@@ -39,12 +39,15 @@ from torch_axon.runtime._one_sided import TransferStats as TransferStats
 from torch_axon.runtime._peer import Options as Options
 from torch_axon.runtime._peer import Peer as Peer
 from torch_axon.runtime._peer import publish as publish
+from torch_axon.runtime._plans import Blocks as Blocks
+from torch_axon.runtime._plans import Plan as Plan
 from torch_axon.runtime._pool import Pool as Pool
 from torch_axon.runtime._runtime import Runtime as Runtime
 
 __all__ = [
     "AccessDenied",
     "Answers",
+    "Blocks",
     "Coming",
     "CurrentCall",
     "Future",
@@ -54,6 +57,7 @@ __all__ = [
     "Options",
     "Peer",
     "PeerLostError",
+    "Plan",
     "Pool",
     "Region",
     "Remote",

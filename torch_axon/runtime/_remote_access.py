@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 from torch_axon import _native
 from torch_axon.runtime import _one_sided
 from torch_axon.runtime._one_sided import Remote, Transfer
+from torch_axon.runtime._plans import Blocks, Plan, make_plan
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
@@ -173,6 +174,23 @@ class RemoteAccess:
     ) -> Transfer:
         limit = self._timeout if timeout is None else timeout
         return _one_sided.post(cast("Peer", self), verb, remotes, local, _one_sided.tag_of(notify), limit)
+
+    def plan(self, verb: str, local: Blocks, remote: Blocks) -> Plan:
+        """Prepares transfers of many blocks, which are then named by their numbers.
+
+        Args:
+            verb: "read" or "write"
+            local: blocks of host memory, see `read` and `write`. The plan keeps this memory.
+            remote: blocks of a Remote that this peer has opened, of equal length
+
+        Returns:
+            The plan. `Plan.post` starts a transfer.
+
+        Raises:
+            TypeError: a memory has a wrong type
+            ValueError: `verb` is unknown, blocks exceed their memory or overlap, or their lengths differ
+        """
+        return make_plan(cast("Peer", self), verb, local, remote)
 
     def notify(self, tag: bytes, *, timeout: float | None = None) -> Transfer:
         """Sends the peer a notification, which waits there until `Runtime.notifications` takes it.

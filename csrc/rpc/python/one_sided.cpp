@@ -10,6 +10,7 @@
 #include "rpc/core/runtime.hpp"
 #include "rpc/python/errors.hpp"
 #include "rpc/python/host_memory.hpp"
+#include "rpc/python/python_plan.hpp"
 #include "rpc/python/python_runtime.hpp"
 #include "rpc/python/waits.hpp"
 
@@ -241,6 +242,7 @@ void bind_one_sided(py::module_& module) {
           "cancel", [](PythonTransfer& self) { self.connection()->one_sided().cancel(self); },
           py::call_guard<python::GilReleased>())
       .def("stats", &stats_of);
+  bind_plan(module);
   module.def("expose", &expose_objects);
   module.def("expose_pointer", &expose_address);
   module.def("open_handle", &open_handle);

@@ -45,6 +45,8 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
 
   // Adds a block, which lies within the remote memory and has a byte or more. The local memory of a write is only read.
   void add(const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, Buffer local);
+  // Makes room for this many blocks.
+  void reserve(size_t num_blocks) { blocks_.reserve(blocks_.size() + num_blocks); }
   // Keeps local memory until the transfer is released.
   void keep(Owner owner) { owners_.push_back(std::move(owner)); }
 
