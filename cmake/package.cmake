@@ -13,6 +13,7 @@ set(public_headers
     axon/invocation.hpp
     axon/mailbox.hpp
     axon/message.hpp
+    axon/one_sided.hpp
     axon/outbox.hpp
     axon/peer.hpp
     axon/pool.hpp

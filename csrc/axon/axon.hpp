@@ -29,6 +29,7 @@
 #include "axon/invocation.hpp"
 #include "axon/mailbox.hpp"
 #include "axon/message.hpp"
+#include "axon/one_sided.hpp"
 #include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "axon/pool.hpp"
@@ -39,11 +40,15 @@
 // The classes have a namespace of their own, because classes of the runtime core (axon::rpc) have the same names.
 namespace axon {
 
+using library::Access;
 using library::Announced;
 using library::Ask;
+using library::Blocks;
 using library::Call;
 using library::Generator;
 using library::GeneratorFunction;
+using library::Handle;
+using library::HandleOptions;
 using library::Handler;
 using library::Incoming;
 using library::Invocation;
@@ -52,16 +57,23 @@ using library::Mailbox;
 using library::MailboxOptions;
 using library::Message;
 using library::Next;
+using library::Notification;
 using library::Outbox;
 using library::Peer;
+using library::Plan;
 using library::Pool;
 using library::Publication;
 using library::Received;
+using library::Region;
+using library::RegionOptions;
+using library::Remote;
 using library::Runtime;
 using library::Stream;
 using library::StreamOptions;
 using library::Tensor;
 using library::TensorView;
+using library::Transfer;
+using library::TransferOptions;
 using rpc::ListenerCounts;
 using rpc::RuntimeOptions;
 using rpc::Value;

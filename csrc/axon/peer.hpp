@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "axon/one_sided.hpp"
 #include "base/status.hpp"
 
 namespace axon::rpc {
@@ -27,6 +29,48 @@ class Peer {
   uint64_t incarnation() const noexcept;
   /// @return why the peer can no longer be called; ok while it can
   Status failure() const noexcept;
+
+  /// Opens memory that the peer exposes, and blocks until the peer answers. Not for callbacks.
+  /// @param handle the bytes that Region::handle returned at the peer
+  /// @param timeout the longest wait
+  /// @return the memory, or kAccessDenied (forged, of another runtime or for another peer, or closed),
+  /// kInvalidArgument,
+  ///   kTimeout, kPeerLost, kResourceExhausted (65,536 handles are open)
+  Result<Remote> open(const Handle& handle, std::chrono::milliseconds timeout) const;
+  /// Starts to read memory of the peer. It never blocks.
+  /// @param remote what to read
+  /// @param into as many bytes, not to be used until the transfer is finished
+  /// @param options notification, timeout and the owner of `into`
+  /// @return the transfer, or kInvalidArgument; then nothing is started
+  Result<Transfer> read(const Remote& remote, std::span<std::byte> into, TransferOptions options = {}) const;
+  /// Starts to write memory of the peer. It never blocks. The transfer is finished when all bytes are there; if it
+  /// fails, some of them may be.
+  /// @param remote what to write
+  /// @param source as many bytes, which must not change until the transfer is finished
+  /// @param options notification, timeout and the owner of `source`
+  /// @return the transfer, or kInvalidArgument; then nothing is started
+  Result<Transfer> write(const Remote& remote, std::span<const std::byte> source, TransferOptions options = {}) const;
+  /// Prepares reads of many blocks, which Plan::post names by their numbers.
+  /// @param into local memory
+  /// @param local the blocks in it
+  /// @param remote memory of the peer
+  /// @param remote_blocks the blocks in it, of equal length
+  /// @return the plan, or kInvalidArgument: blocks exceed their memory or overlap, or their lengths differ
+  Result<Plan> plan_read(std::span<std::byte> into, const Blocks& local, const Remote& remote,
+                         const Blocks& remote_blocks) const;
+  /// Prepares writes of many blocks.
+  /// @param source local memory
+  /// @param local the blocks in it
+  /// @param remote memory of the peer
+  /// @param remote_blocks the blocks in it, of equal length
+  /// @return the plan, or kInvalidArgument, as for plan_read()
+  Result<Plan> plan_write(std::span<const std::byte> source, const Blocks& local, const Remote& remote,
+                          const Blocks& remote_blocks) const;
+  /// Sends the peer a notification, which waits there until Runtime::notifications takes it.
+  /// @param tag up to 65,536 bytes
+  /// @param timeout after it, the transfer fails
+  /// @return the transfer, which is finished when the notification is in the peer's queue; or kInvalidArgument
+  Result<Transfer> notify(std::string tag, std::chrono::milliseconds timeout) const;
 
   /// Refuses new calls in both directions, waits for calls in flight, and closes the connection. In a function or a
   /// callback it does not wait: calls in flight continue for up to the given time.

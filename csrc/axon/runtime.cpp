@@ -258,6 +258,40 @@ Result<Peer> Runtime::connect(const std::string& host, uint16_t port, std::strin
   });
 }
 
+Result<Region> Runtime::expose(std::span<std::byte> memory, RegionOptions options) {
+  if (!state_) return moved_from();
+  if (options.name.size() > rpc::kLongestRegionName) {
+    return Status(ErrorCode::kInvalidArgument, "expose: name has " + std::to_string(options.name.size()) +
+                                                   " bytes; allowed: up to " + std::to_string(rpc::kLongestRegionName));
+  }
+  rpc::RuntimeCore& core = state_->runtime->core();
+  Result<std::shared_ptr<rpc::Region>> exposed =
+      core.expose({.name = std::move(options.name),
+                   .access = static_cast<rpc::Access>(options.access),
+                   .extents = {{.address = reinterpret_cast<uint64_t>(memory.data()), .num_bytes = memory.size()}}},
+                  std::move(options.owner));
+  if (!exposed.ok()) return std::move(exposed.status());
+  return Region(core.shared_from_this(), std::move(exposed).value());
+}
+
+Result<std::vector<Notification>> Runtime::notifications(std::chrono::milliseconds timeout, const Peer* from) {
+  if (!state_) return moved_from();
+  rpc::RuntimeCore& core = state_->runtime->core();
+  rpc::Notifications& queue = core.exposed()->notifications;
+  const rpc::Connection* const wanted = from != nullptr ? from->connection().get() : nullptr;
+  const sync::Clock::time_point deadline = deadline_in(timeout);
+  std::vector<Notification> taken;
+  while (true) {
+    for (rpc::Notification& each : queue.take(wanted)) {
+      taken.push_back({.from = Peer(std::move(each.from)), .tag = std::move(each.tag)});
+    }
+    if (!taken.empty()) return taken;
+    if (core.engine().is_forked()) return engine::Engine::forked();
+    if (queue.is_over(wanted)) return Status(ErrorCode::kAborted, "the runtime '" + name() + "' is closed");
+    if (!queue.wait(core.engine(), wanted, deadline)) return taken;  // otherwise another thread may have taken it
+  }
+}
+
 std::optional<rpc::ListenerCounts> Runtime::counts() const {
   return state_ ? state_->runtime->counts() : std::nullopt;
 }

@@ -17,6 +17,7 @@
 #include "axon/generator.hpp"
 #include "axon/invocation.hpp"
 #include "axon/mailbox.hpp"
+#include "axon/one_sided.hpp"
 #include "axon/outbox.hpp"
 #include "axon/peer.hpp"
 #include "base/status.hpp"
@@ -24,6 +25,12 @@
 #include "rpc/core/options.hpp"
 
 namespace axon::library {
+
+/// A notification that a peer has sent.
+struct Notification {
+  Peer from;
+  std::string tag;
+};
 
 /// A process's end of calls to and from other processes.
 class Runtime {
@@ -100,6 +107,17 @@ class Runtime {
   /// @return the peer, or an error: kUnknownHost, or as above
   Result<Peer> connect(const std::string& host, uint16_t port, std::string_view secret,
                        std::chrono::milliseconds timeout, std::chrono::milliseconds wait = {});
+  /// Exposes memory, so that peers with a handle can read or write it without a function of this process.
+  /// @param memory host memory, which must stay valid until Region::close returns true, unless it has an owner
+  /// @param options access, name and owner
+  /// @return the region, or an error: kInvalidArgument, or kAborted (the runtime is closed)
+  Result<Region> expose(std::span<std::byte> memory, RegionOptions options);
+  /// Takes the notifications that peers have sent, in the order of their arrival. Not for callbacks, if it waits.
+  /// @param timeout how long to wait for the first one; the wait ends when the runtime is closed
+  /// @param from takes those of this peer only; null: all
+  /// @return the notifications, none after the timeout; or kAborted if the runtime is closed, and none is left
+  Result<std::vector<Notification>> notifications(std::chrono::milliseconds timeout, const Peer* from = nullptr);
+
   /// @return the number of open connections in both directions
   size_t num_connections() const;
 
