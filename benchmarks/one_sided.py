@@ -1,0 +1,228 @@
+"""Compares one-sided transfers of host memory with calls that carry the same bytes, alternating in one run.
+
+    python benchmarks/one_sided.py [--sizes 64,64K,1M,16M,256M] [--blocks 4K,64K] [--lists 32768x4K] [--rounds 5]
+        [--two-hosts] [--rate 10gbit] [--json FILE]
+
+Two processes on this host, or in two network namespaces (needs root). "one-sided" is Peer.write and Peer.read of one
+block, or writev and readv of 1,024 blocks; "invoke" is a call whose argument or answer is the same memory, received in
+place. The long lists of --lists are moved by writev and readv ("one-sided") and by a plan ("plan"), whose numbers are
+shuffled. Each round measures both sides, in an order that rotates. All results are checked after the last round. A
+figure is the median over the rounds of each round's median, in µs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+
+from two_hosts import ADDRESSES, clean_up_when_told_to_end, two_hosts
+
+_SECRET = b"secret of one_sided.py"
+_PORT = 29533
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_NUM_BLOCKS = 1024
+_BYTES_PER_ROUND = 256 << 20
+_MOST_SAMPLES = 200
+_TIMEOUT_S = 60.0
+
+Figures = dict[str, list[float]]  # by "side operation size", in µs; one figure for each round
+
+
+def _num_bytes(size: str) -> int:
+    return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+
+
+def _list(text: str) -> tuple[int, int]:
+    """Returns the number of blocks and the bytes of each, of a text such as "32768x4K"."""
+    count, size = text.split("x")
+    return int(count), _num_bytes(size)
+
+
+def _own(host: str, num_bytes: int) -> None:
+    import torch
+
+    from torch_axon.runtime import Coming, Runtime
+
+    memory = torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def into_memory(coming: Coming) -> list[torch.Tensor]:
+        return [memory[: each.shape.numel()] for each in coming]
+
+    with Runtime("owner", secret=_SECRET) as runtime:
+        handle = runtime.expose(memory, "rw", name="benchmark").handle()
+        runtime.register("handle")(lambda: handle)
+        runtime.register("load")(lambda size: memory[:size])
+        runtime.register("store", memory=into_memory)(lambda tensor: None)
+        runtime.listen(host, _PORT)
+        sys.stdin.read()
+
+
+def _samples(operation: Callable[[], object], num_bytes: int) -> float:
+    num = max(3, min(_MOST_SAMPLES, _BYTES_PER_ROUND // max(num_bytes, 1)))
+    operation()
+    times = []
+    for _ in range(num):
+        began = time.perf_counter()
+        operation()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) * 1e6
+
+
+def _cases(peer: Any, remote: Any, sizes: list[str], blocks: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    import torch
+
+    for size in sizes:
+        n = _num_bytes(size)
+        data = torch.randint(0, 256, (n,), dtype=torch.uint8)
+        part = remote[:n]
+        yield (
+            f"write {size}",
+            n,
+            {
+                "one-sided": lambda part=part, data=data: peer.write(part, data).result(_TIMEOUT_S),
+                "invoke": lambda data=data: peer.invoke("store", data).result(_TIMEOUT_S),
+            },
+        )
+        into = torch.zeros(n, dtype=torch.uint8)
+        yield (
+            f"read {size}",
+            n,
+            {
+                "one-sided": lambda part=part, into=into: peer.read(part, into).result(_TIMEOUT_S),
+                "invoke": lambda n=n: peer.invoke("load", n).result(_TIMEOUT_S),
+            },
+        )
+        assert torch.equal(into, data), f"read {size} differs from what was written"
+    for size in blocks:
+        n = _num_bytes(size)
+        data = torch.randint(0, 256, (_NUM_BLOCKS, n), dtype=torch.uint8)
+        parts = [remote[i * n : (i + 1) * n] for i in range(_NUM_BLOCKS)]
+        sources = list(data)
+        yield (
+            f"writev {_NUM_BLOCKS} x {size}",
+            data.numel(),
+            {"one-sided": lambda parts=parts, sources=sources: peer.writev(parts, sources).result(_TIMEOUT_S)},
+        )
+        received = torch.zeros_like(data)
+        blocks_here = list(received)
+        yield (
+            f"readv {_NUM_BLOCKS} x {size}",
+            data.numel(),
+            {"one-sided": lambda parts=parts, here=blocks_here: peer.readv(parts, here).result(_TIMEOUT_S)},
+        )
+        assert torch.equal(received, data), f"readv of {size} differs from what was written"
+
+
+def _list_cases(peer: Any, remote: Any, lists: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    import numpy as np
+    import torch
+
+    from torch_axon.runtime import Blocks
+
+    for text in lists:
+        count, size = _list(text)
+        parts = [remote[i * size : (i + 1) * size] for i in range(count)]
+        blocks_there = Blocks(remote, size, count=count)
+        ids = np.random.default_rng(1).permutation(count).astype(np.int32)
+        data = torch.randint(0, 256, (count, size), dtype=torch.uint8)
+        received = torch.zeros_like(data)
+        shuffled = [parts[i] for i in ids]
+        for verb, memory, post in (("write", data, peer.writev), ("read", received, peer.readv)):
+            plan = peer.plan(verb, Blocks(memory, size), blocks_there)
+            here = [memory[i] for i in ids]
+            yield (
+                f"{verb}v {text}",
+                data.numel(),
+                {
+                    "one-sided": lambda post=post, here=here, there=shuffled: post(there, here).result(_TIMEOUT_S),
+                    "plan": lambda plan=plan, ids=ids: plan.post(ids, ids).result(_TIMEOUT_S),
+                },
+            )
+        assert torch.equal(received, data), f"readv {text} differs from what was written"
+
+
+def _initiate(host: str, own: argparse.Namespace) -> None:
+    from torch_axon.runtime import Runtime
+
+    figures: Figures = {}
+    with Runtime("initiator", secret=_SECRET) as runtime:
+        peer = runtime.connect((host, _PORT), wait=30.0)
+        remote = peer.open(peer.invoke("handle").result())
+        print(f"# path of reads: {remote.path}", file=sys.stderr)
+        cases = chain(_cases(peer, remote, own.sizes, own.blocks), _list_cases(peer, remote, own.lists))
+        for name, num_bytes, sides in cases:
+            order = list(sides)
+            for _ in range(own.rounds):
+                for side in order:
+                    figures.setdefault(f"{side} {name}", []).append(_samples(sides[side], num_bytes))
+                order = order[1:] + order[:1]
+    print(json.dumps({name: statistics.median(rounds) for name, rounds in figures.items()}))
+
+
+@contextmanager
+def _places(own: argparse.Namespace) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yields the owner's address, and the prefixes of the two commands."""
+    if not own.two_hosts:
+        yield "127.0.0.1", [], []
+        return
+    clean_up_when_told_to_end()
+    with two_hosts() as hosts:
+        if own.rate:
+            hosts.limit(own.rate)
+        yield ADDRESSES[0], hosts.prefix(0), hosts.prefix(1)
+
+
+def _parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", default="64,64K,1M,16M,256M", type=lambda text: text.split(","))
+    parser.add_argument("--blocks", default="4K,64K", type=lambda text: text.split(","))
+    parser.add_argument("--lists", default="32768x4K", type=lambda text: text.split(",") if text else [])
+    parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument("--two-hosts", action="store_true")
+    parser.add_argument("--rate")
+    parser.add_argument("--json")
+    parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    own = _parsed()
+    if own.role:
+        role, host = own.role
+        lists = [count * size for count, size in map(_list, own.lists)]
+        largest = max([_num_bytes(size) for size in own.sizes] + [_NUM_BLOCKS * _num_bytes(b) for b in own.blocks])
+        _own(host, max([largest, *lists])) if role == "owner" else _initiate(host, own)
+        return 0
+    command = [sys.executable, __file__, *sys.argv[1:], "--role"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with _places(own) as (host, owner_prefix, initiator_prefix):
+        owner = subprocess.Popen([*owner_prefix, *command, "owner", host], stdin=subprocess.PIPE, env=environment)
+        try:
+            done = subprocess.run(
+                [*initiator_prefix, *command, "initiator", host], stdout=subprocess.PIPE, check=True, env=environment
+            )
+        finally:
+            owner.kill()
+            owner.wait()
+    figures: dict[str, float] = json.loads(done.stdout)
+    for name, us in figures.items():
+        print(f"{name:40} {us:12.1f} µs")
+    if own.json:
+        Path(own.json).write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
