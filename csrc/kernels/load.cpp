@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/launch.hpp"
+#include "kernels/host_slots.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/launch.hpp"
 #include "kernels/reduce_slots.hpp"
@@ -45,6 +46,7 @@ Status load_kernels(int num_ranks) {
   AXON_TRY(cuda::load(ll128::message_kernel_address()));
   AXON_TRY(zero_copy::load_kernels());
   AXON_TRY(load_reduce_slots_kernels());
+  AXON_TRY(load_slot_kernels());
   return ll::load_kernels(num_ranks);
 }
 

@@ -14,13 +14,15 @@ namespace axon::kernels {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr int kMostBlocks = 132 * 4;
 constexpr int kWide = 2;  // vectors per thread at a time
 
 struct ReduceSlotsArguments {
   ReducePlan plan;
   const std::byte* slots;
   uint64_t slot_bytes;
+  int num_slots;
+  int own_slot;
+  const std::byte* own;
   std::byte* output;
   uint64_t num_bytes;
 };
@@ -28,6 +30,15 @@ struct ReduceSlotsArguments {
 __device__ __forceinline__ Vector16 stream_in(const std::byte* address) {
   const uint4 words = __ldcs(reinterpret_cast<const uint4*>(address));
   return *reinterpret_cast<const Vector16*>(&words);
+}
+
+// Returns the vector of one operand; of the last vector, what the operand has of it.
+__device__ __forceinline__ Vector16 load_operand(const ReduceSlotsArguments& call, int slot, uint64_t offset) {
+  if (slot != call.own_slot) return stream_in(call.slots + slot * call.slot_bytes + offset);
+  const std::byte* const address = call.own + offset;
+  const uint64_t num_left = call.num_bytes - offset;
+  if (num_left >= sizeof(Vector16) && ll::is_aligned(address, sizeof(Vector16))) return stream_in(address);
+  return ll128::load_partial_vector(address, min(num_left, sizeof(Vector16)));
 }
 
 template <typename T>
@@ -41,23 +52,22 @@ __global__ void __launch_bounds__(kThreads) reduce_slots_kernel(const __grid_con
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
       offsets[k] = (first + k * stride < num_vectors ? first + k * stride : first) * sizeof(Vector16);
-      totals[k].set(call.plan, stream_in(call.slots + offsets[k]));
+      totals[k].set(call.plan, load_operand(call, 0, offsets[k]));
     }
 #pragma unroll 3
-    for (int slot = 1; slot < call.plan.num_ranks; ++slot) {
-      const std::byte* const begin = call.slots + slot * call.slot_bytes;
+    for (int slot = 1; slot < call.num_slots; ++slot) {
 #pragma unroll
-      for (int k = 0; k < kWide; ++k) totals[k].add(call.plan, stream_in(begin + offsets[k]));
+      for (int k = 0; k < kWide; ++k) totals[k].add(call.plan, load_operand(call, slot, offsets[k]));
     }
 #pragma unroll
     for (int k = 0; k < kWide; ++k) {
       if (k != 0 && offsets[k] == offsets[0]) continue;
       const Vector16 total = totals[k].result(call.plan);
       const uint64_t num_left = call.num_bytes - offsets[k];
-      if (num_left >= sizeof(Vector16)) {
+      if (num_left >= sizeof(Vector16) && ll::is_aligned(call.output, sizeof(Vector16))) {
         *reinterpret_cast<Vector16*>(call.output + offsets[k]) = total;
       } else {
-        ll128::store_partial_vector(call.output + offsets[k], num_left, 0, total);
+        ll128::store_partial_vector(call.output + offsets[k], min(num_left, sizeof(Vector16)), 0, total);
       }
     }
   }
@@ -82,21 +92,28 @@ const void* kernel_for(DataType dtype) {
 
 }  // namespace
 
+bool can_reduce_slots(DataType dtype, Reduction reduction) noexcept {
+  const bool is_sum = reduction == Reduction::kSum || reduction == Reduction::kAverage;
+  return is_sum && kernel_for(dtype) != nullptr;
+}
+
 Status reduce_slots(const ReduceSlotsCall& call, cuda::StreamView stream) {
-  const void* kernel = kernel_for(call.dtype);
-  const bool is_sum = call.reduction == Reduction::kSum || call.reduction == Reduction::kAverage;
-  if (kernel == nullptr || !is_sum) return no_kernel(call.dtype, call.reduction);
+  if (!can_reduce_slots(call.dtype, call.reduction)) return no_kernel(call.dtype, call.reduction);
   if (call.num_elements == 0) return Status();
-  ReduceSlotsArguments arguments{.plan = {.reduction = call.reduction, .num_ranks = call.num_slots, .premul_factor = 1},
+  const int divisor = call.divisor == 0 ? call.num_slots : call.divisor;
+  ReduceSlotsArguments arguments{.plan = {.reduction = call.reduction, .num_ranks = divisor, .premul_factor = 1},
                                  .slots = call.slots,
                                  .slot_bytes = call.slot_bytes,
+                                 .num_slots = call.num_slots,
+                                 .own_slot = call.own_slot,
+                                 .own = call.own,
                                  .output = call.output,
                                  .num_bytes = call.num_elements * size_of(call.dtype)};
   const size_t span = kThreads * kWide * sizeof(Vector16);
   const auto num_blocks =
-      static_cast<int>(std::min((arguments.num_bytes + span - 1) / span, static_cast<size_t>(kMostBlocks)));
+      static_cast<int>(std::min((arguments.num_bytes + span - 1) / span, static_cast<size_t>(call.most_blocks)));
   void* parameters[] = {&arguments};
-  return launch(kernel, {.num_blocks = num_blocks, .num_threads = kThreads}, parameters, stream);
+  return launch(kernel_for(call.dtype), {.num_blocks = num_blocks, .num_threads = kThreads}, parameters, stream);
 }
 
 Status load_reduce_slots_kernels() {

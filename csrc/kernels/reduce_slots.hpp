@@ -1,5 +1,5 @@
-// Reduces what several ranks have put into slots of this GPU's memory. The kernel waits for no rank. Does not
-// own its buffers.
+// Reduces what several ranks have put into slots of this GPU's memory, or of pinned host memory. The kernel waits for
+// no rank. Does not own its buffers.
 //
 //   AXON_TRY(reduce_slots({.slots = slots, .slot_bytes = stride, .num_slots = n, .output = total, …}, stream));
 #pragma once
@@ -11,16 +11,24 @@
 namespace axon::kernels {
 
 struct ReduceSlotsCall {
-  const std::byte* slots = nullptr;  // in rank order; all addresses and slot_bytes are multiples of 16
+  const std::byte* slots = nullptr;  // in rank order; the address and slot_bytes are multiples of 16
   size_t slot_bytes = 0;             // distance between slots; bytes between them may be read
   int num_slots = 0;
-  std::byte* output = nullptr;  // must not overlap the slots
+  // If own_slot is not negative, what that slot would hold is here. Any alignment; may be the output.
+  const std::byte* own = nullptr;
+  int own_slot = -1;
+  std::byte* output = nullptr;  // any alignment; must not overlap the slots
   size_t num_elements = 0;
   DataType dtype{};                       // a floating-point or complex type
   Reduction reduction = Reduction::kSum;  // or kAverage
+  int divisor = 0;                        // of an average; 0: num_slots
+  int most_blocks = 132 * 4;
 };
 
-// Reduces in rank order and in the elements' accumulation type, rounded once, as kernels::zero_copy::all_reduce does.
+// Returns whether there is a kernel for them.
+bool can_reduce_slots(DataType dtype, Reduction reduction) noexcept;
+
+// Reduces in rank order, in the elements' accumulation type, rounded once, as kernels::zero_copy::all_reduce does.
 Status reduce_slots(const ReduceSlotsCall& call, cuda::StreamView stream);
 
 // Loads the kernels onto the current device.

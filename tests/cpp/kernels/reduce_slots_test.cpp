@@ -58,6 +58,43 @@ TEST_F(ReduceSlots, all_types) {
   }
 }
 
+// One operand is in the output, at any alignment; the slots are in host memory.
+TEST_F(ReduceSlots, an_own_operand_beside_slots_in_host_memory) {
+  const cuda::DeviceGuard guard(0);
+  const cuda::Stream stream = require(cuda::Stream::create());
+  for (const size_t num_elements : {1, 7, 8, 9, 16'385, 1'000'003}) {
+    for (const size_t misalignment : {0, 2, 4, 14}) {
+      for (const int own_slot : {0, 1, 2}) {
+        const size_t num_bytes = num_elements * 2, slot_bytes = (num_bytes + 63) / 64 * 64;
+        const auto slots = require(cuda::PinnedMemory::allocate(3 * slot_bytes));
+        const DeviceBuffer output(num_bytes, misalignment);
+        std::vector<Bytes> inputs;
+        for (int slot = 0; slot < 3; ++slot) {
+          inputs.push_back(draw(DataType::kBFloat16, num_elements, random_));
+          std::memcpy(slots.data() + slot * slot_bytes, inputs[slot].data(), num_bytes);
+        }
+        output.upload(inputs[own_slot]);
+        std::memset(slots.data() + own_slot * slot_bytes, 0xFF, num_bytes);
+        require(kernels::reduce_slots({.slots = slots.data(),
+                                       .slot_bytes = slot_bytes,
+                                       .num_slots = 3,
+                                       .own = output.data(),
+                                       .own_slot = own_slot,
+                                       .output = output.data(),
+                                       .num_elements = num_elements,
+                                       .dtype = DataType::kBFloat16,
+                                       .reduction = Reduction::kAverage,
+                                       .divisor = 3,
+                                       .most_blocks = 16},
+                                      stream));
+        require(stream.view().synchronize());
+        output.expect_contents(reduced(DataType::kBFloat16, Reduction::kAverage, inputs),
+                               std::to_string(num_elements) + " elements, own slot " + std::to_string(own_slot));
+      }
+    }
+  }
+}
+
 TEST_F(ReduceSlots, a_long_one_goes_around_the_grid) {
   check({size_t{20} << 20, 4});
 }
