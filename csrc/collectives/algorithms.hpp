@@ -53,7 +53,9 @@ Task<Status> hierarchical_exact(messaging::View& view, const CollectiveArguments
 
 namespace all_to_all {
 Task<Status> pairwise(messaging::View& view, const CollectiveArguments& arguments);
-}
+// A stage only, hence without a row in the table.
+Task<Status> direct(messaging::View& view, const CollectiveArguments& arguments);
+}  // namespace all_to_all
 
 namespace barrier {
 Task<Status> dissemination(messaging::View& view, const CollectiveArguments& arguments);

@@ -34,6 +34,9 @@ struct CollectiveArguments {
   int root = -1;
   std::span<const ConstBuffer> inputs{};
   std::span<const Buffer> outputs{};
+  // Set if these are one part of a longer all_to_all: its arguments, and the part's number.
+  const CollectiveArguments* whole = nullptr;
+  size_t part = 0;
 };
 
 // Runs on every rank of the view with matching arguments. Each algorithm has its own file in the operation's folder,

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "collectives/algorithms.hpp"
 #include "collectives/selector.hpp"
 
 namespace axon::collectives {
@@ -48,7 +49,7 @@ uint32_t Hierarchy::first_slot_of(size_t stage) const noexcept {
   static constexpr size_t kSlotsForRounding = 64;
   const auto num_ranks = static_cast<size_t>(view_.size());
   const size_t most_chunks = 2 * longest_segment() / kSmallestChunk;
-  return static_cast<uint32_t>(stage * (2 * most_chunks + 4 * num_ranks + kSlotsForRounding));
+  return view_.first_slot() + static_cast<uint32_t>(stage * (2 * most_chunks + 4 * num_ranks + kSlotsForRounding));
 }
 
 messaging::View Hierarchy::local(size_t stage) const noexcept {
@@ -90,7 +91,9 @@ static int selecting_ranks(const messaging::View& view, transport::OperationKind
   return has_shards ? std::min(view.size(), kMostWithoutRings) : view.size();
 }
 
+// The algorithm of an all_to_all is for all ranks of a group.
 Task<Status> run_stage(messaging::View view, CollectiveArguments arguments) {
+  if (arguments.kind == transport::OperationKind::kAllToAll) co_return co_await all_to_all::direct(view, arguments);
   const int num_ranks = selecting_ranks(view, arguments.kind);
   const GroupShape shape{.num_ranks = num_ranks, .num_hosts = view.on_one_host() ? 1 : num_ranks};
   const Algorithm algorithm = select(arguments.kind, shape, selecting_bytes(arguments), {}).algorithm;

@@ -48,7 +48,7 @@ size_t total_of(std::span<const Shard> shards) noexcept {
 inline constexpr size_t kGranule = 64;
 
 // Rounds up, to at least one granule.
-inline size_t rounded_to_granules(size_t num_bytes) noexcept {
+constexpr size_t rounded_to_granules(size_t num_bytes) noexcept {
   return std::max<size_t>(1, (num_bytes + kGranule - 1) / kGranule) * kGranule;
 }
 
@@ -80,9 +80,9 @@ class Partition {
 // empty: its message tells the other side that the shard is empty. Chunks past the end are empty and are not sent.
 class Chunks {
  public:
-  Chunks(size_t num_bytes, size_t chunk_bytes) noexcept : num_bytes_(num_bytes), chunk_bytes_(chunk_bytes) {}
+  constexpr Chunks(size_t num_bytes, size_t chunk_bytes) noexcept : num_bytes_(num_bytes), chunk_bytes_(chunk_bytes) {}
 
-  size_t count() const noexcept { return std::max<size_t>(1, (num_bytes_ + chunk_bytes_ - 1) / chunk_bytes_); }
+  constexpr size_t count() const noexcept { return std::max<size_t>(1, (num_bytes_ + chunk_bytes_ - 1) / chunk_bytes_); }
   bool contains(size_t chunk) const noexcept { return chunk < count(); }
 
   Range operator[](size_t chunk) const noexcept {

@@ -77,6 +77,7 @@ void Exchange::release_scratch(Buffer scratch) noexcept {
 void Exchange::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = std::move(reason);
+  if (awaits_number_ != nullptr) messenger_.schedule(*std::exchange(awaits_number_, nullptr));
   for (Request* request = live_.front(); request != nullptr;) {
     Request* next = live_.next(*request);
     abandon(*request);
@@ -101,6 +102,21 @@ void Exchange::abandon(Request& request) noexcept {
     case Request::State::kMoving:
       break;
   }
+}
+
+void Exchange::set_number(uint32_t number) noexcept {
+  if (message_number_) return;
+  message_number_ = number;
+  if (awaits_number_ != nullptr) messenger_.schedule(*std::exchange(awaits_number_, nullptr));
+}
+
+Exchange::Numbered::~Numbered() {
+  unlink();
+  if (exchange_.awaits_number_ == this) exchange_.awaits_number_ = nullptr;
+}
+
+void Exchange::refuse_later_parts() noexcept {
+  if (message_number_) inbox_.refuse_later_parts(static_cast<uint32_t>(matched_source_), *message_number_);
 }
 
 std::vector<int> Exchange::ranks_awaited() {
@@ -144,6 +160,10 @@ Request& Exchange::make_request(Batch& batch, transport::PeerId peer, const Mess
   request->header.fingerprint = fingerprint_;
   if (fingerprint_.operation == transport::OperationKind::kAllToAll)
     request->header.fingerprint.num_elements = message.num_back;
+  if (message.part != 0) {
+    request->header.fingerprint.root = static_cast<int32_t>(message.part);
+    request->header.fingerprint.num_elements = message.number;
+  }
   live_.push_back(*request);
   return *request;
 }
@@ -170,6 +190,7 @@ void Exchange::transmit(Request& send) noexcept {
   const uint32_t destination = send.header.destination;
   if (fingerprint_.operation == transport::OperationKind::kPointToPoint) {
     send.header.sequence = inbox_.next_point_to_point(destination);
+    set_number(send.header.sequence);
   }
   ++num_moving_;
   const bool is_eager = inbox_.flow().take(destination, send.buffer.num_bytes) == FlowControl::Protocol::kEager;
@@ -205,13 +226,14 @@ Status Exchange::hopelessness_of(const Request& receive) const {
 
 void Exchange::deliver(Request& receive, const transport::OperationHeader& header,
                        const transport::Payload& payload) noexcept {
+  matched_source_ = static_cast<int>(header.source);
+  set_number(header.sequence);
   if (!fits(receive, header, payload)) {
     Status why = misfit(receive, header, payload);
     if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous, why);
     finish(receive, std::move(why));
     return;
   }
-  matched_source_ = static_cast<int>(header.source);
   if (payload.rendezvous != nullptr && messenger_.is_lost(inbox_.team().peers[header.source])) {
     messenger_.transport().refuse(payload.rendezvous, Status());  // the payload at its sender is gone with the sender
     finish(receive, lost(static_cast<int>(header.source)));

@@ -16,6 +16,7 @@
 
 #include <array>
 #include <coroutine>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,11 +38,15 @@ struct Message {
   // all_to_all: the number of elements in the opposite direction, as this rank expects it. The ranks compare it, so
   // that a sender learns of a mismatch from what it receives; an eager send itself gets no answer.
   uint64_t num_back = 0;
+  // Point to point: the index of a later part of a long message, and the message's number (Exchange::message_number).
+  uint32_t part = 0;
+  uint32_t number = 0;
 };
 
 inline constexpr int kAnyRank = -1;
 inline constexpr transport::PeerId kNoPeer = UINT32_MAX;
 
+// More than 30 methods: algorithms, the inbox, flow control and diagnosis each call some, on one list of messages.
 class Exchange {
  public:
   // The inbox must know the sequence (Inbox::enter) before the first receive of a collective.
@@ -68,6 +73,8 @@ class Exchange {
 
   // Returns whether the transport has completed all of its transfers, so that its memory may be reused.
   bool at_rest() const noexcept { return num_moving_ == 0; }
+  // Returns whether it neither sends nor awaits a message.
+  bool is_idle() const noexcept { return live_.empty(); }
 
   // For diagnosis: the ranks whose messages or acknowledgements have not arrived, each once, ascending.
   std::vector<int> ranks_awaited();
@@ -76,6 +83,14 @@ class Exchange {
 
   // The rank whose message a receive from any source matched; −1 before.
   int matched_source() const noexcept { return matched_source_; }
+  // Awaits that the first part of its point-to-point message has been sent or has matched: from then on the message has
+  // a number, that part's sequence number.
+  class Numbered;
+  Numbered numbered() noexcept;
+  std::optional<uint32_t> message_number() const noexcept { return message_number_; }
+  // Its receive of a long message has failed: refuses the parts that have not been received, so that the sender learns
+  // of it.
+  void refuse_later_parts() noexcept;
 
   // Returns why a posted receive will get no message: its source is gone, or has left and sent no more. Ok otherwise.
   Status hopelessness_of(const Request& receive) const;
@@ -103,13 +118,15 @@ class Exchange {
   void finish(Request& request, Status failure) noexcept;
   void abandon(Request& request) noexcept;
   void release(Request& request) noexcept;
+  void set_number(uint32_t number) noexcept;
   static void on_done(transport::Completion& completion, Status status) noexcept;
 
   Messenger& messenger_;
   Inbox& inbox_;
   const uint32_t sequence_;
   const transport::Fingerprint fingerprint_;
-  static constexpr size_t kMostScratches = 16;
+  // 4 segments (DeviceSegments) with 3 lanes each (hierarchical algorithms), which take up to 4.
+  static constexpr size_t kMostScratches = 48;
 
   IntrusiveList<Request, InExchange> live_;
   size_t num_moving_ = 0;
@@ -118,8 +135,30 @@ class Exchange {
   };
   size_t num_scratches_ = 0;
   int matched_source_ = -1;
+  std::optional<uint32_t> message_number_;
+  Numbered* awaits_number_ = nullptr;
   Status failure_;
 };
+
+class Exchange::Numbered final : public Wakeable {
+ public:
+  explicit Numbered(Exchange& exchange) noexcept : exchange_(exchange) {}
+  ~Numbered();
+
+  bool await_ready() const noexcept { return exchange_.message_number_ || !exchange_.failure_.ok(); }
+  void await_suspend(std::coroutine_handle<> waiter) noexcept {
+    set_waiter(waiter);
+    exchange_.awaits_number_ = this;
+  }
+  Status await_resume() const { return exchange_.failure_.clone(); }
+
+ private:
+  Exchange& exchange_;
+};
+
+inline Exchange::Numbered Exchange::numbered() noexcept {
+  return Numbered(*this);
+}
 
 // A set of messages that is awaited as one.
 class Batch : public Wakeable {

@@ -15,12 +15,21 @@ static transport::OperationHeader header_of(const Unexpected& held) noexcept {
   return held.header.as<transport::OperationHeader>();
 }
 
+// Both are later parts of messages of one source and tag.
+static bool is_same_part(const transport::Fingerprint& left, const transport::Fingerprint& right) noexcept {
+  return left.root == right.root && left.num_elements == right.num_elements;
+}
+
 static bool is_for(const Request& receive, const transport::OperationHeader& header) noexcept {
   const transport::OperationHeader& expected = receive.header;
   const bool from_there = expected.source == header.source || expected.source == kAnySource;
-  return from_there && expected.slot == header.slot &&
-         (header.fingerprint.operation == transport::OperationKind::kPointToPoint ||
-          expected.sequence == header.sequence);
+  if (!from_there || expected.slot != header.slot) return false;
+  if (header.fingerprint.operation != transport::OperationKind::kPointToPoint) {
+    return expected.sequence == header.sequence;
+  }
+  const bool is_later_part = header.fingerprint.is_later_part();
+  return expected.fingerprint.is_later_part() == is_later_part &&
+         (!is_later_part || is_same_part(expected.fingerprint, header.fingerprint));
 }
 
 static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) noexcept {
@@ -160,12 +169,30 @@ bool Inbox::is_repeated(const transport::OperationHeader& header) noexcept {
   }) != nullptr;
 }
 
+static Status failed_receive() {
+  return {ErrorCode::kAborted, "the receive of the message has failed"};
+}
+
+bool Inbox::has_failed(const transport::OperationHeader& header) const noexcept {
+  return header.fingerprint.is_later_part() && std::ranges::any_of(failed_messages_, [&](const FailedMessage& failed) {
+           return failed.source == header.source && failed.number == header.fingerprint.num_elements;
+         });
+}
+
+void Inbox::refuse_later_parts(uint32_t source, uint32_t number) noexcept {
+  failed_messages_[next_failed_++ % kNumFailed] = {source, number};
+  const auto is_of_it = [&](const Unexpected& held) { return has_failed(header_of(held)); };
+  while (Unexpected* message = unexpected_point_to_point_.find(is_of_it)) {
+    let_go(*message);
+    drop(header_of(*message), message->payload, failed_receive());
+    release_copy(pool_, *message);
+  }
+}
+
 void Inbox::serve_point_to_point(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
   Request* receive = posted_point_to_point_.find([&](const Request& posted) { return is_for(posted, header); });
-  if (receive == nullptr) {
-    hold(unexpected_point_to_point_, header, payload);
-    return;
-  }
+  if (receive == nullptr && has_failed(header)) return drop(header, payload, failed_receive());
+  if (receive == nullptr) return hold(unexpected_point_to_point_, header, payload);
   hand_over(*receive, header, payload);
 }
 

@@ -2,7 +2,9 @@
 // the header, never by the order of arrival.
 //
 //   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
-//   point to point  first posted, first matched among equal (source or any, tag), in the order in which the source sent
+//   point to point  first posted, first matched among equal (source or any, tag), in the order in which the source
+//   sent;
+//                   later parts of a long message exactly: (source, tag, number of the message, index)
 //
 // Owned by a group, fed by the Messenger; progress owner only.
 #pragma once
@@ -89,6 +91,9 @@ class Inbox {
     listener_.on_control(header, payload);
   }
 
+  // Refuses the parts, after the first, of a long message whose receive has failed, now and when they arrive.
+  void refuse_later_parts(uint32_t source, uint32_t number) noexcept;
+
   // The source has left the group after sending `num_sent` point-to-point messages to this rank. Receives of more than
   // those fail with this reason, now and later. Idempotent.
   void depart(uint32_t source, uint32_t num_sent, Status reason) noexcept;
@@ -122,10 +127,15 @@ class Inbox {
  private:
   static constexpr size_t kNumBuckets = 64;
   static constexpr size_t kNumEntered = 256;
+  static constexpr size_t kNumFailed = 64;
 
   struct Entered {
     uint32_t sequence = 0;
     transport::Fingerprint fingerprint;  // without an operation: no collective has been entered
+  };
+  struct FailedMessage {
+    uint32_t source = kAnySource;
+    uint32_t number = 0;
   };
   struct Departure {
     Status reason;                     // ok: the rank has not left
@@ -140,6 +150,7 @@ class Inbox {
   void serve_early(uint32_t source) noexcept;
   void fail_hopeless() noexcept;
   const transport::Fingerprint* differing(const transport::OperationHeader& header) const noexcept;
+  bool has_failed(const transport::OperationHeader& header) const noexcept;
   bool is_repeated(const transport::OperationHeader& header) noexcept;
   void hold(IntrusiveList<Unexpected>& list, const transport::OperationHeader& header,
             const transport::Payload& payload) noexcept;
@@ -172,6 +183,8 @@ class Inbox {
   IntrusiveList<Request, InInbox> posted_point_to_point_;
   IntrusiveList<Unexpected> unexpected_point_to_point_;
   IntrusiveList<Unexpected> early_;  // messages that overtook an earlier message of the same source
+  std::array<FailedMessage, kNumFailed> failed_messages_;  // the latest ones
+  size_t next_failed_ = 0;
   const uint32_t born_after_ = num_forks();
   std::vector<uint32_t> sent_;         // by destination
   std::vector<uint32_t> arrived_;      // by source

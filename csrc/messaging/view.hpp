@@ -27,10 +27,11 @@ class View {
     bool on_one_host = false;
   };
 
-  explicit View(Exchange& exchange) noexcept
+  explicit View(Exchange& exchange, uint32_t first_slot = 0) noexcept
       : exchange_(exchange),
         rank_(exchange.rank()),
         size_(exchange.size()),
+        first_slot_(first_slot),
         on_one_host_(exchange.topology().is_one_host()) {}
   View(Exchange& exchange, const Subset& subset) noexcept
       : exchange_(exchange),

@@ -31,10 +31,13 @@ struct Fingerprint {
   DataType dtype{};
   Reduction reduction{};
   uint8_t algorithm = 0;
-  int32_t root = -1;  // −1 where the operation has none
+  int32_t root = -1;  // −1 where the operation has none. Of a later part of a long point-to-point message: its index
   // The element count on which ranks must agree: the total for collectives, 0 where sizes may differ. In a message of
-  // an all_to_all it is the count that the sender expects from the receiver.
+  // an all_to_all it is the count that the sender expects from the receiver. In a later part of a point-to-point
+  // message it is the sequence number of the first part.
   uint64_t num_elements = 0;
+
+  bool is_later_part() const noexcept { return operation == OperationKind::kPointToPoint && root >= 0; }
 
   // Compares all bytes at once instead of member by member.
   friend bool operator==(const Fingerprint& left, const Fingerprint& right) noexcept {

@@ -20,18 +20,24 @@ static int rank_up(const messaging::Topology& topology, int rank, int hosts_up, 
   return static_cast<size_t>(local_index) < ranks.size() ? ranks[static_cast<size_t>(local_index)] : -1;
 }
 
+// Pairs of ranks may have different numbers of parts. So only the first part of a shard is sent if it is empty.
+static bool is_exchanged(const CollectiveArguments& arguments, ConstBuffer shard) noexcept {
+  return arguments.part == 0 || shard.num_bytes != 0;
+}
+
 static void post_step(const messaging::View& view, const CollectiveArguments& arguments, messaging::Batch& step,
                       int hosts_up, int indices_up) noexcept {
   const messaging::Topology& topology = view.exchange().topology();
+  const CollectiveArguments& whole = arguments.whole == nullptr ? arguments : *arguments.whole;
   const size_t element_num_bytes = size_of(arguments.dtype);
   const int source = rank_up(topology, view.rank(), -hosts_up, -indices_up);
   const int destination = rank_up(topology, view.rank(), hosts_up, indices_up);
-  if (source >= 0) {
-    step.receive({.peer = source, .num_back = arguments.inputs[source].num_bytes / element_num_bytes},
+  if (source >= 0 && is_exchanged(arguments, arguments.outputs[source])) {
+    step.receive({.peer = source, .num_back = whole.inputs[source].num_bytes / element_num_bytes},
                  arguments.outputs[source]);
   }
-  if (destination >= 0) {
-    step.send({.peer = destination, .num_back = arguments.outputs[destination].num_bytes / element_num_bytes},
+  if (destination >= 0 && is_exchanged(arguments, arguments.inputs[destination])) {
+    step.send({.peer = destination, .num_back = whole.outputs[destination].num_bytes / element_num_bytes},
               arguments.inputs[destination]);
   }
 }
