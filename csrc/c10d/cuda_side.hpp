@@ -1,13 +1,13 @@
 // Runs a backend's operations on CUDA tensors: chooses their streams and their paths.
 //
 // An operation runs as a kernel if the group's GPUs have peer access and a kernel exists for it
-// (gpu_comm/device_group.hpp). Otherwise it goes through pinned memory and the host engine (gpu_comm/staging.hpp). All
-// ranks choose the same path, and neither path blocks the host.
+// (gpu_comm/device_group.hpp). Otherwise it goes through pinned memory and the host engine (gpu_comm/relay/relay.hpp).
+// All ranks choose the same path, and neither path blocks the host.
 //
 //    synchronous collectives    on the current stream
 //    asynchronous collectives   on a stream of the group, which waits for the current one
-//    sends and receives         on one stream per peer, direction and path: a kernel that waits for its peer delays
-//                               neither other peers nor messages that may be received before it
+//    sends and receives         on one stream per peer, direction and path, and through the host per tag: a kernel that
+//                               waits for its peer delays neither other peers nor messages that may come before it
 //
 // Ownership: a backend owns one CudaSide, from its first CUDA tensor on. Any thread may enqueue.
 // This file uses only the generic interface of torch's streams, so that the extension needs no CUDA library of torch.
@@ -34,6 +34,7 @@ class Event;
 }  // namespace axon::cuda
 namespace axon::gpu_comm {
 class DeviceGroup;
+class ExpiredWait;
 class Workspace;
 struct StreamBarrier;
 }  // namespace axon::gpu_comm
@@ -130,7 +131,12 @@ class CudaSide {
   struct Ways {
     OperationList alone;     // in a group of one
     OperationList launched;  // as kernels
-    OperationList staged;    // through the host
+    OperationList relayed;   // through the host
+  };
+
+  struct Relaying {
+    WorkOperation& operation;
+    c10::Stream stream;
   };
 
   // The error says that `caller`, if given, can no longer run.
@@ -142,16 +148,19 @@ class CudaSide {
   Ways choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock);
   bool is_alone(const WorkOperation& operation) const;
   bool has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock);
-  void enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position);
+  bool goes_in_columns(const WorkOperation& operation, std::unique_lock<std::mutex>& lock);
+  void enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position, c10::Stream current);
+  void enqueue_in_turn(std::vector<Relaying> unfinished);
   void launch(const OperationList& operations, const AxonWork::StreamPosition& position);
-  void stage(WorkOperation& operation, c10::Stream stream);
-  void enqueue_start_flag(WorkOperation& operation, c10::Stream stream);
+  void open_relay(WorkOperation& operation);
+  c10::Stream stream_of_relay(const WorkOperation& operation, c10::Stream of_call);
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
   InterruptibleMutex making_;                  // held while a workspace is made; taken before mutex_
   std::mutex mutex_;                           // orders calls of several threads; never held while waiting for peers
   std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait
+  std::unique_ptr<const gpu_comm::ExpiredWait> expired_wait_;
   GroupStreams streams_;
   std::unique_ptr<gpu_comm::DeviceGroup> group_;
   std::vector<std::unique_ptr<gpu_comm::Workspace>>

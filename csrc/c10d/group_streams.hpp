@@ -18,8 +18,8 @@ enum class Way : uint8_t { kKernel, kHost };
 
 class GroupStreams {
  public:
-  // The peer, the direction and the path of messages.
-  using Link = std::tuple<int, engine::Direction, Way>;
+  // The peer, the direction, the path and the tag of messages that keep their order.
+  using Link = std::tuple<int, engine::Direction, Way, uint32_t>;
 
   // `own` is the stream of asynchronous collectives.
   explicit GroupStreams(c10::Stream own) : own_(own) {}
@@ -27,7 +27,12 @@ class GroupStreams {
   c10::Stream own() const noexcept { return own_; }
   // The stream that waits for signals from peers. Made at first use, because torch has few streams.
   c10::Stream awaiting();
+  // Through the host, the streams of links that have become idle serve others: torch has few streams, and a program may
+  // use any number of tags. Queries streams.
   c10::Stream of_link(const Link& link);
+
+  // Call it before of_link() for the messages of a call.
+  void begin_call() noexcept { ++call_; }
 
   // Adds a stream to the used ones. Those of awaiting() and of_link() are added when they are made.
   void note_use(c10::Stream stream);
@@ -36,9 +41,15 @@ class GroupStreams {
 
  private:
   c10::Stream make();
+  std::optional<c10::Stream> take_idle();
 
   const c10::Stream own_;
-  std::map<Link, c10::Stream> links_;
+  struct LinkStream {
+    c10::Stream stream;
+    uint64_t last_call;
+  };
+  std::map<Link, LinkStream> links_;
+  uint64_t call_ = 0;
   std::optional<c10::Stream> awaiting_;
   std::vector<c10::Stream> used_;
 };

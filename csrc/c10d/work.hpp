@@ -33,7 +33,7 @@
 #include "engine/operation.hpp"
 
 namespace axon::gpu_comm {
-class Staging;
+class Relay;
 }  // namespace axon::gpu_comm
 
 namespace axon::c10d_backend {
@@ -86,7 +86,7 @@ class WorkOperation final : public engine::Operation {
   // Returns whether it holds tensors that the caller does not know of.
   bool has_temporaries() const noexcept { return !temporaries_.empty() || !copies_back_.empty(); }
 
-  std::shared_ptr<gpu_comm::Staging> staging;  // of CUDA blocks that go through the host
+  std::shared_ptr<gpu_comm::Relay> relay;  // of CUDA tensors that go through the host
 
  private:
   friend class AxonWork;

@@ -215,9 +215,9 @@ size_t Engine::begin_submitted() noexcept {
   return num_begun;
 }
 
-void Engine::wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept {
+void Engine::wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag, uint32_t awaited) noexcept {
   if (!transport_) return item.on_flag_set();
-  flag_waiters_.add(item, flag);
+  flag_waiters_.add(item, flag, awaited);
   progress_->wake_to_look();
 }
 

@@ -102,8 +102,11 @@ class Engine final : private messaging::LossListener, private Driver {
   void run_ready() noexcept;
   // Begins what is submitted, and completes everything that can complete without the network; called after failures.
   void settle() noexcept;
-  // Calls the waiter after the flag, which a device writes, has become nonzero.
-  void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept;
+  // Calls the waiter after the flag, which a device writes, has reached the awaited value.
+  void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag, uint32_t awaited = 1) noexcept;
+  // An operation on a device's tensors has begun, or has ended.
+  void begin_device_operation() noexcept { ++num_device_operations_; }
+  void end_device_operation() noexcept { --num_device_operations_; }
   // Makes sure that a thread drives what has been started. Any thread.
   void wake() noexcept { progress_->wake(); }
   // Returns the user's choices of algorithms. Any thread.
@@ -139,6 +142,7 @@ class Engine final : private messaging::LossListener, private Driver {
   bool has_running() const noexcept override;
   bool holds_back() const noexcept override { return transport_ && (transport_->holds_back() || !unfinished_.empty()); }
   bool has_flag_waiters() const noexcept override { return !flag_waiters_.empty(); }
+  bool serves_device() const noexcept override { return num_device_operations_ != 0; }
   bool has_neighbours() const noexcept override { return peers_.num_neighbours() != 0; }
   bool arm() noexcept override { return !shut_down_ && unfinished_.empty() && transport_->arm(); }
   void on_process_ended(transport::PeerId peer) noexcept override;
@@ -163,6 +167,7 @@ class Engine final : private messaging::LossListener, private Driver {
 
   Submissions submitted_;  // pushed by any thread, taken by the progress owner
   FlagWaiters flag_waiters_;
+  size_t num_device_operations_ = 0;
   OrderedQueue unfinished_;   // to continue, one in each round
   OrderedQueue ended_;        // to finish before the token is released
   OrderedQueue completions_;  // to complete after that

@@ -1,7 +1,7 @@
 // Items that wait for flags in memory that a device writes. Only polling shows that a flag is set.
 //
-//   flag_waiters.add(item, flag);   // once the flag is set, run_set() calls item.on_flag_set()
-//   item.unlink();                  // … unless this came first
+//   flag_waiters.add(item, flag, value);   // once the flag has this value, run_set() calls item.on_flag_set()
+//   item.unlink();                         // … unless this came first
 //
 // Owned by the engine; progress owner only.
 #pragma once
@@ -17,26 +17,30 @@ namespace axon::engine {
 // Waits until its flag is set or it is unlinked. An item waits for one flag at a time.
 class FlagWaiter : public ListNode<FlagWaiter> {
  public:
-  // Called after the flag has become nonzero, or after the transport is closed.
+  // Called after the flag has reached the awaited value, or after the transport is closed.
   virtual void on_flag_set() noexcept = 0;
 
-  void set_flag(const std::atomic<uint32_t>& flag) noexcept { flag_ = &flag; }
+  void set_flag(const std::atomic<uint32_t>& flag, uint32_t awaited) noexcept {
+    flag_ = &flag;
+    awaited_ = awaited;
+  }
   // Acquire: pairs with the device's release, so that what it wrote before is visible.
-  bool is_flag_set() const noexcept { return flag_->load(std::memory_order_acquire) != 0; }
+  bool is_flag_set() const noexcept { return flag_->load(std::memory_order_acquire) >= awaited_; }
 
  protected:
   ~FlagWaiter() = default;
 
  private:
   const std::atomic<uint32_t>* flag_ = nullptr;
+  uint32_t awaited_ = 1;
 };
 
 class FlagWaiters {
  public:
   bool empty() const noexcept { return waiting_.empty(); }
 
-  void add(FlagWaiter& item, const std::atomic<uint32_t>& flag) noexcept {
-    item.set_flag(flag);
+  void add(FlagWaiter& item, const std::atomic<uint32_t>& flag, uint32_t awaited) noexcept {
+    item.set_flag(flag, awaited);
     waiting_.push_back(item);
   }
 

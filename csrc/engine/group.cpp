@@ -37,6 +37,18 @@ const collectives::AlgorithmRow& Group::algorithm_for(transport::OperationKind k
   return collectives::select(kind, {team_.size(), team_.topology.num_hosts()}, num_bytes, engine_.overrides());
 }
 
+const collectives::AlgorithmRow& Group::algorithm_for(const Operation& operation) const noexcept {
+  const transport::OperationKind kind = operation.arguments.kind;
+  size_t num_bytes = operation.num_elements * size_of(operation.arguments.dtype);
+  if (operation.device_segments == nullptr) [[likely]]
+    return algorithm_for(kind, num_bytes);
+  num_bytes /= operation.num_segments();
+  if (operation.scope == Scope::kEveryone) return algorithm_for(kind, num_bytes);
+  const int num_hosts = team_.topology.num_hosts();
+  const auto num_columns = static_cast<size_t>(team_.topology.num_columns());
+  return collectives::select(kind, {num_hosts, num_hosts}, num_bytes / num_columns, {});
+}
+
 void Group::note_launch(const Operation& operation, std::string_view kernel) {
   CallRecord record = operation.record();
   record.called_at = sync::Clock::now();
@@ -55,11 +67,9 @@ void Group::begin(Operation& operation) noexcept {
   transport::Fingerprint fingerprint = operation.fingerprint(0);
   std::string_view algorithm;
   if (operation.direction == Direction::kCollective) {
-    const collectives::CollectiveArguments& arguments = operation.arguments;
-    const collectives::AlgorithmRow& row =
-        algorithm_for(arguments.kind, operation.num_elements * size_of(arguments.dtype));
+    const collectives::AlgorithmRow& row = algorithm_for(operation);
     operation.number(queries_.latest_sequence() + 1, row.algorithm);
-    fingerprint.algorithm = row.id;
+    fingerprint.algorithm = row.id | operation.division();
     queries_.note_begin(operation.record());
     algorithm = row.name;
   }
@@ -67,12 +77,36 @@ void Group::begin(Operation& operation) noexcept {
     trace_begin(track_, operation, algorithm);
   operation.open(engine_.messenger(), *inbox_, fingerprint);
   running_.push_back(operation);
+  if (operation.device_segments != nullptr) engine_.begin_device_operation();
   if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence(), fingerprint);
+  if (operation.direction == Direction::kSend) put_in_order(operation);
   operation.run(engine_);
 }
 
+static bool is_same_link(const Operation& left, const Operation& right) noexcept {
+  return left.peer == right.peer && left.tag == right.tag;
+}
+
+// Messages to one rank under one tag match in the order of their calls. One from a device is posted later than it
+// begins, and those after it wait.
+void Group::put_in_order(Operation& send) noexcept {
+  if (unposted_.empty() && send.device_segments == nullptr) [[likely]]
+    return;
+  const bool has_earlier =
+      unposted_.find([&](const Operation& earlier) { return is_same_link(earlier, send); }) != nullptr;
+  if (has_earlier) send.wait_for_turn();
+  if (has_earlier || send.device_segments != nullptr) unposted_.push_back(send);
+}
+
+void Group::on_posted(Operation& send) noexcept {
+  static_cast<ListNode<Operation, Unposted>&>(send).unlink();
+  Operation* const next = unposted_.find([&](const Operation& later) { return is_same_link(later, send); });
+  if (next != nullptr) next->take_turn();
+}
+
 void Group::on_run_ended(Operation& operation) noexcept {
-  operation.unlink();
+  static_cast<ListNode<Operation>&>(operation).unlink();
+  operation.note_posted();  // if it has failed before
   const bool leaves = operation.direction == Direction::kCollective && operation.exchange().failure().ok();
   if (leaves) inbox_->leave(operation.sequence());
   engine_.finish_later(operation);
@@ -81,6 +115,7 @@ void Group::on_run_ended(Operation& operation) noexcept {
 void Group::finish(Operation& operation) noexcept {
   const bool has_run = operation.is_running();
   Status status = has_run ? operation.take_outcome() : obstacle(operation).clone();
+  if (has_run && operation.device_segments != nullptr) engine_.end_device_operation();
   if (trace::is_on() && has_run) [[unlikely]]
     trace_end(track_, operation, status);
   if (!status.ok()) {
@@ -101,7 +136,7 @@ void Group::release_rested() noexcept {
 }
 
 void Group::release(Operation& operation) noexcept {
-  operation.unlink();
+  static_cast<ListNode<Operation>&>(operation).unlink();
   if (operation.release()) engine_.post(operation);
 }
 

@@ -54,6 +54,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // For its operations.
   void begin(Operation& operation) noexcept;
   void on_run_ended(Operation& operation) noexcept;
+  void on_posted(Operation& send) noexcept;
   void finish(Operation& operation) noexcept;
 
   // Ends all operations, current and future; abort() notifies the other ranks.
@@ -91,6 +92,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   bool has_ended(uint32_t sequence) noexcept override;
 
   const Status& obstacle(const Operation& operation) const noexcept;
+  void put_in_order(Operation& send) noexcept;
+  // Returns the algorithm of each of its segments.
+  const collectives::AlgorithmRow& algorithm_for(const Operation& operation) const noexcept;
 
   // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
@@ -113,10 +117,11 @@ class Group final : public Client, public messaging::InboxListener, public std::
   const uint32_t track_;                   // in traces
   ProgressQueries queries_;
   IntrusiveList<Operation> running_;
-  IntrusiveList<Operation> restless_;  // finished, but the transport still uses their memory
-  Status failure_;                     // of the collectives
-  Status aborted_;                     // of everything
-  std::atomic<bool> broken_{false};    // one of the two is not ok
+  IntrusiveList<Operation, Unposted> unposted_;  // sends in the order in which their messages must go out
+  IntrusiveList<Operation> restless_;            // finished, but the transport still uses their memory
+  Status failure_;                               // of the collectives
+  Status aborted_;                               // of everything
+  std::atomic<bool> broken_{false};              // one of the two is not ok
   DeviceHook* device_hook_ = nullptr;
 
   std::optional<sync::Clock::time_point> asked_at_;            // set while a collective is overdue

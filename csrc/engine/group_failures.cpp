@@ -94,7 +94,11 @@ static std::string describe(const transport::Fingerprint& fingerprint) {
   }
   if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
   if (fingerprint.root >= 0) text += ", root " + std::to_string(fingerprint.root);
-  return text + ", algorithm " + std::to_string(fingerprint.algorithm) + ")";
+  constexpr uint8_t kDivision = Operation::kSegments | Operation::kColumns;
+  text += ", algorithm " + std::to_string(fingerprint.algorithm & ~kDivision);
+  if ((fingerprint.algorithm & Operation::kSegments) != 0) text += " on segments of CUDA tensors";
+  if ((fingerprint.algorithm & Operation::kColumns) != 0) text += " between GPUs of equal local index";
+  return text + ")";
 }
 
 Status Group::on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept {

@@ -71,7 +71,10 @@ std::string Group::findings(Operation& operation, sync::Clock::time_point asked_
   }
   text += awaited.empty() ? "No message has arrived." : awaited + ".";
   text += held_back(operation.exchange(), inbox_->flow().allowance());
-  const bool goes_to_device_hook = device_hook_ != nullptr && operation.tag == 0 && operation.done_flag == nullptr;
+  const messaging::Topology& topology = team_.topology;
+  const bool is_on_this_host = operation.peer < 0 || topology.host_of(operation.peer) == topology.host_of(team_.rank);
+  const bool goes_to_device_hook =
+      device_hook_ != nullptr && is_on_this_host && operation.tag == 0 && operation.device_segments == nullptr;
   if (operation.direction != Direction::kCollective && goes_to_device_hook) text += kMeetingUnderTags;
   return text;
 }

@@ -33,6 +33,12 @@ transport::Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept 
           .num_elements = num_elements};
 }
 
+uint8_t Operation::division() const noexcept {
+  // The ranks of an all_to_all may have different numbers of segments.
+  const bool is_divided = num_segments() > 1 && arguments.kind != transport::OperationKind::kAllToAll;
+  return (scope == Scope::kColumn ? kColumns : 0) | (is_divided ? kSegments : 0);
+}
+
 void Operation::join(Group& group) noexcept {
   group_ = &group;
   called_at_ = sync::Clock::now();
@@ -64,14 +70,37 @@ void Operation::open(messaging::Messenger& messenger, messaging::Inbox& inbox,
 }
 
 void Operation::run(Engine& engine) noexcept {
+  if (is_segmented()) segmented_exchange_.emplace(engine, *this, *exchange_, device_segments);
   task_.emplace(exchange_messages());
-  if (start_flag == nullptr || !exchange_->failure().ok()) return task_->resume();
-  engine.wait_for_flag(start_flag_waiter_, *start_flag);
+  task_->resume();
+}
+
+bool Operation::is_segmented() const noexcept {
+  if (device_segments != nullptr) return true;
+  if (direction == Direction::kCollective) return false;
+  const size_t num_bytes =
+      direction == Direction::kSend ? arguments.inputs[0].num_bytes : arguments.outputs[0].num_bytes;
+  return SegmentedExchange::count_segments(num_bytes) > 1;
+}
+
+Task<Status> Operation::exchange_segments() {
+  switch (direction) {
+    case Direction::kSend:
+      return segmented_exchange_->send({.peer = peer, .slot = tag}, arguments.inputs[0]);
+    case Direction::kReceive:
+      return segmented_exchange_->receive({.peer = peer, .slot = tag}, arguments.outputs[0]);
+    default:
+      return segmented_exchange_->run_collective(algorithm_, arguments, scope);
+  }
 }
 
 Task<Status> Operation::exchange_messages() {
+  if (waits_for_turn_) [[unlikely]]
+    co_await Turn{*this};
   Status status;
-  if (direction == Direction::kCollective) {
+  if (segmented_exchange_) {
+    status = co_await exchange_segments();
+  } else if (direction == Direction::kCollective) {
     messaging::View everyone(*exchange_);
     status = co_await algorithm_(everyone, arguments);
   } else {
@@ -81,18 +110,27 @@ Task<Status> Operation::exchange_messages() {
     } else {
       batch.receive({.peer = peer, .slot = tag}, arguments.outputs[0]);
     }
+    note_posted();
     status = co_await batch;
+    if (direction == Direction::kReceive && !status.ok()) exchange_->refuse_later_parts();
   }
   group_->on_run_ended(*this);
   co_return status;
 }
 
-// Without a flag that is set, the coroutine runs only to find that its exchange has failed.
 void Operation::fail(Status reason) noexcept {
   exchange_->fail(std::move(reason));
-  if (!start_flag_waiter_.linked()) return;
-  start_flag_waiter_.unlink();
-  task_->resume();
+  if (segmented_exchange_) segmented_exchange_->stop_waiting();
+  take_turn();
+}
+
+void Operation::note_posted() noexcept {
+  if (static_cast<UnpostedSend&>(*this).linked()) group_->on_posted(*this);
+}
+
+void Operation::take_turn() noexcept {
+  if (!std::exchange(waits_for_turn_, false)) return;
+  if (turn_.has_waiter()) group_->engine().messenger().schedule(turn_);
 }
 
 void Operation::finish() noexcept {
@@ -102,6 +140,7 @@ void Operation::finish() noexcept {
 Status Operation::take_outcome() noexcept {
   Status outcome = task_->take();
   task_.reset();
+  segmented_exchange_.reset();
   source_ = exchange_->matched_source();
   return outcome;
 }
@@ -122,7 +161,7 @@ bool Operation::release() noexcept {
 void Operation::complete() noexcept {
   if (!finished()) {
     on_finished();
-    if (done_flag != nullptr) done_flag->store(1, std::memory_order_release);
+    if (device_segments != nullptr && !status_.ok()) device_segments->fail();
     const bool is_released = released_at_end_;  // from finished_ on, another thread may release it
     finished_.store(true);
     if (!is_released && !is_half_over_.exchange(true)) return;

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <coroutine>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,6 +24,7 @@
 #include "engine/call_record.hpp"
 #include "engine/client.hpp"
 #include "engine/progress.hpp"
+#include "engine/segmented_exchange.hpp"
 #include "messaging/view.hpp"
 
 namespace axon::engine {
@@ -30,7 +32,8 @@ namespace axon::engine {
 class Engine;
 class Group;
 
-class Operation : public ListNode<Operation>, public Submission {
+// More than 30 methods: its user, its group and the engine's queues each call some, and few concern two of them.
+class Operation : public ListNode<Operation>, public ListNode<Operation, struct Unposted>, public Submission {
  public:
   // Filled in by the user. The spans in `arguments` and the strings must stay valid until on_released().
   collectives::CollectiveArguments
@@ -44,10 +47,10 @@ class Operation : public ListNode<Operation>, public Submission {
   Shape shape;
   std::string_view call_site;  // the line of the program that calls, or empty; the text is never freed
   std::chrono::milliseconds timeout{0};
-  // Optional: a device sets this flag to a nonzero value when the inputs are ready; no data moves before.
-  const std::atomic<uint32_t>* start_flag = nullptr;
-  // Optional: set to 1 after the operation is finished, for a device that waits for it.
-  std::atomic<uint32_t>* done_flag = nullptr;
+  // Optional: the arguments are in a device's memory, and these segments of host memory take their place. They must
+  // live until on_released(). `scope` is that of a collective.
+  DeviceSegments* device_segments = nullptr;
+  Scope scope = Scope::kEveryone;
 
   Operation() = default;
   Operation(const Operation&) = delete;
@@ -65,6 +68,12 @@ class Operation : public ListNode<Operation>, public Submission {
   CallRecord record() const;
   // "all_reduce #5 (float32[4, 256], SUM)"
   std::string describe() const { return record().describe(); }
+  size_t num_segments() const noexcept { return device_segments == nullptr ? 1 : device_segments->count(); }
+  // Bits beside an algorithm's number in a fingerprint, which say how a collective is divided. All ranks must divide it
+  // alike.
+  static constexpr uint8_t kSegments = 0x80;
+  static constexpr uint8_t kColumns = 0x40;
+  uint8_t division() const noexcept;
   // Returns the fingerprint that each of its messages carries: the user's call and the algorithm.
   transport::Fingerprint fingerprint(uint8_t algorithm) const noexcept;
 
@@ -79,14 +88,19 @@ class Operation : public ListNode<Operation>, public Submission {
 
   // For its group, as are all functions below. Progress owner only.
   void number(uint32_t sequence, collectives::Algorithm algorithm) noexcept;
-  // Makes the exchange of the operation's messages, then runs it, once the start flag is set.
+  // Makes the exchange of the operation's messages, then runs it.
   void open(messaging::Messenger& messenger, messaging::Inbox& inbox, const transport::Fingerprint& fingerprint);
   void run(Engine& engine) noexcept;
+  // A send that must not go out yet waits for its turn once it runs. note_posted() says that the first part of its own
+  // message has gone out.
+  void wait_for_turn() noexcept { waits_for_turn_ = true; }
+  void take_turn() noexcept;
+  void note_posted() noexcept;
   // Returns whether the operation has been run and has not ended.
   bool is_running() const noexcept { return task_.has_value(); }
-  // Returns whether its inputs are not ready on the device.
+  // Returns whether it waits for nothing but its device, whose turn it is with the memory.
   bool awaits_device() const noexcept {
-    return start_flag != nullptr && start_flag->load(std::memory_order_acquire) == 0;
+    return segmented_exchange_ && segmented_exchange_->awaits_device() && exchange_->is_idle();
   }
   bool is_overdue(sync::Clock::time_point now) const noexcept { return now >= deadline_; }
   // The operation must be running.
@@ -114,19 +128,23 @@ class Operation : public ListNode<Operation>, public Submission {
  private:
   friend struct Task<Status>::promise_type;
 
-  // Resumes the operation when a device has set its start flag.
-  struct StartFlagWaiter final : FlagWaiter {
-    explicit StartFlagWaiter(Operation& owner) noexcept : operation(owner) {}
-    Operation& operation;
-    void on_flag_set() noexcept override { operation.task_->resume(); }
-  };
-
   void begin() noexcept override;
   void finish() noexcept override;
   void complete() noexcept override;
 
+  using UnpostedSend = ListNode<Operation, Unposted>;
+
+  struct Turn {
+    Operation& operation;
+    bool await_ready() const noexcept { return false; }
+    void await_suspend(std::coroutine_handle<> waiter) const noexcept { operation.turn_.set_waiter(waiter); }
+    void await_resume() const noexcept {}
+  };
+
   // Runs the operation's whole exchange of messages.
   Task<Status> exchange_messages();
+  Task<Status> exchange_segments();
+  bool is_segmented() const noexcept;
   SizeClassPool& size_class_pool() noexcept { return exchange_->size_class_pool(); }
 
   Group* group_ = nullptr;
@@ -134,8 +152,10 @@ class Operation : public ListNode<Operation>, public Submission {
   uint32_t sequence_ = 0;
   sync::Clock::time_point called_at_{};
   sync::Clock::time_point deadline_{};
-  StartFlagWaiter start_flag_waiter_{*this};
+  messaging::Wakeable turn_;
+  bool waits_for_turn_ = false;
   std::optional<messaging::Exchange> exchange_;
+  std::optional<SegmentedExchange> segmented_exchange_;  // of a device, or of a long message
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;

@@ -276,13 +276,18 @@ microseconds Progress::drive_in_background() noexcept {
   }
   const bool oversubscribed = now < oversubscribed_until_;
   const sync::Clock::duration quiet = oversubscribed ? pace::kWarm : now - busy_at_;
-  if ((moved && !oversubscribed) || (running && quiet < pace::kHot)) return microseconds{0};
+  const sync::Clock::duration hot = driver_.serves_device() ? pace::kHotForDevice : sync::Clock::duration(pace::kHot);
+  if ((moved && !oversubscribed) || (running && quiet < hot)) return microseconds{0};
   const microseconds sleep_time = running ? pace::kShortSleep : pace::kLongSleep;
-  if (awaits_flag || (quiet < pace::kWarm && driver_.has_neighbours())) return sleep_time;
+  if (quiet < pace::kWarm && (awaits_flag || driver_.has_neighbours())) return sleep_time;
   if (const Armed armed = arm(); armed != Armed::kYes)
     return armed == Armed::kMoved ? microseconds{0} : pace::kShortSleep;
   background_blocks_.store(true);
   if (quiet < pace::kWarm) return sleep_time;
+  if (awaits_flag) {
+    const auto fraction = std::chrono::duration_cast<microseconds>(quiet / pace::kFlagSleepFraction);
+    return std::clamp<microseconds>(fraction, pace::kShortSleep, pace::kLongSleep);
+  }
   if (oversubscribed)
     return pace::kDeepSleepRunning;  // short enough for deadlines of later operations, which need not wake the thread
   deeply_asleep_.store(true);        // before the token is released: a thread that starts something next sees it

@@ -42,6 +42,8 @@ class Driver {
   virtual bool holds_back() const noexcept = 0;
   // Returns whether something is awaited that only polling shows: a flag in memory that a device writes.
   virtual bool has_flag_waiters() const noexcept = 0;
+  // Returns whether an operation on a device's tensors is in progress.
+  virtual bool serves_device() const noexcept = 0;
   // Returns whether processes of this host may send: a blocked receiver costs them a system call. It costs network
   // senders nothing.
   virtual bool has_neighbours() const noexcept = 0;

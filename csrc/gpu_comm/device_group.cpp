@@ -15,7 +15,10 @@
 #include "cuda/memory.hpp"
 #include "gpu_comm/fault_text.hpp"
 #include "gpu_comm/launch.hpp"
+#include "kernels/host_slots.hpp"
 #include "kernels/ll128/collectives.hpp"
+#include "kernels/load.hpp"
+#include "kernels/reduce_slots.hpp"
 #include "kernels/team_layout.hpp"
 
 namespace axon::gpu_comm {
@@ -51,6 +54,10 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(engine::Communicator& com
   const cuda::DeviceGuard guard(device);
   Result<cuda::Event> event = cuda::Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
+  // Those of other kernels are loaded with the arena. A load may wait for running kernels, which may wait for this
+  // rank.
+  if (Status loaded = kernels::load_slot_kernels(); !loaded.ok()) return loaded;
+  if (Status loaded = kernels::load_reduce_slots_kernels(); !loaded.ok()) return loaded;
   std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
   if (Status taken = group->take_slice(); !taken.ok()) {
     log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
@@ -186,13 +193,15 @@ bool DeviceGroup::serves(const engine::Operation& operation) const noexcept {
   return serves(query_of(operation, team_.size()), access_for(operation));
 }
 
-// A rank that is alone on its host has no kernel for a factor. It answers everything else as its pairs would, since the
-// types that kernels serve do not depend on the number of ranks.
+// A rank that is alone on its host has no kernel for a factor. It answers everything else as its pairs would: LL128
+// moves data of any type, and what it reduces does not depend on the number of ranks or on slices.
 bool DeviceGroup::serves_local(const engine::Operation& call) const noexcept {
+  const Reduction reduction = call.arguments.reduction;
   const bool is_one_alone = communicator_.topology().num_columns() == 1;
-  if (is_one_alone && call.arguments.reduction == Reduction::kPremulSum) return false;
+  if (is_one_alone && reduction == Reduction::kPremulSum) return false;
   const std::lock_guard lock(mutex_);
-  return serves(query_of(call, std::max(team_.size(), 2)), local_access_.value_or(PeerAccess::kNone));
+  if (local_access_.value_or(PeerAccess::kNone) == PeerAccess::kNone) return false;
+  return reduction == Reduction::kNone || kernels::has_kernel(call.arguments.dtype, reduction);
 }
 
 bool DeviceGroup::serves(const KernelQuery& query, PeerAccess access) const noexcept {
@@ -436,7 +445,8 @@ Status DeviceGroup::fault() noexcept {
     Status found = fault_in(control, team_);
     if (found.ok()) continue;
     const std::lock_guard lock(fate_mutex_);
-    if (found.code() == ErrorCode::kPeerLost)
+    const bool is_known = control.report.peer >= 0 && control.report.peer < team_.size();
+    if (found.code() == ErrorCode::kPeerLost && is_known)
       return lost_ranks_.reason_of(control.report.peer).followed_by(found.message());
     if (found.code() != ErrorCode::kAborted || reason_.ok()) return found;
     return reason_.followed_by(found.message());

@@ -54,7 +54,8 @@ Status fault_in(const cuda::TeamControl& control, const LocalTeam& team) {
   const cuda::FaultCode code = code_flag.load(std::memory_order_acquire);
   if (code == cuda::FaultCode::kNone) return Status();
   const cuda::FaultReport& report = control.report;
-  const std::string peer = "rank " + std::to_string(team.rank_of(report.peer));
+  const bool is_known = report.peer >= 0 && report.peer < team.size();
+  const std::string peer = is_known ? "rank " + std::to_string(team.rank_of(report.peer)) : "an unknown rank";
   const std::string ours = describe(report.ours, report.our_tag, team);
   switch (code) {
     case cuda::FaultCode::kTimeout: {

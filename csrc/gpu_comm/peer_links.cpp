@@ -162,7 +162,7 @@ Status PeerLinks::await_address(int peer, const Deadline& deadline) {
   if (std::ranges::equal(theirs, std::as_bytes(std::span(communicator_.overrides().kernels())))) return Status();
   return {ErrorCode::kMismatch,
           communicator_.signed_text("AXON_ALGO names other kernels for CUDA tensors here than on rank " +
-                                    std::to_string(peer) + "; it must be the same on all ranks")};
+                                    std::to_string(peer) + "; it must be the same on all ranks of a host")};
 }
 
 Result<PeerAccess> PeerLinks::agree(int peer, std::chrono::milliseconds timeout) {
@@ -192,26 +192,33 @@ PeerAccess PeerLinks::access_to(int peer) const {
 // A rank that is alone on its host needs no access.
 Result<PeerAccess> PeerLinks::access_to_peers(const Deadline& deadline) {
   PeerAccess least = team_.size() == 1 ? PeerAccess::kLarge : access_of(slice_);
+  Status late;
   for (int index = 0; index < team_.size(); ++index) {
     if (index == team_.index()) continue;
-    AXON_TRY(await_address(team_.rank_of(index), deadline));
+    Status met = await_address(team_.rank_of(index), deadline);
+    if (met.code() == ErrorCode::kTimeout) {  // the settings of a later one may differ, which explains more
+      if (late.ok()) late = std::move(met);
+      continue;
+    }
+    if (!met.ok()) return met;
     least = std::min(least, access_to(team_.rank_of(index)));
   }
+  if (!late.ok()) return late;
   return least;
 }
 
-// Ranks whose settings differ from a neighbour's know it without a vote. Those of other hosts learn it by the vote, for
-// which they would wait otherwise.
+// A rank that finds a neighbour late, or its settings different, still votes: the ranks of other hosts wait for its
+// ballot, and learn the reason by it. They wait twice as long, since it may have waited for its neighbours.
 Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
   if (!fits_teams(communicator_.topology())) return PeerAccess::kNone;
   const Deadline deadline{sync::Clock::now() + timeout, timeout};
   const Result<InterruptibleMutex::Held> voting = voting_.lock_until(deadline.time);
   if (!voting.ok()) return voting.status().clone();
   if (!voted_) {
+    const bool is_one_host = communicator_.topology().is_one_host();
     Result<PeerAccess> mine = access_to_peers(deadline);
-    const bool differs = !mine.ok() && mine.status().code() == ErrorCode::kMismatch;
-    if (!mine.ok() && (!differs || communicator_.topology().is_one_host())) return mine;
-    Result<PeerAccess> voted = vote(mine, timeout);
+    if (!mine.ok() && (is_one_host || mine.status().code() == ErrorCode::kCancelled)) return mine;
+    Result<PeerAccess> voted = vote(mine, is_one_host ? timeout : 2 * timeout);
     if (!voted.ok() && voted.status().code() == ErrorCode::kCancelled) return voted;
     voted_.emplace(mine.ok() ? std::move(voted) : std::move(mine));
   }
@@ -221,10 +228,12 @@ Result<PeerAccess> PeerLinks::agree_all(std::chrono::milliseconds timeout) {
 
 // The smallest ballot wins.
 static constexpr uint8_t kMismatchBallot = 0;
-static constexpr uint8_t kNoneBallot = 1;
+static constexpr uint8_t kLateBallot = 1;
+static constexpr uint8_t kNoneBallot = 2;
 
 static uint8_t ballot_of(const Result<PeerAccess>& access) noexcept {
-  return access.ok() ? static_cast<uint8_t>(kNoneBallot + static_cast<uint8_t>(access.value())) : kMismatchBallot;
+  if (access.ok()) return static_cast<uint8_t>(kNoneBallot + static_cast<uint8_t>(access.value()));
+  return access.status().code() == ErrorCode::kMismatch ? kMismatchBallot : kLateBallot;
 }
 
 // An interrupted vote continues in the engine, and the next call waits for the same vote.
@@ -239,8 +248,13 @@ Result<PeerAccess> PeerLinks::vote(const Result<PeerAccess>& mine, std::chrono::
   if (!vote_.status().ok()) return vote_.status().clone();
   if (vote_.outcome() == kMismatchBallot) {
     return Status(ErrorCode::kMismatch,
-                  communicator_.signed_text("AXON_ALGO names different kernels for CUDA tensors on ranks of another "
-                                            "host; it must be the same on all ranks"));
+                  communicator_.signed_text("AXON_ALGO names different kernels for CUDA tensors on the ranks of one "
+                                            "other host; it must be the same on all ranks of a host"));
+  }
+  if (vote_.outcome() == kLateBallot) {
+    return Status(ErrorCode::kTimeout,
+                  communicator_.signed_text("Timed out: a rank of another host has not used a GPU in this group in "
+                                            "time"));
   }
   return static_cast<PeerAccess>(vote_.outcome() - kNoneBallot);
 }

@@ -19,17 +19,22 @@ PinnedPool& PinnedPool::current() {
 std::optional<PinnedPool::Allocation> PinnedPool::find(size_t num_bytes) {
   const std::lock_guard lock(mutex_);
   const auto [first, last] = resting_.equal_range(num_bytes);
-  const auto found =
-      std::find_if(first, last, [](const auto& entry) { return entry.second.last_use.view().has_passed(); });
-  if (found == last) return std::nullopt;
+  const auto found = first;  // the oldest one: if its last use has not passed, the others' has probably not either
+  if (found == last || !found->second.last_use.view().has_passed()) return std::nullopt;
   Allocation allocation = std::move(found->second);
   resting_.erase(found);
   return allocation;
 }
 
+// Few sizes, so that allocations are used again, of which at most an eighth is wasted.
+size_t PinnedPool::rounded_up(size_t num_bytes) noexcept {
+  const size_t step = std::max(kSmallestAllocation, std::bit_floor(num_bytes) / 8);
+  return (num_bytes + step - 1) / step * step;
+}
+
 Result<PinnedPool::Allocation> PinnedPool::take(size_t num_bytes) {
   const cuda::RelaxedCapture beside_captures;
-  const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallestAllocation));
+  const size_t rounded = rounded_up(num_bytes);
   if (std::optional<Allocation> allocation = find(rounded)) return *std::move(allocation);
   Result<cuda::PinnedMemory> memory = cuda::PinnedMemory::allocate(rounded);
   if (!memory.ok()) return std::move(memory.status());

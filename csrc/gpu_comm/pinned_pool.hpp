@@ -16,7 +16,7 @@ class PinnedPool {
  public:
   struct Allocation {
     cuda::PinnedMemory memory;
-    size_t num_bytes;      // a power of two
+    size_t num_bytes;
     cuda::Event last_use;  // to be recorded after the last copy from or to the allocation
   };
 
@@ -31,6 +31,7 @@ class PinnedPool {
  private:
   static constexpr size_t kSmallestAllocation = 4096;
 
+  static size_t rounded_up(size_t num_bytes) noexcept;
   // Finds an allocation of that size whose last use has passed.
   std::optional<Allocation> find(size_t num_bytes);
 

@@ -74,6 +74,7 @@ class JobDriver final : public Driver {
   bool has_running() const noexcept override { return !running_.empty(); }
   bool holds_back() const noexcept override { return holds_back_; }
   bool has_flag_waiters() const noexcept override { return false; }
+  bool serves_device() const noexcept override { return false; }
   bool has_neighbours() const noexcept override { return has_neighbours_; }
   bool arm() noexcept override {
     doorbell_.hush();

@@ -18,8 +18,10 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "gpu_comm/device_group.hpp"
+#include "gpu_comm/relay/column_plans.hpp"
+#include "gpu_comm/relay/direct_plan.hpp"
+#include "gpu_comm/relay/relay.hpp"
 #include "gpu_comm/selector.hpp"
-#include "gpu_comm/staging.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
 #include "ipc/arena.hpp"
 #include "python/signals.hpp"
@@ -64,20 +66,6 @@ Status copy_to_self(const WorkOperation& operation, cuda::StreamView stream) {
   return copy_async(output.data, input.data, output.num_bytes, stream);
 }
 
-gpu_comm::OutputAccess access_of(const WorkOperation& operation, int rank) {
-  const collectives::CollectiveArguments& arguments = operation.arguments;
-  switch (arguments.kind) {
-    case transport::OperationKind::kAllReduce:
-      return {.read = true, .written = true};
-    case transport::OperationKind::kBroadcast:
-      return {.read = arguments.root == rank, .written = arguments.root != rank};
-    case transport::OperationKind::kReduce:
-      return {.read = false, .written = arguments.root == rank};
-    default:
-      return {.read = false, .written = true};
-  }
-}
-
 void clear_in_flight_works() noexcept {
   try {
     const cuda::RelaxedCapture beside_captures;
@@ -88,7 +76,8 @@ void clear_in_flight_works() noexcept {
 }
 
 GroupStreams::Link link_of(const WorkOperation& message, Way way) {
-  return {message.peer, message.direction, way};
+  // Kernels match the messages between two ranks in order, whatever their tags.
+  return {message.peer, message.direction, way, way == Way::kHost ? message.tag : 0};
 }
 
 }  // namespace
@@ -111,6 +100,7 @@ CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Devic
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
   passed_ = std::make_unique<const cuda::Event>(value_of(cuda::Event::create_untimed()));
+  expired_wait_ = std::make_unique<const gpu_comm::ExpiredWait>(value_of(gpu_comm::ExpiredWait::open()));
   group_ = value_of(gpu_comm::DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
 
@@ -189,6 +179,11 @@ void CudaSide::check_health(const WorkOperation* caller) {
 }
 
 void CudaSide::note_fault() {
+  if (expired_wait_->has_occurred()) {
+    late_failure_->note_fault(to_exception(Status(
+        ErrorCode::kInternal, communicator_->signed_text("the GPU has waited for the host's part of an operation "
+                                                         "beyond its timeout; its results are undefined"))));
+  }
   const Status fault = group_->fault();
   if (fault.ok()) return;
   const Status known = communicator_->failure();  // after a timeout, this names the missing ranks
@@ -208,13 +203,14 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   check_health(operations.empty() ? nullptr : operations.front());
   work.report_to(late_failure_);
   const Ways ways = choose(operations, captured, lock);
+  streams_.begin_call();
   const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? streams_.own() : current);
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::StreamPosition position{.stream = stream, .captured = captured};
   work.begin_times_on(position);
   try {
-    enqueue_operations(ways, position);
+    enqueue_operations(ways, position, current);
     for (WorkOperation* operation : operations) operation->copy_back();
     work.end_times_on(position);
   } catch (...) {
@@ -230,7 +226,7 @@ c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
     return !operations.empty() && operations.front()->direction != engine::Direction::kCollective;
   };
   if (is_message(ways.launched)) return streams_.of_link(link_of(*ways.launched.front(), Way::kKernel));
-  if (is_message(ways.staged)) return streams_.of_link(link_of(*ways.staged.front(), Way::kHost));
+  if (is_message(ways.relayed)) return stream_of_relay(*ways.relayed.front(), of_collectives);
   streams_.note_use(of_collectives);
   return of_collectives;
 }
@@ -243,11 +239,13 @@ CudaSide::Ways CudaSide::choose(const OperationList& operations, bool captured, 
     if (is_alone(*operation)) {
       ways.alone.push_back(operation);
     } else {
-      (has_kernel(*operation, lock) ? ways.launched : ways.staged).push_back(operation);
+      const bool is_launched = has_kernel(*operation, lock);
+      if (!is_launched && goes_in_columns(*operation, lock)) operation->scope = engine::Scope::kColumn;
+      (is_launched ? ways.launched : ways.relayed).push_back(operation);
     }
   }
-  if (captured && !ways.staged.empty()) {
-    throw_value_error(ways.staged.front()->describe() +
+  if (captured && !ways.relayed.empty()) {
+    throw_value_error(ways.relayed.front()->describe() +
                       ": goes through the host here, which a CUDA graph cannot capture: no kernel serves this type and "
                       "operation, or the GPUs of the group do not reach each other");
   }
@@ -261,6 +259,13 @@ bool CudaSide::is_alone(const WorkOperation& operation) const {
          operation.arguments.reduction != Reduction::kPremulSum;
 }
 
+// Returns whether the ranks of each host combine their data, and each of them exchanges a part with its column.
+bool CudaSide::goes_in_columns(const WorkOperation& operation, std::unique_lock<std::mutex>& lock) {
+  if (operation.direction != engine::Direction::kCollective) return false;
+  const bool has_local_links = without(lock, [&] { return group_->has_local_links(); });
+  return gpu_comm::has_column_plan(operation, *group_, *communicator_, has_local_links);
+}
+
 // Returns whether a kernel serves the operation. Kernels match the messages between two ranks in order, the host engine
 // matches by tags.
 bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock) {
@@ -269,6 +274,7 @@ bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::
   }
   if (operation.tag != 0 || operation.peer == communicator_->rank()) return false;
   if (operation.peer == messaging::kAnyRank) {
+    if (group_->num_local() == 1) return false;  // all messages go through the hosts
     throw_value_error(
         "recv: argument 'src' is None, for any rank; allowed with CUDA tensors: a rank of the group, or any with a tag "
         "other than 0");
@@ -276,14 +282,36 @@ bool CudaSide::has_kernel(const WorkOperation& operation, std::unique_lock<std::
   return without(lock, [&] { return group_->has_link(operation.peer); }) && group_->serves(operation);
 }
 
-// Starts all operations before it waits for any.
-void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position) {
-  const cuda::StreamView stream = view_of(position.stream);
-  for (WorkOperation* operation : ways.staged) stage(*operation, position.stream);
-  for (const WorkOperation* operation : ways.alone) check(copy_to_self(*operation, stream));
+void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position, c10::Stream current) {
+  const bool is_single = ways.relayed.size() == 1 && ways.launched.empty();
+  std::vector<Relaying> relaying;
+  for (WorkOperation* operation : ways.relayed) {
+    relaying.push_back({*operation, stream_of_relay(*operation, position.stream)});
+    const c10::Stream stream = relaying.back().stream;
+    if (stream != position.stream) put_in_order(current, stream);
+    open_relay(*operation);
+    operation->start(*communicator_);
+    check(is_single ? operation->relay->enqueue(view_of(stream)) : operation->relay->enqueue_first(view_of(stream)));
+  }
+  for (const WorkOperation* operation : ways.alone) check(copy_to_self(*operation, view_of(position.stream)));
   launch(ways.launched, position);
-  for (WorkOperation* operation : ways.staged) {
-    if (operation->direction != engine::Direction::kSend) check(operation->staging->copy_out(stream));
+  if (!is_single) enqueue_in_turn(relaying);
+  for (const Relaying& each : relaying) {
+    if (each.stream != position.stream) put_in_order(each.stream, position.stream);
+  }
+}
+
+// Enqueues one segment of each operation after the other, so that none has to end before another one goes on.
+void CudaSide::enqueue_in_turn(std::vector<Relaying> unfinished) {
+  const auto has_ended = [&](const Relaying& each) {
+    return !value_of(each.operation.relay->enqueue_next(view_of(each.stream)));
+  };
+  while (!unfinished.empty()) {
+    std::vector<Relaying> rest;
+    for (const Relaying& each : unfinished) {
+      if (!has_ended(each)) rest.push_back(each);
+    }
+    unfinished.swap(rest);
   }
 }
 
@@ -310,27 +338,21 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPos
   for (const c10::Stream other : others) put_in_order(stream, other);
 }
 
-void CudaSide::stage(WorkOperation& operation, c10::Stream stream) {
-  operation.staging = std::make_shared<gpu_comm::Staging>(
-      value_of(gpu_comm::Staging::open({.inputs = operation.arguments.inputs,
-                                        .outputs = operation.arguments.outputs,
-                                        .access = access_of(operation, communicator_->rank())})));
-  operation.arguments.inputs = operation.staging->inputs();
-  operation.arguments.outputs = operation.staging->outputs();
-  operation.done_flag = &operation.staging->done_flag();
-  // A receive reads no input, so it is posted now, in the order of the calls.
-  if (operation.direction != engine::Direction::kReceive) enqueue_start_flag(operation, stream);
-  operation.start(*communicator_);
+void CudaSide::open_relay(WorkOperation& operation) {
+  std::unique_ptr<gpu_comm::RelayPlan> plan =
+      operation.scope == engine::Scope::kColumn
+          ? gpu_comm::column_plan(operation, *group_, *communicator_)
+          : gpu_comm::direct_plan(operation, communicator_->rank(), communicator_->size());
+  operation.relay = value_of(gpu_comm::Relay::open(std::move(plan), *expired_wait_));
+  operation.device_segments = operation.relay.get();
 }
 
-// The start flags of sends to one peer are set in the order of the calls, on the stream of that link.
-void CudaSide::enqueue_start_flag(WorkOperation& operation, c10::Stream stream) {
-  const c10::Stream copying =
-      operation.direction == engine::Direction::kSend ? streams_.of_link(link_of(operation, Way::kHost)) : stream;
-  if (copying != stream) put_in_order(stream, copying);
-  check(operation.staging->copy_in(view_of(copying)));
-  if (copying != stream) put_in_order(copying, stream);
-  operation.start_flag = &operation.staging->start_flag();
+// Messages have streams of their own: one that waits stands in the way of no other, except of later ones to (or from)
+// the same rank under the same tag.
+c10::Stream CudaSide::stream_of_relay(const WorkOperation& operation, c10::Stream of_call) {
+  if (operation.direction == engine::Direction::kCollective) return of_call;
+  const cuda::RelaxedCapture beside_captures;  // streams are queried
+  return streams_.of_link(link_of(operation, Way::kHost));
 }
 
 GpuPath CudaSide::path_to(int peer) {
@@ -432,8 +454,8 @@ void CudaSide::start_after_current_stream(WorkOperation& operation) {
     throw_value_error("barrier: a CUDA graph cannot capture it: the host waits");
   }
   streams_.note_use(stream);
-  operation.staging = std::make_shared<gpu_comm::Staging>(value_of(gpu_comm::Staging::open({})));
-  enqueue_start_flag(operation, stream);
+  open_relay(operation);
+  check(operation.relay->enqueue_first(view_of(stream)));
 }
 
 }  // namespace axon::c10d_backend

@@ -20,7 +20,8 @@ class RecentNames {
   static constexpr size_t kMost = 1024;
 
   void insert(uint64_t name) {
-    if (!names_.insert(name).second) return;
+    erase(name);
+    names_.insert(name);
     in_order_.push_back(name);
     if (in_order_.size() <= kMost) return;
     names_.erase(in_order_.front());

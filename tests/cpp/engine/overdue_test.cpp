@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "engine/engines.hpp"
+#include "engine/test_device.hpp"
 
 namespace axon::engine {
 namespace {
@@ -127,9 +127,8 @@ TEST_P(OverdueTest, messages_between_two_name_the_other) {
 }
 
 TEST_P(OverdueTest, operation_whose_inputs_are_not_there_says_so) {
-  const std::atomic<uint32_t> start_flag{0};
   auto operation = TestOperation::all_reduce({1}, 30s);
-  operation->start_flag = &start_flag;
+  const TestDevice device(*operation, 1);
   group_[0]->start(*operation);
   expect_parts(
       explain(0, *operation),

@@ -57,6 +57,7 @@ class JobDriver final : public Driver {
   bool has_submissions() const noexcept override { return !submitted_.empty(); }
   bool has_running() const noexcept override { return !running_.empty(); }
   bool holds_back() const noexcept override { return false; }
+  bool serves_device() const noexcept override { return false; }
   bool has_flag_waiters() const noexcept override { return false; }
   bool has_neighbours() const noexcept override { return true; }
   bool arm() noexcept override { return true; }

@@ -205,13 +205,25 @@ TEST(PeerLinksHosts, all_hosts_learn_that_settings_differ_on_one) {
   ranks.open_all();
   engine::on_all_ranks(ranks.size(), [&](int rank) {
     const std::string expected = rank % 2 == 0 ? "other kernels for CUDA tensors here than on rank "
-                                               : "different kernels for CUDA tensors on ranks of another host";
+                                               : "different kernels for CUDA tensors on the ranks of one other host";
     for (int again = 0; again < 2; ++again) {
       const Result<PeerAccess> access = ranks[rank].agree_all(30s);
       ASSERT_FALSE(access.ok());
       EXPECT_EQ(access.status().code(), ErrorCode::kMismatch);
       EXPECT_NE(access.status().message().find(expected), std::string::npos) << access.status().message();
     }
+  });
+}
+
+// Rank 3 never uses its GPU. Its neighbour tells the others of that by the vote, which rank 3 does not enter.
+TEST(PeerLinksHosts, a_rank_that_never_comes_is_named_on_all_hosts) {
+  Ranks ranks({1, 2, 1, 2});
+  for (const int rank : {0, 1, 2}) ranks.open(rank);
+  engine::on_all_ranks(3, [&](int rank) {
+    const Result<PeerAccess> access = ranks[rank].agree_all(100ms);
+    ASSERT_FALSE(access.ok());
+    EXPECT_EQ(access.status().code(), ErrorCode::kTimeout) << access.status().message();
+    EXPECT_NE(access.status().message().find("rank 3"), std::string::npos) << access.status().message();
   });
 }
 

@@ -18,9 +18,11 @@ inline constexpr microseconds kShortestOversubscribed{10};
 inline constexpr microseconds kLongestOversubscribed{40};
 
 inline constexpr microseconds kHot{2};
+inline constexpr microseconds kHotForDevice{3};
 inline constexpr microseconds kWarm{4};
 inline constexpr microseconds kShortSleep{10};
 inline constexpr microseconds kLongSleep{20};
+inline constexpr int kFlagSleepFraction = 2;
 inline constexpr std::chrono::seconds kDeepSleepRunning{10};
 inline constexpr std::chrono::seconds kIdle{10};
 inline constexpr std::chrono::seconds kDeepSleepIdle{1000};

@@ -1,0 +1,48 @@
+// The memory of an operation on a device's tensors. It passes through host memory in segments. The device and the
+// engine have each segment's slot of host memory in turn.
+//
+//   device:  waits until the slot is free, fills it, sets its flag ──► engine: runs the operation on the slot's buffers
+//   device:  takes the results from the slot                       ◄── engine: returns the slot
+//
+// Segment s uses slot s % num_slots(). Implemented outside the engine, for each operation. Progress owner only; flags
+// are shared with the device.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "memory/buffer.hpp"
+#include "transport/fingerprint.hpp"
+
+namespace axon::engine {
+
+class DeviceSegments {
+ public:
+  static constexpr size_t kMostSlots = 4;
+
+  virtual size_t count() const noexcept = 0;      // at least 1
+  virtual size_t num_slots() const noexcept = 0;  // at most kMostSlots and count()
+
+  // What the operation reads and writes in a segment, in its slot. Valid until the slot's next segment.
+  struct Buffers {
+    // Unless it is 0, the engine runs this operation on them instead of the user's: all_to_all or all_gather.
+    transport::OperationKind kind{};
+    std::span<const ConstBuffer> inputs;
+    std::span<const Buffer> outputs;
+  };
+  virtual Buffers buffers(size_t segment) noexcept = 0;
+
+  // The flag of a slot. The device sets it to segment + 1 when the engine may use the slot for that segment.
+  virtual const std::atomic<uint32_t>& filled_flag(size_t slot) const noexcept = 0;
+  // The device may use the slot again, and finds the segment's results there.
+  virtual void give_back(size_t segment) noexcept = 0;
+  // The operation has failed: the device waits for no slot any more.
+  virtual void fail() noexcept = 0;
+
+ protected:
+  ~DeviceSegments() = default;
+};
+
+}  // namespace axon::engine
