@@ -101,6 +101,10 @@ def check_executor(name: str, executor: Executor) -> None:
 Step = Callable[..., Coroutine[Any, Any, Any]]
 
 
+def _closed(invocation: RuntimeInvocation) -> RuntimeError:
+    return RuntimeError(f"the loop on which '{invocation.name}' runs is closed")
+
+
 class OnLoop:
     """Starts coroutines on a loop and cancels those whose callers have given up.
 
@@ -132,7 +136,7 @@ class OnLoop:
     def loop_closed(self) -> None:
         self._woken = False  # before the check: a call that is queued after it finds the loop closed by itself
         for invocation in self._take_all():
-            invocation.fail(RuntimeError(f"the loop on which '{invocation.name}' runs is closed"))
+            invocation.fail(_closed(invocation))
 
     def _take_all(self) -> Iterator[RuntimeInvocation]:
         """Removes and yields all invocations of a closed loop. Several threads may do so at the same time."""
@@ -170,6 +174,9 @@ class OnLoop:
             invocation.reply(await function(*args, **kwargs))
         except asyncio.CancelledError as cancelled:
             invocation.fail_as_given_up(clean(str(cancelled)))
+        except GeneratorExit:  # the task was destroyed after its loop was closed, and before loop_closed() took it
+            invocation.fail(_closed(invocation))
+            raise
         except BaseException as exception:
             invocation.fail(exception)
         finally:
