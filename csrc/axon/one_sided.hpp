@@ -46,12 +46,14 @@ enum class Access : uint8_t { kRead = 1, kWrite = 2, kReadWrite = 3 };
 /// The bytes by which a peer opens memory.
 using Handle = std::array<std::byte, 64>;
 
+/// How memory is exposed.
 struct RegionOptions {
   Access access = Access::kRead;  ///< what peers may do
   std::string name{};             ///< its name in errors, up to 255 bytes
   Owner owner{};                  ///< released once no peer can touch the memory any more
 };
 
+/// What of a region a handle opens, and to which runtime.
 struct HandleOptions {
   uint64_t offset = 0;                  ///< the first byte, counted in the region
   std::optional<uint64_t> num_bytes{};  ///< the number of bytes; without it, up to the end of the region
@@ -94,7 +96,9 @@ class Remote {
   // For the library itself.
   Remote(std::shared_ptr<rpc::RemoteMemory> memory, uint64_t offset, uint64_t num_bytes) noexcept
       : memory_(std::move(memory)), offset_(offset), num_bytes_(num_bytes) {}
+  /// For the library itself.
   const std::shared_ptr<rpc::RemoteMemory>& memory() const noexcept { return memory_; }
+  /// For the library itself.
   uint64_t offset() const noexcept { return offset_; }
 
   /// @return its number of bytes
@@ -115,6 +119,7 @@ class Remote {
   uint64_t num_bytes_ = 0;
 };
 
+/// How one transfer is made.
 struct TransferOptions {
   /// Sent to the peer after the data, and not if they failed; up to 65,536 bytes.
   std::optional<std::string> notification{};
