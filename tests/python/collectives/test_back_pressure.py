@@ -82,9 +82,10 @@ def _wait(works: list[dist.Work]) -> None:
         work.wait()
 
 
-def _num_completed_before(works: list[dist.Work]) -> int:
-    """Returns how many are complete now; all are complete when this returns."""
+def _num_completed_before(works: list[dist.Work], let_others_go_on: Callable[[], object]) -> int:
+    """Returns how many are complete before the others receive; all are complete when this returns."""
     num_completed = sum(work.is_completed() for work in works)
+    let_others_go_on()
     _wait(works)
     return num_completed
 
@@ -94,7 +95,8 @@ def _send_ahead() -> int | None:
     if dist.get_rank() == 0:
         works = [dist.isend(_number(number), 1) for number in range(MESSAGES)]
         dist.barrier()
-        return _num_completed_before(works)
+        return _num_completed_before(works, dist.barrier)
+    dist.barrier()
     dist.barrier()
     data = torch.zeros(SIZE)
     for number in range(MESSAGES):
@@ -145,8 +147,9 @@ def _broadcast_ahead() -> int | None:
     if dist.get_rank() == 0:
         works = [dist.broadcast(_number(number), 0, async_op=True) for number in range(MESSAGES)]
         dist.send(torch.zeros(1), 1, tag=TOKEN_TAG)
-        return _num_completed_before(works)
-    dist.recv(torch.zeros(1), 0, tag=TOKEN_TAG)
+        return _num_completed_before(works, lambda: dist.send(torch.zeros(1), 1, tag=TOKEN_TAG))
+    for _ in range(2):
+        dist.recv(torch.zeros(1), 0, tag=TOKEN_TAG)
     for number in range(MESSAGES):
         data = _number(-1)
         dist.broadcast(data, 0)
@@ -163,8 +166,9 @@ def _gather_ahead() -> int | None:
     if dist.get_rank() == 1:
         works = [dist.gather(_number(number), None, 0, async_op=True) for number in range(MESSAGES)]
         dist.send(torch.zeros(1), 0, tag=TOKEN_TAG)
-        return _num_completed_before(works)
-    dist.recv(torch.zeros(1), 1, tag=TOKEN_TAG)
+        return _num_completed_before(works, lambda: dist.send(torch.zeros(1), 0, tag=TOKEN_TAG))
+    for _ in range(2):
+        dist.recv(torch.zeros(1), 1, tag=TOKEN_TAG)
     for number in range(MESSAGES):
         parts = [torch.zeros(SIZE) for _ in range(2)]
         dist.gather(_number(number), parts, 0)
