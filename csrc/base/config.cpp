@@ -80,9 +80,9 @@ static constexpr Setting kSettings[] = {
      "than the codec. never: nothing that this process sends. always: wherever it makes data shorter, for tests.",
      is_compression},
     {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
-     "If 1, sums of float16 and bfloat16 tensors on the CPU are rounded only once, whatever the algorithm. If 0, "
-     "hierarchical algorithms also round the sum of each host, which halves the bytes that they move. Must be the "
-     "same on all ranks.",
+     "If 1, sums of float16 and bfloat16 tensors are rounded only once, whatever the algorithm. If 0, collectives "
+     "between hosts also round the sum of each host, which halves the bytes that they move. Must be the same on all "
+     "ranks.",
      is_switch},
     {"AXON_LOG", ReadBy::kEngine, "warn", "error, warn, info or debug",
      "The least severe level that is written to stderr; the levels before it are written, too.", is_log_level},
