@@ -24,15 +24,18 @@ _PORT = "29517"
 
 
 def _start_rank(rank: int, num_local: int, hosts: Hosts, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    host, local_rank = divmod(rank, num_local)
+    host = rank // num_local
     variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(num_local * len(hosts.names)),
-        "LOCAL_RANK": str(local_rank),
+        "LOCAL_RANK": str(rank),  # the GPU of a rank: hosts are made on one machine
         "LOCAL_WORLD_SIZE": str(num_local),
         "MASTER_ADDR": address_of(0),
         "MASTER_PORT": _PORT,
         "GLOO_SOCKET_IFNAME": "eth0",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "NCCL_NET": "Socket",  # namespaces do not hide InfiniBand
+        "NCCL_HOSTID": f"host{host}",  # it would take all namespaces for one host
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "torch_axon.bench", *arguments]

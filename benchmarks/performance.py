@@ -47,6 +47,7 @@ def page() -> str:
         *_cpu(),
         *_between_hosts(),
         *_gpu(),
+        *_gpu_between_hosts(),
         *_products(),
         *_active_messages(),
         *_failures(),
@@ -59,6 +60,7 @@ def _faster_backends() -> Iterator[str]:
     yield "## Where another backend is faster"
     names = [path.stem for path in sorted(RESULTS.glob("collectives_*.jsonl"))]
     names += [f"between_hosts_{setting}_2ranks_epyc_2core" for setting in ("1gbit", "bbr", "reno")]
+    names += _gpus_between_hosts()
     yield tables.markdown(tables.faster_backends([line for name in names for line in read(name)]))
     yield "In all other measurements of the tables below, no other backend takes less time."
 
@@ -143,6 +145,27 @@ def _gpu() -> Iterator[str]:
         lines = read(f"product_beside_{machine}")
         note = "What one asynchronous call takes from a matrix product of 8192 × 8192 that runs beside it."
         yield section(f"Beside a matrix product, {tables.spoken(machine)}", lines, tables.beside(lines), note)
+
+
+def _gpu_between_hosts() -> Iterator[str]:
+    names = _gpus_between_hosts()
+    if not names:
+        return
+    yield "## CUDA tensors between hosts"
+    yield (
+        "Operations on bfloat16, one by one. The hosts are network namespaces of one machine, joined by a veth pair. "
+        "NCCL uses its sockets: by its own choice of their number, or with four threads of four sockets each (4 × 4). "
+        "axon's rails are chosen by default, or their number is named."
+    )
+    for name in names:
+        lines = read(name)
+        table = tables.by_size(lines, ["8", "1K", "64K", "1M", "16M", "128M"], "nccl")
+        yield section(tables.title_between_hosts(name), lines, table)
+
+
+def _gpus_between_hosts() -> list[str]:
+    """Returns the names of the result files of `between_hosts_table.py --device cuda`."""
+    return sorted(path.stem for path in RESULTS.glob("between_hosts_*hosts_*.jsonl"))
 
 
 def _products() -> Iterator[str]:

@@ -54,6 +54,18 @@ def spoken(machine: str) -> str:
     return f"{'Two' if number == '2' else 'Four'} {gpu.upper()}"
 
 
+def title_between_hosts(name: str) -> str:
+    """`between_hosts_reno_2hosts_1xh200_nccl_4x4` → `2 hosts with 1 H200 each, reno, × NCCL with 4 × 4 sockets`."""
+    pattern = r"between_hosts_(\w+?)(?:_rails_(\w+))?_(\d+)hosts_(\d+)x([^_]+)(?:_nccl_(\d+)x(\d+))?"
+    match = re.fullmatch(pattern, name)
+    if match is None:
+        raise ValueError(f"{name} is not the name of a result file of between_hosts_table.py")
+    control, rails, num_hosts, num_local, gpu, *sockets = match.groups()
+    with_rails = f", AXON_RAILS={rails}" if rails else ""
+    rival = f"NCCL with {sockets[0]} × {sockets[1]} sockets" if sockets[0] else "NCCL"
+    return f"{num_hosts} hosts with {num_local} {gpu.upper()} each, {control}{with_rails}, × {rival}"
+
+
 def by_size(lines: Sequence[Record], sizes: Sequence[str], contender: str = "gloo") -> Table:
     """Makes a row per operation: the judged side's µs at each size, and how many times as long `contender` takes."""
     cells = {(op, size): cell for size in sizes for op, cell in _cells_at(lines, num_bytes(size), contender)}

@@ -28,6 +28,27 @@ def test_changed_result_changes_the_page(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert before.replace("151,306", "151,307") == performance.page() != before
 
 
+def test_figures_of_gpus_between_hosts_appear_with_their_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for path in performance.RESULTS.glob("*.jsonl"):
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    some = (performance.RESULTS / "collectives_2xh200.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    (tmp_path / "between_hosts_bbr_rails_0_2hosts_1xh200_nccl_4x4.jsonl").write_text(some + "\n", encoding="utf-8")
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    title = "### 2 hosts with 1 H200 each, bbr, AXON_RAILS=0, × NCCL with 4 × 4 sockets\n"
+    assert title in performance.page()
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("between_hosts_reno_2hosts_2xh200", "2 hosts with 2 H200 each, reno, × NCCL"),
+        ("between_hosts_bbr_2hosts_1xh100_nccl_4x4", "2 hosts with 1 H100 each, bbr, × NCCL with 4 × 4 sockets"),
+    ],
+)
+def test_titles_between_hosts(name: str, title: str) -> None:
+    assert tables.title_between_hosts(name) == title
+
+
 @pytest.mark.parametrize("plot", performance.PLOTS)
 def test_plot_shows_the_committed_results(plot: str) -> None:
     drawn = (performance.DOCS / plot).read_bytes()
