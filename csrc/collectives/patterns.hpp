@@ -82,7 +82,9 @@ class Chunks {
  public:
   constexpr Chunks(size_t num_bytes, size_t chunk_bytes) noexcept : num_bytes_(num_bytes), chunk_bytes_(chunk_bytes) {}
 
-  constexpr size_t count() const noexcept { return std::max<size_t>(1, (num_bytes_ + chunk_bytes_ - 1) / chunk_bytes_); }
+  constexpr size_t count() const noexcept {
+    return std::max<size_t>(1, (num_bytes_ + chunk_bytes_ - 1) / chunk_bytes_);
+  }
   bool contains(size_t chunk) const noexcept { return chunk < count(); }
 
   Range operator[](size_t chunk) const noexcept {

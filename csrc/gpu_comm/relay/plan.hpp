@@ -1,6 +1,6 @@
 // What an operation needs of a Relay (relay.hpp). A plan says how the operation is divided into segments, and what lies
-// where in their slots. It also says what the stream does before and after the engine has a slot. Each kind of operation has a plan; all ranks of an
-// operation make the same one.
+// where in their slots. It also says what the stream does before and after the engine has a slot. Each kind of
+// operation has a plan; all ranks of an operation make the same one.
 //
 // A Relay calls the functions that enqueue something within the call of the user, in the order of the segments. The
 // operation's arguments outlive that call only.
