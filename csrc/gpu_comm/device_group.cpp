@@ -248,13 +248,6 @@ static Status refused(const engine::Operation& operation) {
 }
 
 // Performs a collective of one rank.
-static Status copy_own_shard(const collectives::CollectiveArguments& arguments, cuda::StreamView stream) {
-  if (arguments.inputs.empty() || arguments.outputs.empty()) return Status();
-  const ConstBuffer& input = arguments.inputs.front();
-  const Buffer& output = arguments.outputs.front();
-  return input.data == output.data ? Status() : copy_async(output.data, input.data, output.num_bytes, stream);
-}
-
 // Call this with the lock held.
 template <typename Launch>
 Status DeviceGroup::launch_in_order(cuda::StreamView stream, Launch launch) {

@@ -34,4 +34,7 @@ Status launch_collective(const LaunchContext& context, Kernel kernel, const engi
 Status launch_messages(const LaunchContext& context, const LocalTeam& ranks,
                        std::span<const engine::Operation* const> messages);
 
+// A collective of one rank: copies its input to its output, if it has both and they differ.
+Status copy_own_shard(const collectives::CollectiveArguments& arguments, cuda::StreamView stream);
+
 }  // namespace axon::gpu_comm

@@ -18,6 +18,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "gpu_comm/device_group.hpp"
+#include "gpu_comm/launch.hpp"
 #include "gpu_comm/relay/column_plans.hpp"
 #include "gpu_comm/relay/direct_plan.hpp"
 #include "gpu_comm/relay/relay.hpp"
@@ -57,15 +58,6 @@ cuda::StreamView view_of(c10::Stream stream) {
   return cuda::StreamView(static_cast<cudaStream_t>(stream.native_handle()));
 }
 
-Status copy_to_self(const WorkOperation& operation, cuda::StreamView stream) {
-  const collectives::CollectiveArguments& arguments = operation.arguments;
-  if (arguments.inputs.empty() || arguments.outputs.empty()) return Status();
-  const ConstBuffer& input = arguments.inputs.front();
-  const Buffer& output = arguments.outputs.front();
-  if (input.data == output.data) return Status();
-  return copy_async(output.data, input.data, output.num_bytes, stream);
-}
-
 void clear_in_flight_works() noexcept {
   try {
     const cuda::RelaxedCapture beside_captures;
@@ -100,7 +92,7 @@ CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Devic
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
   passed_ = std::make_unique<const cuda::Event>(value_of(cuda::Event::create_untimed()));
-  expired_wait_ = std::make_unique<const gpu_comm::ExpiredWait>(value_of(gpu_comm::ExpiredWait::open()));
+  expired_wait_ = value_of(gpu_comm::ExpiredWait::open());
   group_ = value_of(gpu_comm::DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
 
@@ -293,7 +285,9 @@ void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPositi
     operation->start(*communicator_);
     check(is_single ? operation->relay->enqueue(view_of(stream)) : operation->relay->enqueue_first(view_of(stream)));
   }
-  for (const WorkOperation* operation : ways.alone) check(copy_to_self(*operation, view_of(position.stream)));
+  for (const WorkOperation* operation : ways.alone) {
+    check(gpu_comm::copy_own_shard(operation->arguments, view_of(position.stream)));
+  }
   launch(ways.launched, position);
   if (!is_single) enqueue_in_turn(relaying);
   for (const Relaying& each : relaying) {

@@ -22,11 +22,6 @@ void set_reduction(LocalCall& call, const engine::Operation& operation, int num_
 Reduction between_hosts(const collectives::CollectiveArguments& arguments,
                         const messaging::Topology& topology) noexcept;
 
-// Kernels copy whole vectors: what they copy to a slot must lie there at the offset in a vector that it has on the GPU.
-inline size_t misalignment_of(const std::byte* data) noexcept {
-  return reinterpret_cast<uintptr_t>(data) % 16;
-}
-
 // Its arguments are those of the user's call, and are used within that call only.
 class ColumnPlan : public RelayPlan {
  public:
@@ -41,6 +36,12 @@ class ColumnPlan : public RelayPlan {
   void add_results(size_t /*segment*/, std::byte* /*slot*/, Copies& /*from_slot*/) override {}
 
  protected:
+  // The place in a slot of the part of a shard, which has `shard_bytes` in all.
+  struct Place {
+    size_t offset;
+    size_t shard_bytes;
+  };
+
   int num_hosts() const noexcept { return topology_.num_hosts(); }
   int own_host() const noexcept { return topology_.host_of(rank_); }
   int num_local() const noexcept { return group_.num_local(); }

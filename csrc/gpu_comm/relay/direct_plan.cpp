@@ -78,10 +78,6 @@ struct Shard {
   bool is_written = false;  // copied from the slot after it
   int shares_with = -1;     // outputs: the input whose place in the slot it may share
   size_t offset = 0;        // in the slot
-
-  // Kernels copy whole vectors, so a shard lies in the slot at the offset in a vector that it has on the device. Parts
-  // begin at multiples of a granule.
-  size_t misalignment() const noexcept { return reinterpret_cast<uintptr_t>(data) % 16; }
 };
 
 class DirectPlan final : public RelayPlan {
@@ -194,14 +190,14 @@ class DirectPlan final : public RelayPlan {
   void lay_out() {
     size_t end = 0;
     const auto place = [&](Shard& shard) {
-      shard.offset = rounded(end) + shard.misalignment();
+      shard.offset = rounded(end) + misalignment_of(shard.data);
       end = shard.offset + division_.longest_part(shard.num_bytes);
     };
     for (Shard& input : inputs_) place(input);
     for (Shard& output : outputs_) {
       const Shard* const shared = output.shares_with < 0 ? nullptr : &inputs_[static_cast<size_t>(output.shares_with)];
       const bool can_share =
-          shared != nullptr && (!output.is_written || output.misalignment() == shared->misalignment());
+          shared != nullptr && (!output.is_written || misalignment_of(output.data) == misalignment_of(shared->data));
       if (can_share) {
         output.offset = shared->offset;
       } else {

@@ -103,11 +103,6 @@ class AllGatherPlan final : public ColumnPlan {
   }
 
  private:
-  struct Place {
-    size_t offset;
-    size_t shard_bytes;
-  };
-
   const ConstBuffer input_;
   std::vector<Place> places_;  // by host: of the shard of its rank in this column
   size_t slot_bytes_ = 0;

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "base/status.hpp"
@@ -25,6 +26,12 @@ struct SlotBuffers {
   std::vector<ConstBuffer> inputs;
   std::vector<Buffer> outputs;
 };
+
+// Kernels copy whole vectors: what they copy to a slot must lie there at the offset in a vector that it has on the GPU.
+// Parts of a tensor begin at multiples of a granule, which is several vectors.
+inline size_t misalignment_of(const std::byte* data) noexcept {
+  return reinterpret_cast<uintptr_t>(data) % 16;
+}
 
 class RelayPlan {
  public:

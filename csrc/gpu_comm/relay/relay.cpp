@@ -5,11 +5,16 @@
 
 namespace axon::gpu_comm {
 
-Result<ExpiredWait> ExpiredWait::open() {
-  Result<PinnedPool::Allocation> allocation = PinnedPool::current().take(sizeof(uint32_t));
+Result<std::unique_ptr<const ExpiredWait>> ExpiredWait::open() {
+  PinnedPool& pool = PinnedPool::current();
+  Result<PinnedPool::Allocation> allocation = pool.take(sizeof(uint32_t));
   if (!allocation.ok()) return std::move(allocation.status());
   new (allocation.value().memory.data()) std::atomic<uint32_t>(0);
-  return ExpiredWait(std::move(allocation).value());
+  return std::unique_ptr<const ExpiredWait>(new ExpiredWait(pool, std::move(allocation).value()));
+}
+
+ExpiredWait::~ExpiredWait() {
+  pool_.give_back(std::move(allocation_));
 }
 
 std::atomic<uint32_t>& ExpiredWait::flag() const noexcept {

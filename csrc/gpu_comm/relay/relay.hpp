@@ -35,12 +35,19 @@ namespace axon::gpu_comm {
 // group, which it must outlive.
 class ExpiredWait {
  public:
-  static Result<ExpiredWait> open();
+  static Result<std::unique_ptr<const ExpiredWait>> open();
+  // Gives its memory back, since freeing it would wait for the device.
+  ~ExpiredWait();
+  ExpiredWait(const ExpiredWait&) = delete;
+  ExpiredWait& operator=(const ExpiredWait&) = delete;
   bool has_occurred() const noexcept { return flag().load(std::memory_order_acquire) != 0; }
   std::atomic<uint32_t>& flag() const noexcept;
 
  private:
-  explicit ExpiredWait(PinnedPool::Allocation allocation) noexcept : allocation_(std::move(allocation)) {}
+  ExpiredWait(PinnedPool& pool, PinnedPool::Allocation allocation) noexcept
+      : pool_(pool), allocation_(std::move(allocation)) {}
+
+  PinnedPool& pool_;
   PinnedPool::Allocation allocation_;
 };
 

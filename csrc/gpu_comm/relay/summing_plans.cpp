@@ -160,11 +160,6 @@ class ReduceScatterPlan final : public ColumnPlan {
   }
 
  private:
-  struct Place {
-    size_t offset;
-    size_t shard_bytes;
-  };
-
   Buffer output_part(size_t segment) const noexcept {
     return slice(output_, division_.part(output_.num_bytes, segment));
   }
