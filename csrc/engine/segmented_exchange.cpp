@@ -16,17 +16,19 @@ namespace axon::engine {
 // that share slots are thousands of segments apart.
 static constexpr uint32_t kExchangeSlotsPerSegment = uint32_t{1} << 21;
 
+const std::atomic<uint32_t>& SegmentedExchange::Filled::flag() const noexcept {
+  return segments_.device_->filled_flag(segment_ % segments_.device_->num_slots());
+}
+
 bool SegmentedExchange::Filled::await_ready() const noexcept {
   if (segments_.device_ == nullptr || !segments_.exchange_.failure().ok()) return true;
-  const size_t slot = segment_ % segments_.device_->num_slots();
-  return segments_.device_->filled_flag(slot).load(std::memory_order_acquire) > segment_;
+  return flag().load(std::memory_order_acquire) > segment_;
 }
 
 void SegmentedExchange::Filled::await_suspend(std::coroutine_handle<> waiter) noexcept {
   waiter_ = waiter;
   segments_.awaiting_.push_back(*this);
-  const size_t slot = segment_ % segments_.device_->num_slots();
-  segments_.engine_.wait_for_flag(*this, segments_.device_->filled_flag(slot), static_cast<uint32_t>(segment_ + 1));
+  segments_.engine_.wait_for_flag(*this, flag(), static_cast<uint32_t>(segment_ + 1));
 }
 
 void SegmentedExchange::Filled::on_flag_set() noexcept {
@@ -47,15 +49,21 @@ void SegmentedExchange::stop_waiting() noexcept {
   for (size_t i = 0; i < num_stopped; ++i) stopped[i]->stop_waiting();
 }
 
+// After a failure, the device would wait for this slot before it fills those of other lanes.
+Status SegmentedExchange::end_segment(size_t segment, Status status) noexcept {
+  if (!status.ok()) {
+    stop_waiting();
+  } else if (device_ != nullptr) {
+    device_->give_back(segment);
+  }
+  return status;
+}
+
 template <typename Call>
 Task<Status> SegmentedExchange::run_lane(const Call& call, size_t segment) {
   for (; segment < call.num_segments; segment += num_lanes()) {
     AXON_CO_TRY(co_await Filled(*this, segment));
-    if (Status status = co_await run(call, segment); !status.ok()) {
-      stop_waiting();  // the device would wait for this slot before it fills those of other lanes
-      co_return status;
-    }
-    give_back(segment);
+    AXON_CO_TRY(end_segment(segment, co_await run(call, segment)));
   }
   co_return Status();
 }
@@ -146,11 +154,7 @@ Task<Status> SegmentedExchange::run(const LongMessage& message, size_t segment) 
 }
 
 Task<Status> SegmentedExchange::run_first_lane(messaging::Batch& first, const LongMessage& message) {
-  if (Status status = co_await first; !status.ok()) {
-    stop_waiting();
-    co_return status;
-  }
-  give_back(0);
+  AXON_CO_TRY(end_segment(0, co_await first));
   co_return co_await run_lane(message, num_lanes());
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -86,6 +87,7 @@ class SegmentedExchange {
 
    private:
     void on_flag_set() noexcept override;
+    const std::atomic<uint32_t>& flag() const noexcept;
 
     SegmentedExchange& segments_;
     const size_t segment_;
@@ -118,9 +120,7 @@ class SegmentedExchange {
   void post(messaging::Batch& batch, const LongMessage& message, size_t segment) noexcept;
   messaging::View view_of(Scope scope, size_t segment) noexcept;
   size_t num_lanes() const noexcept { return device_ == nullptr ? kHostLanes : device_->num_slots(); }
-  void give_back(size_t segment) noexcept {
-    if (device_ != nullptr) device_->give_back(segment);
-  }
+  Status end_segment(size_t segment, Status status) noexcept;
 
   Engine& engine_;
   Operation& operation_;
