@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch_axon.runtime._runtime import Runtime
 
 
-class Exposing:
+class Exposing(ABC):
     """What a runtime does for the one-sided transfers of its peers. `Runtime` sets the attributes."""
 
     _core: RuntimeCore
@@ -28,11 +29,11 @@ class Exposing:
     _awaiting_notifications: list[Callable[[], None]]
     timeout: float
 
-    def _check_open(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _check_open(self) -> None: ...
 
-    def _peer_of(self, connection: RuntimeConnection) -> Peer:
-        raise NotImplementedError
+    @abstractmethod
+    def _peer_of(self, connection: RuntimeConnection) -> Peer: ...
 
     def expose(
         self,
