@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 import two_hosts as network
 from two_hosts import ADDRESSES, Hosts, move_to
 
-__all__ = ["ADDRESSES", "Hosts", "move_to", "several_hosts", "two_hosts"]
+from support.pool import RankPool
+
+__all__ = ["ADDRESSES", "Hosts", "move_to", "run_on_hosts", "several_hosts", "two_hosts"]
 
 
 @contextmanager
@@ -27,3 +30,19 @@ def two_hosts() -> AbstractContextManager[Hosts]:
 
 def several_hosts(number: int) -> AbstractContextManager[Hosts]:
     return _or_skip(network.several_hosts(number))
+
+
+def run_on_hosts(
+    num_local: Sequence[int], store: Path, function: Callable[..., object], *arguments: object
+) -> list[object]:
+    """Returns what `function(store, rank, size, *arguments)` returns on each rank: num_local[h] ranks are on host h."""
+    with several_hosts(len(num_local)) as hosts, ExitStack() as stack:
+        pools = []
+        for host, number in enumerate(num_local):
+            for _ in range(number):
+                pool = stack.enter_context(RankPool(1, meeting="none"))
+                pool.run(move_to, hosts.names[host])
+                pools.append(pool)
+        for rank, pool in enumerate(pools):
+            pool.start(function, str(store), rank, len(pools), *arguments)
+        return [pool.finish()[0] for pool in pools]

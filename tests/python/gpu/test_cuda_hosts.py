@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import exercise_all
-from support.hosts import move_to, several_hosts
+from support.hosts import move_to, run_on_hosts, several_hosts
 from support.pool import RankPool
 from support.reference import case, failure, same_bits
 
@@ -28,21 +28,6 @@ def _join(store: str, rank: int, size: int, settings: dict[str, str]) -> None:
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=size)
 
 
-def _run_on_hosts(num_local: Sequence[int], store: Path, function: Callable[..., object], *arguments: object) -> None:
-    """Runs `function(store, rank, size, *arguments)` on num_local[h] ranks of each host h."""
-    with several_hosts(len(num_local)) as hosts, ExitStack() as stack:
-        pools = []
-        for host, number in enumerate(num_local):
-            for _ in range(number):
-                pool = stack.enter_context(RankPool(1, meeting="none"))
-                pool.run(move_to, hosts.names[host])
-                pools.append(pool)
-        for rank, pool in enumerate(pools):
-            pool.start(function, str(store), rank, len(pools), *arguments)
-        for pool in pools:
-            pool.finish()
-
-
 def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int], settings: dict[str, str]) -> None:
     _join(store, rank, size, settings)
     exercise_all(*sizes)
@@ -52,11 +37,11 @@ def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int],
 
 @pytest.mark.parametrize("num_local", [(1, 1), (2, 2), (1, 2), (1, 1, 1)], ids=["1+1", "2+2", "1+2", "1+1+1"])
 def test_every_operation_between_hosts(num_local: Sequence[int], tmp_path: Path) -> None:
-    _run_on_hosts(num_local, tmp_path / "store", _exchange_everything, (8, 100_000, 33 * MIB), {})
+    run_on_hosts(num_local, tmp_path / "store", _exchange_everything, (8, 100_000, 33 * MIB), {})
 
 
 def test_every_operation_between_hosts_without_rails(tmp_path: Path) -> None:
-    _run_on_hosts((2, 2), tmp_path / "store", _exchange_everything, (8, 33 * MIB), {"AXON_RAILS": "0"})
+    run_on_hosts((2, 2), tmp_path / "store", _exchange_everything, (8, 33 * MIB), {"AXON_RAILS": "0"})
 
 
 def _reduce_every_type(store: str, rank: int, size: int) -> None:
@@ -89,7 +74,7 @@ def _reduce_every_type(store: str, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("num_local", [(1, 1), (2, 2), (1, 1, 1), (1, 2)], ids=["1+1", "2+2", "1+1+1", "1+2"])
 def test_reductions_of_every_type_between_hosts(num_local: Sequence[int], tmp_path: Path) -> None:
-    _run_on_hosts(num_local, tmp_path / "store", _reduce_every_type)
+    run_on_hosts(num_local, tmp_path / "store", _reduce_every_type)
 
 
 def _pass_messages(store: str, rank: int, size: int) -> None:
@@ -117,7 +102,7 @@ def _pass_messages(store: str, rank: int, size: int) -> None:
 
 
 def test_messages_between_hosts_of_any_length_and_order(tmp_path: Path) -> None:
-    _run_on_hosts((1, 1), tmp_path / "store", _pass_messages)
+    run_on_hosts((1, 1), tmp_path / "store", _pass_messages)
 
 
 def _exchange_unevenly(store: str, rank: int, size: int) -> None:
@@ -137,7 +122,7 @@ def _exchange_unevenly(store: str, rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("num_local", [(1, 1), (2, 2)], ids=["1+1", "2+2"])
 def test_an_uneven_all_to_all_between_hosts(num_local: Sequence[int], tmp_path: Path) -> None:
-    _run_on_hosts(num_local, tmp_path / "store", _exchange_unevenly)
+    run_on_hosts(num_local, tmp_path / "store", _exchange_unevenly)
 
 
 def _send_around_in_batches(store: str, rank: int, size: int) -> None:
@@ -161,7 +146,7 @@ def _send_around_in_batches(store: str, rank: int, size: int) -> None:
 
 
 def test_batches_around_a_ring_of_hosts(tmp_path: Path) -> None:
-    _run_on_hosts((1, 1, 1), tmp_path / "store", _send_around_in_batches)
+    run_on_hosts((1, 1, 1), tmp_path / "store", _send_around_in_batches)
 
 
 def _mix_devices(store: str, rank: int, size: int) -> None:
@@ -182,7 +167,7 @@ def _mix_devices(store: str, rank: int, size: int) -> None:
 
 
 def test_messages_between_hosts_go_from_one_kind_of_memory_to_the_other(tmp_path: Path) -> None:
-    _run_on_hosts((1, 1), tmp_path / "store", _mix_devices)
+    run_on_hosts((1, 1), tmp_path / "store", _mix_devices)
 
 
 def _wait_beside_others(store: str, rank: int, size: int) -> None:
@@ -204,7 +189,7 @@ def _wait_beside_others(store: str, rank: int, size: int) -> None:
 
 
 def test_a_receive_that_waits_stands_in_no_other_ones_way(tmp_path: Path) -> None:
-    _run_on_hosts((1, 1), tmp_path / "store", _wait_beside_others)
+    run_on_hosts((1, 1), tmp_path / "store", _wait_beside_others)
 
 
 def _lose_a_rank(store: str, rank: int, size: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,13 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import backend_of, exercise_all
-from support.hosts import move_to, several_hosts
-from support.pool import RankPool
+from support.hosts import run_on_hosts
 from support.reference import failure, same_bits
 
 
 def _join(store: str, rank: int, size: int, settings: dict[str, str]) -> None:
     os.environ.update(settings)
     dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=size)
-
-
-def _run_on_hosts(num_local: Sequence[int], store: Path, function: object, *arguments: object) -> list[object]:
-    """Returns what `function(store, rank, size, *arguments)` returns on each rank: num_local[h] ranks are on host h."""
-    with several_hosts(len(num_local)) as hosts, ExitStack() as stack:
-        pools = []
-        for host, number in enumerate(num_local):
-            for _ in range(number):
-                pool = stack.enter_context(RankPool(1, meeting="none"))
-                pool.run(move_to, hosts.names[host])
-                pools.append(pool)
-        for rank, pool in enumerate(pools):
-            pool.start(function, str(store), rank, len(pools), *arguments)
-        return [pool.finish()[0] for pool in pools]
 
 
 def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int], rails: str) -> dict[str, str]:
@@ -54,7 +38,7 @@ def _exchange_everything(store: str, rank: int, size: int, sizes: Sequence[int],
 def test_every_operation_on_hosts_with_several_ranks(
     num_local: Sequence[int], sizes: Sequence[int], rails: str, tmp_path: Path
 ) -> None:
-    for selected in _run_on_hosts(num_local, tmp_path / "store", _exchange_everything, sizes, rails):
+    for selected in run_on_hosts(num_local, tmp_path / "store", _exchange_everything, sizes, rails):
         assert selected["all_reduce"] == "hierarchical"
 
 
@@ -72,7 +56,7 @@ def _sum_half_types(store: str, rank: int, size: int, settings: dict[str, str]) 
 @pytest.mark.parametrize("exact", ["0", "1"])
 def test_half_types_are_rounded_once_per_level_or_once(exact: str, tmp_path: Path) -> None:
     """1 + 2⁻⁹ is rounded to 1 in bfloat16, and 1 + 3 · 2⁻⁹ to 1 + 2⁻⁷."""
-    results = _run_on_hosts((2, 2), tmp_path / "store", _sum_half_types, {"AXON_EXACT": exact})
+    results = run_on_hosts((2, 2), tmp_path / "store", _sum_half_types, {"AXON_EXACT": exact})
     for sums in results:
         assert isinstance(sums, list)
         for small_or_large, data in zip(("small", "large"), sums, strict=True):
@@ -92,5 +76,5 @@ def _disagree_about_exactness(store: str, rank: int, size: int) -> str:
 
 
 def test_ranks_that_disagree_about_exactness_get_an_error(tmp_path: Path) -> None:
-    for message in _run_on_hosts((2, 2), tmp_path / "store", _disagree_about_exactness):
+    for message in run_on_hosts((2, 2), tmp_path / "store", _disagree_about_exactness):
         assert "algorithm" in str(message)
