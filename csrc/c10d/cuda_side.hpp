@@ -9,6 +9,9 @@
 //    sends and receives         on one stream per peer, direction and path, and through the host per tag: a kernel that
 //                               waits for its peer delays neither other peers nor messages that may come before it
 //
+// All of this can be captured into CUDA graphs. What goes through the host is then started by each launch of the graph
+// (engine/replays.hpp).
+//
 // Ownership: a backend owns one CudaSide, from its first CUDA tensor on. Any thread may enqueue.
 // This file uses only the generic interface of torch's streams, so that the extension needs no CUDA library of torch.
 // In builds without CUDA, the constructor of CudaSide throws (without_cuda/).
@@ -20,6 +23,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +37,10 @@ namespace axon::cuda {
 class Event;
 }  // namespace axon::cuda
 namespace axon::gpu_comm {
+class CapturedSlots;
 class DeviceGroup;
 class ExpiredWait;
+class RelayPlan;
 class Workspace;
 struct StreamBarrier;
 }  // namespace axon::gpu_comm
@@ -91,7 +97,7 @@ class CudaSide {
   std::string_view kernel_for(transport::OperationKind kind, size_t num_bytes) const;
 
   // Enqueues all operations of the work, whose timeouts are set. Throws if the group is broken, and during capture if
-  // an operation cannot be captured.
+  // an operation cannot be captured: a receive from any rank.
   void enqueue(AxonWork& work, Timing timing);
 
   // Methods for schedules that move data themselves, concurrently with the current stream (fused/).
@@ -144,7 +150,7 @@ class CudaSide {
   void note_fault();
   void put_in_order(c10::Stream earlier, c10::Stream later);
   void drain(c10::Stream stream);
-  c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives);
+  c10::Stream stream_for(const Ways& ways, c10::Stream of_collectives, bool captured);
   Ways choose(const OperationList& operations, bool captured, std::unique_lock<std::mutex>& lock);
   bool is_alone(const WorkOperation& operation) const;
   bool has_kernel(const WorkOperation& operation, std::unique_lock<std::mutex>& lock);
@@ -152,15 +158,20 @@ class CudaSide {
   void enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position, c10::Stream current);
   void enqueue_in_turn(std::vector<Relaying> unfinished);
   void launch(const OperationList& operations, const AxonWork::StreamPosition& position);
+  std::unique_ptr<gpu_comm::RelayPlan> plan_of(const WorkOperation& operation);
   void open_relay(WorkOperation& operation);
-  c10::Stream stream_of_relay(const WorkOperation& operation, c10::Stream of_call);
+  void capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single);
+  c10::Stream stream_of_relay(const WorkOperation& operation, const AxonWork::StreamPosition& of_call);
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
   InterruptibleMutex making_;                  // held while a workspace is made; taken before mutex_
   std::mutex mutex_;                           // orders calls of several threads; never held while waiting for peers
   std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait
-  std::unique_ptr<const gpu_comm::ExpiredWait> expired_wait_;
+  std::shared_ptr<const gpu_comm::ExpiredWait> expired_wait_;
+  std::unique_ptr<gpu_comm::CapturedSlots> captured_slots_;
+  uint64_t last_capture_ = 0;
+  std::set<const void*> waking_streams_;  // in that capture: those with a node that wakes the engine
   GroupStreams streams_;
   std::unique_ptr<gpu_comm::DeviceGroup> group_;
   std::vector<std::unique_ptr<gpu_comm::Workspace>>

@@ -14,7 +14,8 @@
 
 namespace axon::c10d_backend {
 
-enum class Way : uint8_t { kKernel, kHost };
+// kGraph: through the host, and captured. A stream under capture must not be queried.
+enum class Way : uint8_t { kKernel, kHost, kGraph };
 
 class GroupStreams {
  public:

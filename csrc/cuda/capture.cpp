@@ -38,6 +38,19 @@ Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
   return cuda_failure(error, "cudaGraphRetainUserObject");
 }
 
+Status call_beside(StreamView capturing, void (*function)(void* data), void* data) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  const cudaGraphNode_t* before = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;  // the call waits for whole nodes
+  size_t num_before = 0;
+  AXON_CUDA_TRY(cudaStreamGetCaptureInfo(capturing.get(), &status, nullptr, &graph, &before, &edges, &num_before));
+  const cudaHostNodeParams call{.fn = function, .userData = data};
+  cudaGraphNode_t node = nullptr;
+  AXON_CUDA_TRY(cudaGraphAddHostNode(&node, graph, before, num_before, &call));
+  return Status();
+}
+
 // Uses the driver's call, since the runtime's call first creates a context on the thread's device. That is GPU 0 for a
 // thread that has not chosen a device yet.
 static bool exchange_mode(CUstreamCaptureMode& mode) noexcept {

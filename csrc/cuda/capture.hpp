@@ -21,6 +21,11 @@ Result<bool> is_capturing(StreamView stream);
 // destroyed and no launch of them runs. A CUDA thread releases it, so its destructor must not call CUDA.
 Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept);
 
+// Each launch of the graph that the stream is captured into calls this function on a thread of CUDA's, when the work
+// before it has ended. Nothing in the graph waits for the call, but the graph's end does. It must not call CUDA. Fails
+// in the bodies of conditional nodes.
+Status call_beside(StreamView capturing, void (*function)(void* data), void* data);
+
 // In its scope this thread may allocate, map and synchronise during captures in global mode, which torch uses. Without
 // it, such calls fail and invalidate the capture. Creates no context.
 class RelaxedCapture {

@@ -23,6 +23,11 @@ std::string CallRecord::describe() const {
   } else {
     text = "receive from " + (peer == messaging::kAnyRank ? "any rank" : "rank " + std::to_string(peer));
   }
+  if (replay) {
+    text += " of CUDA graphs (captured as #" + std::to_string(replay.call) +
+            (call_site.empty() ? "" : " at " + std::string(call_site)) + ", launch #" + std::to_string(replay.launch) +
+            ")";
+  }
   if (kind == transport::OperationKind::kBarrier) return text;
   text += std::string(" (") + name_of(dtype) + to_text(shape);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);

@@ -27,6 +27,22 @@ struct Shape {
 
 enum class Direction : uint8_t { kCollective, kSend, kReceive };
 
+// Identifies a replay: a call that a CUDA graph holds, and a launch of the graph. The ranks capture their calls in the
+// same order, but may launch graphs in different orders, so replays match by these numbers.
+struct Replay {
+  uint32_t call = 0;  // from 1: among the group's captured collectives, or the messages of its direction, ranks and tag
+  uint32_t launch = 0;  // from 1: of the graph
+
+  // What a message's sequence number has room for, beside the launch.
+  static constexpr int kBitsOfCall = 18;
+  static constexpr uint32_t kMostCalls = (uint32_t{1} << kBitsOfCall) - 1;
+
+  // The sequence number of a collective's messages. It wraps, but flow control stops a rank that is as many launches
+  // ahead.
+  constexpr uint32_t sequence() const noexcept { return launch << kBitsOfCall | call; }
+  explicit operator bool() const noexcept { return call != 0; }
+};
+
 // Copied with every call, so it owns nothing.
 struct CallRecord {
   transport::OperationKind kind{};
@@ -36,7 +52,8 @@ struct CallRecord {
   int root = -1;
   int peer = -1;          // point to point
   uint32_t tag = 0;       // point to point
-  uint32_t sequence = 0;  // of collectives, from 1; 0: the collective has not begun
+  uint32_t sequence = 0;  // of collectives, from 1; 0: the collective has not begun, or is a replay
+  Replay replay;
   Shape shape;
   sync::Clock::time_point called_at{};
   std::string_view call_site;  // the line of the program that made the call; the text is never freed

@@ -26,6 +26,33 @@ void Communicator::start(Operation& operation) noexcept {
   if (!operation.finished()) engine_.wake();
 }
 
+Result<Replay> Communicator::number_capture(const Operation& operation) {
+  const bool is_collective = operation.direction == Direction::kCollective;
+  uint32_t& num_captured =
+      is_collective ? num_captured_ : num_captured_messages_[{operation.direction, operation.peer, operation.tag}];
+  if (num_captured == Replay::kMostCalls) {
+    return Status(
+        ErrorCode::kResourceExhausted,
+        signed_text(operation.describe() + ": a group's CUDA graphs can hold " + std::to_string(Replay::kMostCalls) +
+                    " such calls, counting those of graphs that are gone"));
+  }
+  return Replay{.call = ++num_captured, .launch = 0};
+}
+
+Result<std::shared_ptr<void>> Communicator::capture(const Operation& operation, uint32_t trigger_id,
+                                                    std::shared_ptr<DeviceSegments> segments,
+                                                    CapturedCall::OnFailure on_failure) {
+  if (engine_.is_forked()) return Engine::forked();
+  return engine_.exclusively([&]() -> Result<std::shared_ptr<void>> {
+    const Result<Replay> replay = number_capture(operation);
+    if (!replay.ok()) return replay.status().clone();
+    auto call = std::make_shared<CapturedCall>(trigger_id, group_, operation, replay.value(), std::move(segments),
+                                               std::move(on_failure));
+    engine_.replays().add(call);
+    return std::shared_ptr<void>(call.get(), [call](void*) { call->release(); });
+  });
+}
+
 bool Communicator::wait(Operation& operation, sync::Clock::time_point deadline) noexcept {
   if (operation.finished()) return true;
   if (engine_.is_forked()) [[unlikely]]

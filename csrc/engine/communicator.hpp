@@ -12,11 +12,14 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "engine/captured_call.hpp"
 #include "engine/device_hook.hpp"
 #include "engine/group.hpp"
 #include "engine/operation.hpp"
@@ -44,6 +47,7 @@ class Communicator final {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
+  Engine& engine() const noexcept { return engine_; }
   int rank() const noexcept { return group_->team().rank; }
   int size() const noexcept { return group_->team().size(); }
   const std::string& name() const noexcept { return group_->name(); }
@@ -55,6 +59,12 @@ class Communicator final {
   // Starts an operation whose fields are filled in. The operation must live at least until this returns. Never blocks
   // and never fails: a failure becomes the operation's status.
   void start(Operation& operation) noexcept;
+
+  // A CUDA graph captures the operation, instead of its start: whenever a kernel of the graph triggers this id
+  // (engine/replays.hpp), the engine runs a copy on these segments. All ranks capture the operations of a group, and
+  // the messages of a pair of ranks under one tag, in the same order. Keep the result with the graph.
+  Result<std::shared_ptr<void>> capture(const Operation& operation, uint32_t trigger_id,
+                                        std::shared_ptr<DeviceSegments> segments, CapturedCall::OnFailure on_failure);
 
   // Drives the engine until the operation is finished (returns true) or the deadline has passed (returns false).
   bool wait(Operation& operation, sync::Clock::time_point deadline) noexcept;
@@ -105,12 +115,16 @@ class Communicator final {
   std::vector<int> missing_from(const Operation& operation);
 
  private:
+  // Progress owner only.
+  Result<Replay> number_capture(const Operation& operation);
   // Fails what a forked child starts, or waits for.
   Status forked(const Operation& operation) const;
 
   const std::shared_ptr<Group> group_;  // shared with the engine while the group is its client
   Engine& engine_;
   std::atomic<uint32_t> num_started_{0};
+  uint32_t num_captured_ = 0;  // collectives; progress owner only, as the following
+  std::map<std::tuple<Direction, int, uint32_t>, uint32_t> num_captured_messages_;  // by direction, peer and tag
 };
 
 }  // namespace axon::engine

@@ -1,11 +1,11 @@
 // The memory of an operation on a device's tensors. It passes through host memory in segments. The device and the
 // engine have each segment's slot of host memory in turn.
 //
-//   device:  waits until the slot is free, fills it, sets its flag ──► engine: runs the operation on the slot's buffers
-//   device:  takes the results from the slot                       ◄── engine: returns the slot
+//   device:  fills the slot, hands it over ──► engine: runs the operation on the slot's buffers
+//   device:  takes the results             ◄── engine: gives the slot back
 //
-// Segment s uses slot s % num_slots(). Implemented outside the engine, for each operation. Progress owner only; flags
-// are shared with the device.
+// Segment s uses slot s % num_slots(). Implemented outside the engine, for each operation. Progress owner only; whose
+// turn it is with a slot is shared with the device.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,12 @@ class DeviceSegments {
   };
   virtual Buffers buffers(size_t segment) noexcept = 0;
 
-  // The flag of a slot. The device sets it to segment + 1 when the engine may use the slot for that segment.
-  virtual const std::atomic<uint32_t>& filled_flag(size_t slot) const noexcept = 0;
-  // The device may use the slot again, and finds the segment's results there.
+  // Whose turn it is with a slot. The device sets the engine's turn, with a release, when it has filled the slot for
+  // its next segment.
+  static constexpr uint32_t kDevicesTurn = 0;
+  static constexpr uint32_t kEnginesTurn = 1;
+  virtual const std::atomic<uint32_t>& turn(size_t slot) const noexcept = 0;
+  // Hands the slot back to the device, which finds the segment's results in it.
   virtual void give_back(size_t segment) noexcept = 0;
   // The operation has failed: the device waits for no slot any more.
   virtual void fail() noexcept = 0;

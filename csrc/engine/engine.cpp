@@ -207,6 +207,11 @@ void Engine::refuse_later(void* rendezvous) noexcept {
   wake();
 }
 
+void Engine::submit_to_drivers(Submission& item) noexcept {
+  submitted_.push(item);
+  progress_->wake_all();
+}
+
 size_t Engine::begin_submitted() noexcept {
   size_t num_begun = 0;
   for (QueueNode* item = submitted_.take_all(); item != nullptr; ++num_begun) {
@@ -272,6 +277,7 @@ void Engine::tick(sync::Clock::time_point now) noexcept {
       clients_.erase(clients_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
+  replays_.tick(now);
   run_ready();
 }
 
@@ -308,6 +314,7 @@ void Engine::shut_down() noexcept {
   const bool first = progress_->exclusively([&] {
     if (shut_down_) return false;
     for (Client* client : clients_) client->on_shut_down();
+    replays_.shut_down();
     while (QueueNode* item = unfinished_.pop()) static_cast<Submission&>(*item).begin();  // finds that it has failed
     settle();
     shut_down_ = true;

@@ -25,6 +25,7 @@
 #include "engine/peer_address.hpp"
 #include "engine/peers.hpp"
 #include "engine/progress.hpp"
+#include "engine/replays.hpp"
 #include "messaging/messenger.hpp"
 
 namespace axon::engine {
@@ -62,6 +63,8 @@ class Engine final : private messaging::LossListener, private Driver {
   // Like submit(), but within a complete() the thread that completes begins the item later. So items that answer
   // messages do not nest, however many messages arrive.
   void submit_after_completion(Submission& item) noexcept;
+  // The item begins soon, on another thread. For threads that must not drive, such as CUDA's.
+  void submit_to_drivers(Submission& item) noexcept;
   // Returns whether this thread is within a complete(), where it must not wait for other completions.
   static bool is_completing() noexcept;
   // Soon refuses a payload that waits at its sender. Any thread, also the progress owner and threads that must not
@@ -90,6 +93,7 @@ class Engine final : private messaging::LossListener, private Driver {
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
   const Peers& peers() const noexcept { return peers_; }
   messaging::Messenger& messenger() noexcept { return messenger_; }
+  Replays& replays() noexcept { return replays_; }
   // The item's complete() runs after the token is released.
   void post(Submission& item) noexcept { completions_.push(item); }
   // The item's finish() runs after the coroutines that can continue, and before the token is released.
@@ -168,6 +172,7 @@ class Engine final : private messaging::LossListener, private Driver {
   Submissions submitted_;  // pushed by any thread, taken by the progress owner
   FlagWaiters flag_waiters_;
   size_t num_device_operations_ = 0;
+  Replays replays_{*this};
   OrderedQueue unfinished_;   // to continue, one in each round
   OrderedQueue ended_;        // to finish before the token is released
   OrderedQueue completions_;  // to complete after that

@@ -68,9 +68,9 @@ void Group::begin(Operation& operation) noexcept {
   std::string_view algorithm;
   if (operation.direction == Direction::kCollective) {
     const collectives::AlgorithmRow& row = algorithm_for(operation);
-    operation.number(queries_.latest_sequence() + 1, row.algorithm);
+    operation.number(operation.replay ? 0 : queries_.latest_sequence() + 1, row.algorithm);
     fingerprint.algorithm = row.id | operation.division();
-    queries_.note_begin(operation.record());
+    if (!operation.replay) queries_.note_begin(operation.record());
     algorithm = row.name;
   }
   if (trace::is_on()) [[unlikely]]
@@ -78,13 +78,13 @@ void Group::begin(Operation& operation) noexcept {
   operation.open(engine_.messenger(), *inbox_, fingerprint);
   running_.push_back(operation);
   if (operation.device_segments != nullptr) engine_.begin_device_operation();
-  if (operation.direction == Direction::kCollective) inbox_->enter(operation.sequence(), fingerprint);
+  if (operation.sequence() != 0) inbox_->enter(operation.sequence(), fingerprint);
   if (operation.direction == Direction::kSend) put_in_order(operation);
   operation.run(engine_);
 }
 
 static bool is_same_link(const Operation& left, const Operation& right) noexcept {
-  return left.peer == right.peer && left.tag == right.tag;
+  return left.peer == right.peer && left.tag == right.tag && left.replay.call == right.replay.call;
 }
 
 // Messages to one rank under one tag match in the order of their calls. One from a device is posted later than it
@@ -107,7 +107,7 @@ void Group::on_posted(Operation& send) noexcept {
 void Group::on_run_ended(Operation& operation) noexcept {
   static_cast<ListNode<Operation>&>(operation).unlink();
   operation.note_posted();  // if it has failed before
-  const bool leaves = operation.direction == Direction::kCollective && operation.exchange().failure().ok();
+  const bool leaves = operation.sequence() != 0 && operation.exchange().failure().ok();
   if (leaves) inbox_->leave(operation.sequence());
   engine_.finish_later(operation);
 }

@@ -101,11 +101,20 @@ static std::string describe(const transport::Fingerprint& fingerprint) {
   return text + ")";
 }
 
+static std::string place_of(const transport::OperationHeader& header) {
+  if (header.slot < messaging::kFirstReplaySlot) return "#" + std::to_string(header.sequence);
+  return "#" + std::to_string(header.sequence & Replay::kMostCalls) + " of CUDA graphs";
+}
+
 Status Group::on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept {
-  const auto is_it = [&](const Operation& operation) { return operation.sequence() == theirs.sequence; };
+  const bool is_replay = theirs.slot >= messaging::kFirstReplaySlot;
+  const auto is_it = [&](const Operation& operation) {
+    return operation.direction == Direction::kCollective &&
+           (is_replay ? operation.replay.sequence() : operation.sequence()) == theirs.sequence;
+  };
   const Operation* mine = running_.find(is_it);
   const std::string own = mine != nullptr ? mine->describe() + ", that is " + describe(ours) : describe(ours);
-  Status mismatch(ErrorCode::kMismatch, "mismatched collectives at #" + std::to_string(theirs.sequence) + ": rank " +
+  Status mismatch(ErrorCode::kMismatch, "mismatched collectives at " + place_of(theirs) + ": rank " +
                                             std::to_string(theirs.source) + " called " + describe(theirs.fingerprint) +
                                             ", rank " + std::to_string(team_.rank) + " called " + own);
   fail(mismatch.clone());
@@ -142,7 +151,7 @@ static std::string last_messages(const messaging::Inbox& inbox) {
     } else if (latest->fingerprint.operation == transport::OperationKind::kPointToPoint) {
       text += "of a send, tag " + std::to_string(latest->slot);
     } else {
-      text += "of #" + std::to_string(latest->sequence) + ", " + describe(latest->fingerprint);
+      text += "of " + place_of(*latest) + ", " + describe(latest->fingerprint);
     }
     text += ")";
   }

@@ -19,12 +19,13 @@ Group::DeviceCheck Group::check_device_hook() noexcept {
   return DeviceCheck::kFailed;
 }
 
-// When a collective is first found overdue, all ranks are queried. The error names ranks by their answers.
+// When a collective is first found overdue, all ranks are queried. The error names ranks by their answers. Those
+// do not cover replays, which therefore time out at once.
 void Group::check_deadlines(sync::Clock::time_point now) noexcept {
   bool overdue = false;
   for_each_running([&](Operation& operation) {
     if (!operation.is_overdue(now)) return;
-    if (operation.direction != Direction::kCollective) return time_out(operation, now);
+    if (operation.direction != Direction::kCollective || operation.replay) return time_out(operation, now);
     overdue = true;
     if (!asked_at_) {
       asked_at_ = ask();
@@ -61,7 +62,7 @@ static std::string held_back(messaging::Exchange& exchange, const messaging::All
 std::string Group::findings(Operation& operation, sync::Clock::time_point asked_at) {
   if (!operation.is_running()) return "It has ended, but a callback of another one holds up its report.";
   std::string text;
-  if (operation.direction == Direction::kCollective) text = answers().findings(operation.sequence(), asked_at) + " ";
+  if (operation.sequence() != 0) text = answers().findings(operation.sequence(), asked_at) + " ";
   if (operation.awaits_device()) {
     return text + "This rank's GPU has not reached this operation yet, so its inputs are not ready.";
   }

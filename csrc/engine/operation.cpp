@@ -19,17 +19,19 @@ CallRecord Operation::record() const {
           .peer = peer,
           .tag = tag,
           .sequence = sequence_,
+          .replay = replay,
           .shape = shape,
           .called_at = called_at_,
           .call_site = call_site};
 }
 
 transport::Fingerprint Operation::fingerprint(uint8_t algorithm) const noexcept {
+  const bool is_message = direction != Direction::kCollective;
   return {.operation = arguments.kind,
           .dtype = arguments.dtype,
           .reduction = arguments.reduction,
           .algorithm = algorithm,
-          .root = arguments.root,
+          .root = is_message ? -1 - static_cast<int32_t>(replay.call) : arguments.root,
           .num_elements = num_elements};
 }
 
@@ -66,7 +68,7 @@ void Operation::number(uint32_t sequence, collectives::Algorithm algorithm) noex
 
 void Operation::open(messaging::Messenger& messenger, messaging::Inbox& inbox,
                      const transport::Fingerprint& fingerprint) {
-  exchange_.emplace(messenger, inbox, sequence_, fingerprint);
+  exchange_.emplace(messenger, inbox, replay ? replay.sequence() : sequence_, fingerprint);
 }
 
 void Operation::run(Engine& engine) noexcept {

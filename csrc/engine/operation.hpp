@@ -1,6 +1,6 @@
 // One call of a user: a collective, a send or a receive, from its start until no transfer of it is in progress.
 //
-// A user of the engine derives from it, fills in the public fields, and passes it to Communicator::start. From then on
+// A user of the engine derives from it, fills in its specification, and passes it to Communicator::start. From then on
 // the group reads the fields and refers to the object until on_released(), which is its last access. The memory that
 // the arguments point to must live as long.
 //
@@ -32,10 +32,8 @@ namespace axon::engine {
 class Engine;
 class Group;
 
-// More than 30 methods: its user, its group and the engine's queues each call some, and few concern two of them.
-class Operation : public ListNode<Operation>, public ListNode<Operation, struct Unposted>, public Submission {
- public:
-  // Filled in by the user. The spans in `arguments` and the strings must stay valid until on_released().
+// What the user of an operation fills in. The spans in `arguments` and the strings must stay valid until on_released().
+struct OperationSpecification {
   collectives::CollectiveArguments
       arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)
   Direction direction = Direction::kCollective;
@@ -47,11 +45,19 @@ class Operation : public ListNode<Operation>, public ListNode<Operation, struct 
   Shape shape;
   std::string_view call_site;  // the line of the program that calls, or empty; the text is never freed
   std::chrono::milliseconds timeout{0};
+  Replay replay;  // if a CUDA graph holds the call
   // Optional: the arguments are in a device's memory, and these segments of host memory take their place. They must
   // live until on_released(). `scope` is that of a collective.
   DeviceSegments* device_segments = nullptr;
   Scope scope = Scope::kEveryone;
+};
 
+// More than 30 methods: its user, its group and the engine's queues each call some, and few concern two of them.
+class Operation : public OperationSpecification,
+                  public ListNode<Operation>,
+                  public ListNode<Operation, struct Unposted>,
+                  public Submission {
+ public:
   Operation() = default;
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
@@ -61,7 +67,7 @@ class Operation : public ListNode<Operation>, public ListNode<Operation, struct 
   const Status& status() const noexcept { return status_; }
   // The rank that sent the message, after a receive from any rank.
   int source() const noexcept { return source_; }
-  // The group's count of collectives, from 1; 0 for point to point.
+  // The group's count of collectives, from 1; 0 for point to point and for replays.
   uint32_t sequence() const noexcept { return sequence_; }
 
   // Returns what errors and traces need to describe the operation after it is gone.

@@ -88,6 +88,12 @@ void Progress::wake_to_look() noexcept {
   if (background_blocks_.load()) doorbell_.ring();
 }
 
+// The background thread also sleeps for moments where no thread blocks, for example after a waiter has left.
+void Progress::wake_all() noexcept {
+  if (waiter_blocks_.load()) doorbell_.ring_waiter();
+  doorbell_.ring();
+}
+
 bool Progress::wait(const sync::atomic<bool>& finished, sync::Clock::time_point deadline,
                     sync::Clock::duration spin_budget) noexcept {
   bool has_blocked = false;

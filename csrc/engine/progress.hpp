@@ -93,6 +93,8 @@ class Progress {
   void wake() noexcept;
   // An operation waits for a flag from now on: no thread may stay blocked. Progress owner only.
   void wake_to_look() noexcept;
+  // Ends every sleep: something has been submitted, and its submitter does not drive.
+  void wake_all() noexcept;
 
   // Drives, or sleeps while other threads drive, until complete() sets `finished` (returns true), or the deadline has
   // passed (returns false). Blocks after nothing has moved for its spin budget. A follower sleeps at once, and drives

@@ -13,22 +13,22 @@
 namespace axon::engine {
 
 // Up to some 2,000 ranks, no algorithm uses more slots of the exchange for one segment. The numbers wrap, but segments
-// that share slots are thousands of segments apart.
+// that share slots are 1,024 segments apart.
 static constexpr uint32_t kExchangeSlotsPerSegment = uint32_t{1} << 21;
 
-const std::atomic<uint32_t>& SegmentedExchange::Filled::flag() const noexcept {
-  return segments_.device_->filled_flag(segment_ % segments_.device_->num_slots());
+const std::atomic<uint32_t>& SegmentedExchange::Filled::turn() const noexcept {
+  return segments_.device_->turn(segment_ % segments_.device_->num_slots());
 }
 
 bool SegmentedExchange::Filled::await_ready() const noexcept {
   if (segments_.device_ == nullptr || !segments_.exchange_.failure().ok()) return true;
-  return flag().load(std::memory_order_acquire) > segment_;
+  return turn().load(std::memory_order_acquire) == DeviceSegments::kEnginesTurn;
 }
 
 void SegmentedExchange::Filled::await_suspend(std::coroutine_handle<> waiter) noexcept {
   waiter_ = waiter;
   segments_.awaiting_.push_back(*this);
-  segments_.engine_.wait_for_flag(*this, flag(), static_cast<uint32_t>(segment_ + 1));
+  segments_.engine_.wait_for_flag(*this, turn(), DeviceSegments::kEnginesTurn);
 }
 
 void SegmentedExchange::Filled::on_flag_set() noexcept {
@@ -88,7 +88,8 @@ Task<Status> SegmentedExchange::run_lanes(const Call& call, Task<Status> first) 
 }
 
 messaging::View SegmentedExchange::view_of(Scope scope, size_t segment) noexcept {
-  const uint32_t first_slot = static_cast<uint32_t>(segment) * kExchangeSlotsPerSegment;
+  uint32_t first_slot = static_cast<uint32_t>(segment) * kExchangeSlotsPerSegment % messaging::kFirstReplaySlot;
+  if (operation_.replay) first_slot += messaging::kFirstReplaySlot;
   if (scope == Scope::kEveryone) return messaging::View(exchange_, first_slot);
   const messaging::Topology& topology = exchange_.topology();
   return {exchange_,

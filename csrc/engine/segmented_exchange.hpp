@@ -87,7 +87,7 @@ class SegmentedExchange {
 
    private:
     void on_flag_set() noexcept override;
-    const std::atomic<uint32_t>& flag() const noexcept;
+    const std::atomic<uint32_t>& turn() const noexcept;
 
     SegmentedExchange& segments_;
     const size_t segment_;

@@ -43,6 +43,13 @@ Result<PinnedPool::Allocation> PinnedPool::take(size_t num_bytes) {
   return Allocation{std::move(memory).value(), rounded, std::move(event).value()};
 }
 
+Result<std::shared_ptr<PinnedBlock>> PinnedBlock::take(size_t num_bytes) {
+  PinnedPool& pool = PinnedPool::current();
+  Result<PinnedPool::Allocation> allocation = pool.take(num_bytes);
+  if (!allocation.ok()) return std::move(allocation.status());
+  return std::shared_ptr<PinnedBlock>(new PinnedBlock(pool, std::move(allocation).value()));
+}
+
 void PinnedPool::give_back(Allocation allocation) {
   const std::lock_guard lock(mutex_);
   const size_t num_bytes = allocation.num_bytes;

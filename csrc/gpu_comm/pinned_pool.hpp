@@ -3,8 +3,10 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "base/status.hpp"
 #include "cuda/memory.hpp"
@@ -37,6 +39,28 @@ class PinnedPool {
 
   std::mutex mutex_;
   std::multimap<size_t, Allocation> resting_;  // by size, then by age; guarded by mutex_
+};
+
+// Memory of a pool, which gets it back at the end: freeing it would wait for the device.
+class PinnedBlock {
+ public:
+  // Takes memory from the current device's pool.
+  static Result<std::shared_ptr<PinnedBlock>> take(size_t num_bytes);
+  ~PinnedBlock() { pool_.give_back(std::move(allocation_)); }
+  PinnedBlock(const PinnedBlock&) = delete;
+  PinnedBlock& operator=(const PinnedBlock&) = delete;
+
+  std::byte* data() const noexcept { return allocation_.memory.data(); }
+  size_t num_bytes() const noexcept { return allocation_.num_bytes; }
+  // Record it after the last use of the memory on a stream.
+  cuda::EventView last_use() const noexcept { return allocation_.last_use; }
+
+ private:
+  PinnedBlock(PinnedPool& pool, PinnedPool::Allocation allocation) noexcept
+      : pool_(pool), allocation_(std::move(allocation)) {}
+
+  PinnedPool& pool_;
+  PinnedPool::Allocation allocation_;
 };
 
 }  // namespace axon::gpu_comm

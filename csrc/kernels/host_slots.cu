@@ -15,17 +15,28 @@ constexpr uint64_t kSpanBytes = kSpanVectors * sizeof(Vector16);
 // As many as reach the full speed of the bus.
 constexpr uint64_t kMostBlocks = 16;
 constexpr int kMostCopies = 64;  // of a launch, whose arguments are limited to 4 KiB; two sets must fit
+constexpr int kFewCopies = 4;    // short arguments are launched sooner
 
-struct SlotArguments {
-  const uint32_t* awaited_flag;
-  uint32_t awaited;
-  uint32_t value;
-  uint32_t* flag;
+// Without its copies.
+struct SlotCommand {
+  const SlotState* awaited;
+  SlotState* handed_over;
   uint32_t* has_expired;
   uint64_t longest_wait_ns;
+  Trigger trigger;
+  int num_handed_over;
   int num_copies;
-  SlotCopy copies[kMostCopies];
 };
+
+template <int kCapacity>
+struct SlotArguments : SlotCommand {
+  SlotCopy copies[kCapacity];
+};
+
+// Of the device's ring: the entries written so far, and those of which it knows that the host has taken them. A trigger
+// finds the latter in device memory, and not over the bus, unless the ring looks full.
+__device__ uint32_t num_triggered;
+__device__ uint32_t num_known_taken;
 
 __device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
   uint32_t value;
@@ -33,18 +44,65 @@ __device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
   return value;
 }
 
-// Called by one thread. Returns whether the slot may be copied.
-__device__ bool await_slot(const SlotArguments& call) {
+__device__ __forceinline__ SlotState load_acquire(const SlotState* address) {
+  SlotState state;
+  asm volatile("ld.acquire.sys.global.v2.u32 {%0, %1}, [%2];"
+               : "=r"(state.turn), "=r"(state.has_failed)
+               : "l"(address)
+               : "memory");
+  return state;
+}
+
+// Called by one thread, as are the next three. Returns whether the condition was met before the deadline.
+template <typename Condition>
+__device__ bool await(const SlotCommand& call, Condition is_met) {
   if (load_relaxed(call.has_expired) != 0) return false;
   const uint64_t begin = global_timer();
-  for (uint32_t flag = load_acquire(call.awaited_flag);; flag = load_acquire(call.awaited_flag)) {
-    if (flag == kSlotFailed) return false;
-    if (flag >= call.awaited) return true;
-    if (global_timer() - begin > call.longest_wait_ns) {
-      store_relaxed(call.has_expired, 1);
-      return false;
-    }
+  while (!is_met()) {
+    if (global_timer() - begin <= call.longest_wait_ns) continue;
+    store_relaxed(call.has_expired, 1);
+    return false;
   }
+  return true;
+}
+
+// Returns whether the slot may be copied.
+__device__ bool await_slot(const SlotCommand& call) {
+  SlotState state;
+  const bool is_in_time = await(call, [&] {
+    state = load_acquire(call.awaited);
+    return state.has_failed != 0 || state.turn == SlotState::kDevicesTurn;
+  });
+  return is_in_time && state.has_failed == 0;
+}
+
+__device__ bool has_room(const Trigger& trigger, uint32_t index) {
+  if (index - load_relaxed(&num_known_taken) < kNumTriggers) return true;
+  const uint32_t num_taken = load_acquire(trigger.num_taken);
+  store_relaxed(&num_known_taken, num_taken);
+  return index - num_taken < kNumTriggers;
+}
+
+// Takes an entry only once it is free, since the host would wait for one that is taken and never written. The ring is
+// full if the host is slow, or has ended, after it has failed all its operations.
+__device__ void send_trigger(const SlotCommand& call) {
+  const Trigger& trigger = call.trigger;
+  uint32_t index = load_relaxed(&num_triggered);
+  while (true) {
+    if (!has_room(trigger, index)) {
+      bool has_failed = false;
+      const bool is_in_time = await(call, [&] {
+        index = load_relaxed(&num_triggered);
+        has_failed = load_acquire(trigger.failure_of).has_failed != 0;
+        return has_failed || has_room(trigger, index);
+      });
+      if (!is_in_time || has_failed) return;
+    }
+    const uint32_t found = atomicCAS(&num_triggered, index, index + 1);
+    if (found == index) break;
+    index = found;
+  }
+  store_relaxed(&trigger.entries[index % kNumTriggers], trigger.id);
 }
 
 // Copies one span of the vectors, and with the first one the bytes before and after all vectors.
@@ -80,9 +138,13 @@ __host__ __device__ __forceinline__ uint64_t count_spans(uint64_t num_bytes) {
   return (num_bytes + kSpanBytes - 1) / kSpanBytes;
 }
 
-__device__ __forceinline__ void move(const SlotArguments& call) {
+template <int kCapacity>
+__device__ __forceinline__ void move(const SlotArguments<kCapacity>& call) {
   __shared__ bool may_copy;
-  if (threadIdx.x == 0) may_copy = call.awaited_flag == nullptr || await_slot(call);
+  if (threadIdx.x == 0) {
+    if (call.trigger.id != 0 && blockIdx.x == 0) send_trigger(call);
+    may_copy = call.awaited == nullptr || await_slot(call);
+  }
   __syncthreads();
   if (may_copy) {
     uint64_t number = 0;  // of a span, among those of all copies
@@ -94,21 +156,24 @@ __device__ __forceinline__ void move(const SlotArguments& call) {
       number += num_spans;
     }
   }
-  if (call.flag == nullptr || !may_copy) return;
+  if (call.handed_over == nullptr || !may_copy) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
   fence_system();
-  store_release(call.flag, call.value);
+  for (int i = 0; i < call.num_handed_over; ++i) store_release(&call.handed_over[i].turn, SlotState::kHostsTurn);
 }
 
-__global__ void __launch_bounds__(kThreads) move_slot_kernel(const __grid_constant__ SlotArguments call) {
+template <int kCapacity>
+__global__ void __launch_bounds__(kThreads) move_slot_kernel(const __grid_constant__ SlotArguments<kCapacity> call) {
   await_stream();
   move(call);
 }
 
 // One block: it hands the slot over to the host, and waits until it comes back.
+template <int kCapacity>
 __global__ void __launch_bounds__(kThreads)
-    there_and_back_kernel(const __grid_constant__ SlotArguments there, const __grid_constant__ SlotArguments back) {
+    there_and_back_kernel(const __grid_constant__ SlotArguments<kCapacity> there,
+                          const __grid_constant__ SlotArguments<kCapacity> back) {
   await_stream();
   move(there);
   __syncthreads();
@@ -121,25 +186,49 @@ uint64_t count_all_spans(std::span<const SlotCopy> copies) {
   return num_spans;
 }
 
-const void* kernel_address() {
-  return reinterpret_cast<const void*>(&move_slot_kernel);
+template <int kCapacity>
+const void* address_of_move() {
+  return reinterpret_cast<const void*>(&move_slot_kernel<kCapacity>);
 }
 
-const void* there_and_back_address() {
-  return reinterpret_cast<const void*>(&there_and_back_kernel);
+template <int kCapacity>
+const void* address_of_there_and_back() {
+  return reinterpret_cast<const void*>(&there_and_back_kernel<kCapacity>);
 }
 
-SlotArguments arguments_of(const SlotCall& call, std::span<const SlotCopy> copies) {
-  SlotArguments arguments;
-  arguments.awaited_flag = call.awaited_flag;
+template <int kCapacity>
+SlotArguments<kCapacity> arguments_of(const SlotCall& call, std::span<const SlotCopy> copies) {
+  SlotArguments<kCapacity> arguments;
   arguments.awaited = call.awaited;
-  arguments.value = call.value;
-  arguments.flag = call.flag;
+  arguments.handed_over = call.handed_over;
   arguments.has_expired = call.has_expired;
   arguments.longest_wait_ns = call.longest_wait_ns;
+  arguments.trigger = call.trigger;
+  arguments.num_handed_over = call.num_handed_over;
   arguments.num_copies = static_cast<int>(copies.size());
   std::copy(copies.begin(), copies.end(), arguments.copies);  // the kernel reads no others
   return arguments;
+}
+
+template <int kCapacity>
+Status launch_move(const SlotCall& call, cuda::LaunchShape shape, cuda::StreamView stream) {
+  SlotArguments<kCapacity> arguments = arguments_of<kCapacity>(call, call.copies);
+  void* parameters[] = {&arguments};
+  return cuda::launch(address_of_move<kCapacity>(), shape, parameters, stream);
+}
+
+Status launch_move(const SlotCall& call, cuda::LaunchShape shape, cuda::StreamView stream) {
+  const bool has_few = call.copies.size() <= kFewCopies;
+  return has_few ? launch_move<kFewCopies>(call, shape, stream) : launch_move<kMostCopies>(call, shape, stream);
+}
+
+template <int kCapacity>
+Status launch_there_and_back(const SlotCall& there, const SlotCall& back, cuda::StreamView stream) {
+  SlotArguments<kCapacity> first = arguments_of<kCapacity>(there, there.copies);
+  SlotArguments<kCapacity> second = arguments_of<kCapacity>(back, back.copies);
+  void* parameters[] = {&first, &second};
+  return cuda::launch(address_of_there_and_back<kCapacity>(), {.num_blocks = 1, .num_threads = kThreads}, parameters,
+                      stream);
 }
 
 bool fits_one_block(const SlotCall& call) {
@@ -148,25 +237,24 @@ bool fits_one_block(const SlotCall& call) {
 
 }  // namespace
 
-// The flag is set by a launch of one block, which follows all copies.
+// The slot is handed over by a launch of one block, which follows all copies.
 Status move_slot(const SlotCall& call, cuda::StreamView stream) {
-  // One warp waits for the host. The blocks that copy come after it, and find the flag set.
-  if (call.awaited_flag != nullptr && count_all_spans(call.copies) > 1) {
-    SlotArguments wait = arguments_of(call, {});
-    wait.flag = nullptr;
-    void* parameters[] = {&wait};
-    AXON_TRY(cuda::launch(kernel_address(), {.num_blocks = 1, .num_threads = 32}, parameters, stream));
+  SlotCall part = call;
+  // One warp waits for the host. The blocks that copy come after it, and find that it is their turn.
+  if (call.awaited != nullptr && count_all_spans(call.copies) > 1) {
+    part.copies = {};
+    part.handed_over = nullptr;
+    AXON_TRY(launch_move(part, {.num_blocks = 1, .num_threads = 32}, stream));
+    part.trigger = {};
   }
   std::span<const SlotCopy> left = call.copies;
-  for (bool is_last = false; !is_last;) {
-    const std::span<const SlotCopy> taken = left.first(std::min<size_t>(left.size(), kMostCopies));
-    left = left.subspan(taken.size());
-    const auto num_blocks = static_cast<int>(std::clamp<uint64_t>(count_all_spans(taken), 1, kMostBlocks));
-    is_last = left.empty() && (num_blocks == 1 || call.flag == nullptr);
-    SlotArguments arguments = arguments_of(call, taken);
-    if (!is_last) arguments.flag = nullptr;
-    void* parameters[] = {&arguments};
-    AXON_TRY(cuda::launch(kernel_address(), {.num_blocks = num_blocks, .num_threads = kThreads}, parameters, stream));
+  for (bool is_last = false; !is_last; part.trigger = {}) {
+    part.copies = left.first(std::min<size_t>(left.size(), kMostCopies));
+    left = left.subspan(part.copies.size());
+    const auto num_blocks = static_cast<int>(std::clamp<uint64_t>(count_all_spans(part.copies), 1, kMostBlocks));
+    is_last = left.empty() && (num_blocks == 1 || call.handed_over == nullptr);
+    part.handed_over = is_last ? call.handed_over : nullptr;
+    AXON_TRY(launch_move(part, {.num_blocks = num_blocks, .num_threads = kThreads}, stream));
   }
   return Status();
 }
@@ -176,15 +264,17 @@ Status move_slot_there_and_back(const SlotCall& there, const SlotCall& back, cud
     AXON_TRY(move_slot(there, stream));
     return move_slot(back, stream);
   }
-  SlotArguments first = arguments_of(there, there.copies);
-  SlotArguments second = arguments_of(back, back.copies);
-  void* parameters[] = {&first, &second};
-  return cuda::launch(there_and_back_address(), {.num_blocks = 1, .num_threads = kThreads}, parameters, stream);
+  const bool have_few = std::max(there.copies.size(), back.copies.size()) <= kFewCopies;
+  return have_few ? launch_there_and_back<kFewCopies>(there, back, stream)
+                  : launch_there_and_back<kMostCopies>(there, back, stream);
 }
 
 Status load_slot_kernels() {
-  AXON_TRY(cuda::load(kernel_address()));
-  return cuda::load(there_and_back_address());
+  for (const void* kernel : {address_of_move<kFewCopies>(), address_of_move<kMostCopies>(),
+                             address_of_there_and_back<kFewCopies>(), address_of_there_and_back<kMostCopies>()}) {
+    AXON_TRY(cuda::load(kernel));
+  }
+  return Status();
 }
 
 }  // namespace axon::kernels

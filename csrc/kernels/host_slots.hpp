@@ -1,11 +1,11 @@
 // Moves data between a GPU's tensors and slots of pinned host memory, which the GPU and the host have in turn. Does not
 // own its buffers.
 //
-//   AXON_TRY(move_slot({.copies = to_slot, .awaited_flag = &returned, .awaited = 1, .flag = &filled, .value = 2, …},
-//   stream));
+//   AXON_TRY(move_slot({.copies = to_slot, .awaited = &state, .handed_over = &state, …}, stream));
 //
 // No copy engine and no stream memory operation: a kernel waits for the slot, copies, and hands the slot over, within a
-// few µs. Every wait ends: with the host's flag, or at the deadline.
+// few µs. Every wait ends: when the host hands the slot over, or at the deadline. No number changes from call to call,
+// so a CUDA graph can replay a call. A trigger tells the host of each launch.
 #pragma once
 
 #include <cstddef>
@@ -24,19 +24,35 @@ struct SlotCopy {
   uint64_t num_bytes;
 };
 
-// The host sets the awaited flag to this value if it has failed: the kernel copies nothing then.
-inline constexpr uint32_t kSlotFailed = UINT32_MAX;
+// Says which side has a slot, the device or the host. In pinned memory. The side that has the slot hands it over.
+struct alignas(8) SlotState {
+  static constexpr uint32_t kDevicesTurn = 0;
+  static constexpr uint32_t kHostsTurn = 1;
+
+  uint32_t turn;
+  uint32_t has_failed;  // set by the host at any time: kernels copy nothing from then on
+};
+
+// Tells the host that a graph which holds a call has been launched: a kernel writes the call's id into the next free
+// entry of the ring. The host sets the entry to 0 when it has read it, and counts it as taken. A device has one ring.
+inline constexpr uint32_t kNumTriggers = 1024;
+struct Trigger {
+  uint32_t id = 0;  // 0: tells nothing
+  uint32_t* entries = nullptr;
+  const uint32_t* num_taken = nullptr;
+  const SlotState* failure_of =
+      nullptr;  // of any slot of the operation: once it has failed, a full ring is not awaited
+};
 
 struct SlotCall {
   std::span<const SlotCopy> copies{};
-  // In pinned memory, written by the host. Null: the slot is free.
-  const uint32_t* awaited_flag = nullptr;
-  uint32_t awaited = 0;  // the kernel copies once the flag is at least this
-  // In pinned memory, for the host: set to `value` once all is copied. Null: the host does not wait for it.
-  uint32_t* flag = nullptr;
-  uint32_t value = 0;
-  uint32_t* has_expired = nullptr;  // in pinned memory: set to 1 if the deadline has ended the wait
+  const SlotState* awaited = nullptr;  // null: it is the device's turn already
+  SlotState* handed_over = nullptr;    // to the host, once all is copied. Null: the device keeps the slot
+  int num_handed_over = 1;             // as many slots, whose states lie one after the other
+  uint32_t* has_expired = nullptr;     // in pinned memory: set to 1 if the deadline has ended the wait
   uint64_t longest_wait_ns = 0;
+  Trigger trigger{};               // sent before all else
+  const SlotState* own = nullptr;  // of any slot of the operation, if there is a trigger
 };
 
 Status move_slot(const SlotCall& call, cuda::StreamView stream);

@@ -15,9 +15,13 @@ static transport::OperationHeader header_of(const Unexpected& held) noexcept {
   return held.header.as<transport::OperationHeader>();
 }
 
-// Both are later parts of messages of one source and tag.
+// Both are of messages of one source and tag.
 static bool is_same_part(const transport::Fingerprint& left, const transport::Fingerprint& right) noexcept {
-  return left.root == right.root && left.num_elements == right.num_elements;
+  return left.root == right.root && (!left.is_later_part() || left.num_elements == right.num_elements);
+}
+
+static bool is_replay(const transport::OperationHeader& header) noexcept {
+  return header.fingerprint.operation != transport::OperationKind::kPointToPoint && header.slot >= kFirstReplaySlot;
 }
 
 static bool is_for(const Request& receive, const transport::OperationHeader& header) noexcept {
@@ -27,9 +31,7 @@ static bool is_for(const Request& receive, const transport::OperationHeader& hea
   if (header.fingerprint.operation != transport::OperationKind::kPointToPoint) {
     return expected.sequence == header.sequence;
   }
-  const bool is_later_part = header.fingerprint.is_later_part();
-  return expected.fingerprint.is_later_part() == is_later_part &&
-         (!is_later_part || is_same_part(expected.fingerprint, header.fingerprint));
+  return is_same_part(expected.fingerprint, header.fingerprint);
 }
 
 static size_t most_unexpected_bytes(const Allowance& of_each, size_t num_ranks) noexcept {
@@ -71,14 +73,17 @@ void Inbox::enter(uint32_t sequence, const transport::Fingerprint& fingerprint) 
   if (is_later(sequence, latest_entered_)) latest_entered_ = sequence;
   Unexpected* differing = unexpected_[bucket_of(sequence)].find([&](const Unexpected& message) {
     const transport::OperationHeader header = header_of(message);
-    return header.sequence == sequence && !is_same_call(header.fingerprint, fingerprint);
+    return !is_replay(header) && header.sequence == sequence && !is_same_call(header.fingerprint, fingerprint);
   });
   if (differing != nullptr) (void)listener_.on_mismatch(header_of(*differing), fingerprint);
 }
 
 void Inbox::leave(uint32_t sequence) noexcept {
   IntrusiveList<Unexpected>& list = unexpected_[bucket_of(sequence)];
-  const auto is_left = [&](const Unexpected& message) { return header_of(message).sequence == sequence; };
+  const auto is_left = [&](const Unexpected& message) {
+    const transport::OperationHeader header = header_of(message);
+    return !is_replay(header) && header.sequence == sequence;
+  };
   while (Unexpected* message = list.find(is_left)) {
     let_go(*message);
     refuse(header_of(*message), message->payload);
@@ -107,11 +112,12 @@ void Inbox::on_message(const transport::OperationHeader& header, const transport
 }
 
 void Inbox::on_collective(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
-  if (const transport::Fingerprint* const ours = differing(header)) [[unlikely]]
+  const bool is_numbered = !is_replay(header);
+  if (const transport::Fingerprint* const ours = is_numbered ? differing(header) : nullptr) [[unlikely]]
     return drop(header, payload, listener_.on_mismatch(header, *ours));
   const size_t bucket = bucket_of(header.sequence);
   Request* receive = posted_[bucket].find([&](const Request& posted) { return is_for(posted, header); });
-  const bool entered = !is_later(header.sequence, latest_entered_);
+  const bool entered = is_numbered && !is_later(header.sequence, latest_entered_);
   if (receive == nullptr && entered && listener_.has_ended(header.sequence)) return refuse(header, payload);
   flow_.note_latest(header);
   if (receive == nullptr) return hold(unexpected_[bucket], header, payload);
@@ -239,6 +245,10 @@ void Inbox::let_go(Unexpected& message) noexcept {
 void Inbox::hand_over(Request& receive, const transport::OperationHeader& header,
                       const transport::Payload& payload) noexcept {
   static_cast<InboxNode&>(receive).unlink();
+  if (is_replay(header) && !is_same_call(receive.header.fingerprint, header.fingerprint)) [[unlikely]] {
+    const transport::Fingerprint ours = receive.header.fingerprint;  // the receive fails with the group
+    return drop(header, payload, listener_.on_mismatch(header, ours));
+  }
   if (payload.rendezvous == nullptr) flow_.note_consumed(header.source, payload.num_bytes);
   receive.exchange->deliver(receive, header, payload);
 }

@@ -3,8 +3,10 @@
 //
 //   collectives     exact: (sequence, source, slot); the fingerprint is compared as soon as both sides are known
 //   point to point  first posted, first matched among equal (source or any, tag), in the order in which the source
-//   sent;
-//                   later parts of a long message exactly: (source, tag, number of the message, index)
+//                   sent; later parts of a long message exactly: (source, tag, number of the message, index)
+//
+// Calls that CUDA graphs hold match only each other: collectives by slots of their own, and messages by the number of
+// the captured call besides their tag.
 //
 // Owned by a group, fed by the Messenger; progress owner only.
 #pragma once
@@ -23,6 +25,10 @@
 #include "messaging/team.hpp"
 
 namespace axon::messaging {
+
+// The slots of collectives that CUDA graphs hold begin here. Ranks may launch graphs in different orders, so their
+// sequence numbers are not consecutive: see Operation::replay.
+inline constexpr uint32_t kFirstReplaySlot = uint32_t{1} << 31;
 
 // An unexpected message: it arrived before a matching receive was posted. Small payloads are copied to the memory
 // following this header; large ones wait at the sender.

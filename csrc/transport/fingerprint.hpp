@@ -31,7 +31,9 @@ struct Fingerprint {
   DataType dtype{};
   Reduction reduction{};
   uint8_t algorithm = 0;
-  int32_t root = -1;  // −1 where the operation has none. Of a later part of a long point-to-point message: its index
+  // −1 where the operation has none. Of a later part of a long point-to-point message: its index. Of a message that a
+  // CUDA graph holds: −1 − n for the n-th captured one of its direction, ranks and tag.
+  int32_t root = -1;
   // The element count on which ranks must agree: the total for collectives, 0 where sizes may differ. In a message of
   // an all_to_all it is the count that the sender expects from the receiver. In a later part of a point-to-point
   // message it is the sequence number of the first part.

@@ -28,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 15;
+inline constexpr uint32_t kWireVersion = 16;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {
@@ -139,7 +139,8 @@ struct OperationHeader {
   Fingerprint fingerprint;
   uint32_t source = 0;       // rank in that group
   uint32_t destination = 0;  // rank in that group
-  // Collectives: the group's operation count; point-to-point: the count from source to destination.
+  // Collectives: the group's operation count, or the number of a replay (engine/operation.hpp); point-to-point: the
+  // count from source to destination.
   uint32_t sequence = 0;
   uint32_t slot = 0;  // collectives: index of the message in the operation; point-to-point: the tag
 };

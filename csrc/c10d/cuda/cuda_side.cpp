@@ -11,6 +11,7 @@
 #include "base/config.hpp"
 #include "base/interrupts.hpp"
 #include "base/log.hpp"
+#include "c10d/call_site.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/in_flight_works.hpp"
 #include "collectives/selector.hpp"
@@ -19,9 +20,11 @@
 #include "cuda/stream.hpp"
 #include "gpu_comm/device_group.hpp"
 #include "gpu_comm/launch.hpp"
+#include "gpu_comm/relay/captured_slots.hpp"
 #include "gpu_comm/relay/column_plans.hpp"
 #include "gpu_comm/relay/direct_plan.hpp"
 #include "gpu_comm/relay/relay.hpp"
+#include "gpu_comm/relay/trigger_ring.hpp"
 #include "gpu_comm/selector.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
 #include "ipc/arena.hpp"
@@ -69,7 +72,7 @@ void clear_in_flight_works() noexcept {
 
 GroupStreams::Link link_of(const WorkOperation& message, Way way) {
   // Kernels match the messages between two ranks in order, whatever their tags.
-  return {message.peer, message.direction, way, way == Way::kHost ? message.tag : 0};
+  return {message.peer, message.direction, way, way == Way::kKernel ? 0 : message.tag};
 }
 
 }  // namespace
@@ -93,6 +96,7 @@ CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Devic
   const c10::DeviceGuard on_device(device_);
   passed_ = std::make_unique<const cuda::Event>(value_of(cuda::Event::create_untimed()));
   expired_wait_ = value_of(gpu_comm::ExpiredWait::open());
+  captured_slots_ = std::make_unique<gpu_comm::CapturedSlots>();
   group_ = value_of(gpu_comm::DeviceGroup::form(*communicator_, device.index(), timeout, round));
 }
 
@@ -189,14 +193,18 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::DeviceGuard on_device(device_);
   const c10::Stream current = current_stream();
   const bool captured = value_of(is_capturing(view_of(current)));
-  if (!captured) clear_in_flight_works();
+  if (captured) {
+    work.set_call_site(interned_call_site());  // a launch has no line of its own
+  } else {
+    clear_in_flight_works();
+  }
   const OperationList operations = work.operations();
   std::unique_lock lock(mutex_);
   check_health(operations.empty() ? nullptr : operations.front());
   work.report_to(late_failure_);
   const Ways ways = choose(operations, captured, lock);
   streams_.begin_call();
-  const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? streams_.own() : current);
+  const c10::Stream stream = stream_for(ways, timing == Timing::kAsynchronous ? streams_.own() : current, captured);
   if (stream != current) put_in_order(current, stream);
   const c10::StreamGuard on_stream(stream);
   const AxonWork::StreamPosition position{.stream = stream, .captured = captured};
@@ -213,12 +221,14 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   if (timing == Timing::kAsynchronous) work.run_on(position);
 }
 
-c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives) {
+c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives, bool captured) {
   const auto is_message = [](const OperationList& operations) {
     return !operations.empty() && operations.front()->direction != engine::Direction::kCollective;
   };
   if (is_message(ways.launched)) return streams_.of_link(link_of(*ways.launched.front(), Way::kKernel));
-  if (is_message(ways.relayed)) return stream_of_relay(*ways.relayed.front(), of_collectives);
+  if (is_message(ways.relayed)) {
+    return stream_of_relay(*ways.relayed.front(), {.stream = of_collectives, .captured = captured});
+  }
   streams_.note_use(of_collectives);
   return of_collectives;
 }
@@ -236,10 +246,10 @@ CudaSide::Ways CudaSide::choose(const OperationList& operations, bool captured, 
       (is_launched ? ways.launched : ways.relayed).push_back(operation);
     }
   }
-  if (captured && !ways.relayed.empty()) {
-    throw_value_error(ways.relayed.front()->describe() +
-                      ": goes through the host here, which a CUDA graph cannot capture: no kernel serves this type and "
-                      "operation, or the GPUs of the group do not reach each other");
+  for (const WorkOperation* operation : ways.relayed) {
+    if (captured && operation->direction == engine::Direction::kReceive && operation->peer == messaging::kAnyRank) {
+      throw_value_error("recv: argument 'src' is None, for any rank; allowed in a CUDA graph: a rank of the group");
+    }
   }
   return ways;
 }
@@ -278,11 +288,15 @@ void CudaSide::enqueue_operations(const Ways& ways, const AxonWork::StreamPositi
   const bool is_single = ways.relayed.size() == 1 && ways.launched.empty();
   std::vector<Relaying> relaying;
   for (WorkOperation* operation : ways.relayed) {
-    relaying.push_back({*operation, stream_of_relay(*operation, position.stream)});
+    relaying.push_back({*operation, stream_of_relay(*operation, position)});
     const c10::Stream stream = relaying.back().stream;
     if (stream != position.stream) put_in_order(current, stream);
-    open_relay(*operation);
-    operation->start(*communicator_);
+    if (position.captured) {
+      capture_relay(*operation, stream, is_single);
+    } else {
+      open_relay(*operation);
+      operation->start(*communicator_);
+    }
     check(is_single ? operation->relay->enqueue(view_of(stream)) : operation->relay->enqueue_first(view_of(stream)));
   }
   for (const WorkOperation* operation : ways.alone) {
@@ -332,21 +346,41 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPos
   for (const c10::Stream other : others) put_in_order(stream, other);
 }
 
+std::unique_ptr<gpu_comm::RelayPlan> CudaSide::plan_of(const WorkOperation& operation) {
+  if (operation.scope == engine::Scope::kColumn) return gpu_comm::column_plan(operation, *group_, *communicator_);
+  return gpu_comm::direct_plan(operation, communicator_->rank(), communicator_->size());
+}
+
 void CudaSide::open_relay(WorkOperation& operation) {
-  std::unique_ptr<gpu_comm::RelayPlan> plan =
-      operation.scope == engine::Scope::kColumn
-          ? gpu_comm::column_plan(operation, *group_, *communicator_)
-          : gpu_comm::direct_plan(operation, communicator_->rank(), communicator_->size());
-  operation.relay = value_of(gpu_comm::Relay::open(std::move(plan), *expired_wait_));
+  operation.relay = value_of(gpu_comm::Relay::open(plan_of(operation), expired_wait_));
   operation.device_segments = operation.relay.get();
+}
+
+// Each launch of the graph starts the operation, instead of this call.
+void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single) {
+  engine::Engine& engine = communicator_->engine();
+  const uint64_t capture = value_of(cuda::capture_of(view_of(stream)));
+  if (std::exchange(last_capture_, capture) != capture) waking_streams_.clear();
+  if (waking_streams_.insert(view_of(stream).get()).second) gpu_comm::wake_at_launch(view_of(stream), engine);
+  std::unique_ptr<gpu_comm::RelayPlan> plan = plan_of(operation);
+  gpu_comm::RelayCapture captured{.trigger = value_of(gpu_comm::next_trigger(engine)), .slots = nullptr};
+  if (is_single && operation.direction == engine::Direction::kCollective && waits_for_all_slots(*plan)) {
+    captured.slots = value_of(captured_slots_->take(capture, view_of(stream), slots_bytes_of(*plan)));
+  }
+  operation.relay = value_of(gpu_comm::Relay::open(std::move(plan), expired_wait_, captured));
+  const auto note_failure = [failures = late_failure_](const Status& failure) {
+    failures->note_fault(to_exception(failure));
+  };
+  check(cuda::keep_with_graph(view_of(stream), value_of(communicator_->capture(operation, captured.trigger.id,
+                                                                               operation.relay, note_failure))));
 }
 
 // Messages have streams of their own: one that waits stands in the way of no other, except of later ones to (or from)
 // the same rank under the same tag.
-c10::Stream CudaSide::stream_of_relay(const WorkOperation& operation, c10::Stream of_call) {
-  if (operation.direction == engine::Direction::kCollective) return of_call;
+c10::Stream CudaSide::stream_of_relay(const WorkOperation& operation, const AxonWork::StreamPosition& of_call) {
+  if (operation.direction == engine::Direction::kCollective) return of_call.stream;
   const cuda::RelaxedCapture beside_captures;  // streams are queried
-  return streams_.of_link(link_of(operation, Way::kHost));
+  return streams_.of_link(link_of(operation, of_call.captured ? Way::kGraph : Way::kHost));
 }
 
 GpuPath CudaSide::path_to(int peer) {

@@ -7,6 +7,7 @@ namespace axon::cuda {
 class Event {};
 }  // namespace axon::cuda
 namespace axon::gpu_comm {
+class CapturedSlots {};
 class DeviceGroup {};
 class Workspace {};
 }  // namespace axon::gpu_comm

@@ -64,4 +64,16 @@ class RelayPlan {
   virtual Status finish(size_t /*segment*/, std::byte* /*slot*/, cuda::StreamView /*stream*/) { return Status(); }
 };
 
+inline size_t slots_bytes_of(const RelayPlan& plan) noexcept {
+  return plan.num_slots() * plan.slot_bytes();
+}
+
+// Returns whether the engine has given all slots back once the stream has passed the operation.
+inline bool waits_for_all_slots(const RelayPlan& plan) noexcept {
+  for (size_t segment = 0; segment < plan.num_segments(); ++segment) {
+    if (!plan.has_results(segment)) return false;
+  }
+  return true;
+}
+
 }  // namespace axon::gpu_comm

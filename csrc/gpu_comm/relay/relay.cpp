@@ -5,48 +5,43 @@
 
 namespace axon::gpu_comm {
 
-Result<std::unique_ptr<const ExpiredWait>> ExpiredWait::open() {
-  PinnedPool& pool = PinnedPool::current();
-  Result<PinnedPool::Allocation> allocation = pool.take(sizeof(uint32_t));
-  if (!allocation.ok()) return std::move(allocation.status());
-  new (allocation.value().memory.data()) std::atomic<uint32_t>(0);
-  return std::unique_ptr<const ExpiredWait>(new ExpiredWait(pool, std::move(allocation).value()));
-}
-
-ExpiredWait::~ExpiredWait() {
-  pool_.give_back(std::move(allocation_));
+Result<std::shared_ptr<const ExpiredWait>> ExpiredWait::open() {
+  Result<std::shared_ptr<PinnedBlock>> memory = PinnedBlock::take(sizeof(uint32_t));
+  if (!memory.ok()) return std::move(memory.status());
+  new (memory.value()->data()) std::atomic<uint32_t>(0);
+  return std::shared_ptr<const ExpiredWait>(new ExpiredWait(std::move(memory).value()));
 }
 
 std::atomic<uint32_t>& ExpiredWait::flag() const noexcept {
-  return *reinterpret_cast<std::atomic<uint32_t>*>(allocation_.memory.data());
+  return *reinterpret_cast<std::atomic<uint32_t>*>(memory_->data());
 }
 
-Result<std::shared_ptr<Relay>> Relay::open(std::unique_ptr<RelayPlan> plan, const ExpiredWait& expired) {
-  PinnedPool& pool = PinnedPool::current();
-  Result<PinnedPool::Allocation> allocation = pool.take(kHeaderBytes + plan->num_slots() * plan->slot_bytes());
-  if (!allocation.ok()) return std::move(allocation.status());
-  return std::shared_ptr<Relay>(new Relay(std::move(plan), expired, pool, std::move(allocation).value()));
+Result<std::shared_ptr<Relay>> Relay::open(std::unique_ptr<RelayPlan> plan, std::shared_ptr<const ExpiredWait> expired,
+                                           const RelayCapture& capture) {
+  const size_t num_slot_bytes = capture.slots == nullptr ? slots_bytes_of(*plan) : 0;
+  Result<std::shared_ptr<PinnedBlock>> memory = PinnedBlock::take(kHeaderBytes + num_slot_bytes);
+  if (!memory.ok()) return std::move(memory.status());
+  return std::shared_ptr<Relay>(new Relay(std::move(plan), std::move(expired), capture, std::move(memory).value()));
 }
 
-Relay::Relay(std::unique_ptr<RelayPlan> plan, const ExpiredWait& expired, PinnedPool& pool,
-             PinnedPool::Allocation allocation) noexcept
+Relay::Relay(std::unique_ptr<RelayPlan> plan, std::shared_ptr<const ExpiredWait> expired, const RelayCapture& capture,
+             std::shared_ptr<PinnedBlock> memory) noexcept
     : plan_(std::move(plan)),
       num_slots_(plan_->num_slots()),
-      has_expired_(expired.flag()),
-      pool_(pool),
-      allocation_(std::move(allocation)) {
-  static_assert(sizeof(Header) <= kHeaderBytes);
-  new (allocation_.memory.data()) Header{};
-  if (!plan_->only_receives()) return;
-  for (size_t slot = 0; slot < num_slots_; ++slot) header().filled[slot] = static_cast<uint32_t>(slot + 1);
-}
-
-Relay::~Relay() {
-  pool_.give_back(std::move(allocation_));
+      expired_(std::move(expired)),
+      trigger_(capture.trigger),
+      memory_(std::move(memory)),
+      shared_slots_(capture.slots) {
+  static_assert(sizeof(Header) <= kHeaderBytes && sizeof(Header::Slot) == sizeof(kernels::SlotState));
+  static_assert(kDevicesTurn == kernels::SlotState::kDevicesTurn && kEnginesTurn == kernels::SlotState::kHostsTurn);
+  new (memory_->data()) Header{};
+  if (!plan_->only_receives() || is_captured()) return;
+  for (size_t slot = 0; slot < num_slots_; ++slot) header().slots[slot].turn = kEnginesTurn;
 }
 
 std::byte* Relay::slot_of(size_t segment) const noexcept {
-  return allocation_.memory.data() + kHeaderBytes + segment % num_slots_ * plan_->slot_bytes();
+  std::byte* const slots = shared_slots_ == nullptr ? memory_->data() + kHeaderBytes : shared_slots_->data();
+  return slots + segment % num_slots_ * plan_->slot_bytes();
 }
 
 engine::DeviceSegments::Buffers Relay::buffers(size_t segment) noexcept {
@@ -55,21 +50,50 @@ engine::DeviceSegments::Buffers Relay::buffers(size_t segment) noexcept {
 }
 
 void Relay::give_back(size_t segment) noexcept {
-  header().returned[segment % num_slots_].store(static_cast<uint32_t>(segment + 1), std::memory_order_release);
+  header().slots[segment % num_slots_].turn.store(kDevicesTurn, std::memory_order_release);
 }
 
 void Relay::fail() noexcept {
-  for (std::atomic<uint32_t>& returned : header().returned) {
-    returned.store(kernels::kSlotFailed, std::memory_order_release);
-  }
+  for (Header::Slot& slot : header().slots) slot.has_failed.store(1, std::memory_order_release);
+}
+
+static uint32_t* word_of(std::atomic<uint32_t>& flag) noexcept {
+  return reinterpret_cast<uint32_t*>(&flag);
+}
+
+kernels::SlotState* Relay::state_of(size_t segment) const noexcept {
+  return reinterpret_cast<kernels::SlotState*>(&header().slots[segment % num_slots_]);
+}
+
+kernels::Trigger Relay::trigger() const noexcept {
+  kernels::Trigger trigger = trigger_;
+  trigger.failure_of = state_of(0);
+  return trigger;
+}
+
+kernels::SlotCall Relay::call_with(const RelayPlan::Copies& copies) const noexcept {
+  return {.copies = copies,
+          .has_expired = word_of(expired_->flag()),
+          .longest_wait_ns = static_cast<uint64_t>(plan_->longest_wait().count())};
 }
 
 Status Relay::enqueue_first(cuda::StreamView stream) {
   AXON_TRY(plan_->enqueue_start(stream));
-  for (size_t segment = 0; segment < num_slots_ && !plan_->only_receives(); ++segment) {
-    AXON_TRY(enqueue_fill(segment, stream));
+  if (plan_->only_receives()) {
+    if (is_captured()) AXON_TRY(enqueue_trigger(stream));
+  } else {
+    for (size_t segment = 0; segment < num_slots_; ++segment) AXON_TRY(enqueue_fill(segment, stream));
   }
-  return stream.record(allocation_.last_use);  // the others may never be enqueued
+  return note_last_use(stream);  // the others may never be enqueued
+}
+
+// All slots are free when a graph is launched: its previous launch has taken what they held.
+Status Relay::enqueue_trigger(cuda::StreamView stream) {
+  kernels::SlotCall call = call_with({});
+  call.handed_over = state_of(0);
+  call.num_handed_over = static_cast<int>(num_slots_);
+  call.trigger = trigger();
+  return kernels::move_slot(call, stream);
 }
 
 Result<bool> Relay::enqueue_next(cuda::StreamView stream) {
@@ -78,39 +102,32 @@ Result<bool> Relay::enqueue_next(cuda::StreamView stream) {
   const size_t filled = segment + num_slots_;
   if (filled < count() && !plan_->only_receives()) AXON_TRY(enqueue_fill(filled, stream));
   if (next_taken_ < count()) return true;
-  AXON_TRY(stream.record(allocation_.last_use));
+  AXON_TRY(note_last_use(stream));
   return false;
 }
 
-static uint32_t* word_of(std::atomic<uint32_t>& flag) noexcept {
-  return reinterpret_cast<uint32_t*>(&flag);
+// The memory of a captured relay is in use until its graph is gone, together with all launches.
+Status Relay::note_last_use(cuda::StreamView stream) {
+  return is_captured() ? Status() : stream.record(memory_->last_use());
 }
 
-void Relay::wait_for(size_t segment, kernels::SlotCall& call) const noexcept {
-  call.awaited_flag = word_of(header().returned[segment % num_slots_]);
-  call.awaited = static_cast<uint32_t>(segment + 1);
-  call.has_expired = word_of(has_expired_);
-  call.longest_wait_ns = static_cast<uint64_t>(plan_->longest_wait().count());
-}
-
-void Relay::hand_over(size_t segment, kernels::SlotCall& call) const noexcept {
-  call.flag = word_of(header().filled[segment % num_slots_]);
-  call.value = static_cast<uint32_t>(segment + 1);
-}
-
+// A slot whose results the stream has taken is free. Others may still be in transit, even from the graph's previous
+// launch.
 Result<kernels::SlotCall> Relay::prepare_fill(size_t segment, RelayPlan::Copies& copies, cuda::StreamView stream) {
   AXON_TRY(plan_->prepare(segment, slot_of(segment), copies, stream));
-  kernels::SlotCall call{.copies = copies};
-  if (segment >= num_slots_ && !plan_->has_results(segment - num_slots_)) wait_for(segment - num_slots_, call);
-  hand_over(segment, call);
+  kernels::SlotCall call = call_with(copies);
+  const bool is_used = segment >= num_slots_ || is_captured();
+  if (is_used && !plan_->has_results(segment)) call.awaited = state_of(segment);
+  call.handed_over = state_of(segment);
+  if (segment == 0) call.trigger = trigger();
   return call;
 }
 
 kernels::SlotCall Relay::prepare_take(size_t segment, RelayPlan::Copies& copies) {
   plan_->add_results(segment, slot_of(segment), copies);
-  kernels::SlotCall call{.copies = copies};
-  wait_for(segment, call);
-  if (plan_->only_receives() && segment + num_slots_ < count()) hand_over(segment + num_slots_, call);
+  kernels::SlotCall call = call_with(copies);
+  call.awaited = state_of(segment);
+  if (plan_->only_receives() && segment + num_slots_ < count()) call.handed_over = state_of(segment);
   return call;
 }
 
@@ -145,7 +162,7 @@ Status Relay::enqueue(cuda::StreamView stream) {
   if (!fill.ok()) return fill.status().clone();
   AXON_TRY(kernels::move_slot_there_and_back(fill.value(), prepare_take(0, from_slot), stream));
   AXON_TRY(plan_->finish(0, slot_of(0), stream));
-  return stream.record(allocation_.last_use);
+  return note_last_use(stream);
 }
 
 }  // namespace axon::gpu_comm

@@ -32,31 +32,34 @@
 namespace axon::gpu_comm {
 
 // Says whether a stream has given up waiting for the engine, so that results are missing. Shared by the Relays of a
-// group, which it must outlive.
+// group.
 class ExpiredWait {
  public:
-  static Result<std::unique_ptr<const ExpiredWait>> open();
-  // Gives its memory back, since freeing it would wait for the device.
-  ~ExpiredWait();
-  ExpiredWait(const ExpiredWait&) = delete;
-  ExpiredWait& operator=(const ExpiredWait&) = delete;
+  static Result<std::shared_ptr<const ExpiredWait>> open();
   bool has_occurred() const noexcept { return flag().load(std::memory_order_acquire) != 0; }
   std::atomic<uint32_t>& flag() const noexcept;
 
  private:
-  ExpiredWait(PinnedPool& pool, PinnedPool::Allocation allocation) noexcept
-      : pool_(pool), allocation_(std::move(allocation)) {}
+  explicit ExpiredWait(std::shared_ptr<PinnedBlock> memory) noexcept : memory_(std::move(memory)) {}
 
-  PinnedPool& pool_;
-  PinnedPool::Allocation allocation_;
+  const std::shared_ptr<PinnedBlock> memory_;
+};
+
+// What a CUDA graph that captures a relay gives it.
+struct RelayCapture {
+  kernels::Trigger trigger{};
+  std::shared_ptr<PinnedBlock> slots;  // shared with other relays of the graph; null: slots of its own
 };
 
 class Relay final : public engine::DeviceSegments {
  public:
-  // Takes pinned memory for slots of the current device.
-  static Result<std::shared_ptr<Relay>> open(std::unique_ptr<RelayPlan> plan, const ExpiredWait& expired);
-  // Gives the memory back. The engine must have released it before (Operation::on_released).
-  ~Relay();
+  // Takes pinned memory of the current device for its slots. With a trigger, the relay is enqueued once, into a graph,
+  // and serves all of its launches.
+  static Result<std::shared_ptr<Relay>> open(std::unique_ptr<RelayPlan> plan,
+                                             std::shared_ptr<const ExpiredWait> expired,
+                                             const RelayCapture& capture = {});
+  // The engine must have released the relay before (Operation::on_released).
+  ~Relay() = default;
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
@@ -69,36 +72,43 @@ class Relay final : public engine::DeviceSegments {
   size_t count() const noexcept override { return plan_->num_segments(); }
   size_t num_slots() const noexcept override { return num_slots_; }
   Buffers buffers(size_t segment) noexcept override;
-  const std::atomic<uint32_t>& filled_flag(size_t slot) const noexcept override { return header().filled[slot]; }
+  const std::atomic<uint32_t>& turn(size_t slot) const noexcept override { return header().slots[slot].turn; }
   void give_back(size_t segment) noexcept override;
   void fail() noexcept override;
 
  private:
-  // At the front of the pinned memory.
+  // At the front of the pinned memory. As kernels::SlotState.
   struct Header {
-    std::array<std::atomic<uint32_t>, kMostSlots> filled;    // by the device: segment + 1
-    std::array<std::atomic<uint32_t>, kMostSlots> returned;  // by the engine: segment + 1, or kSlotFailed
+    struct alignas(8) Slot {
+      std::atomic<uint32_t> turn{kDevicesTurn};
+      std::atomic<uint32_t> has_failed{0};
+    };
+    std::array<Slot, kMostSlots> slots;
   };
   static constexpr size_t kHeaderBytes = 64;
 
-  Relay(std::unique_ptr<RelayPlan> plan, const ExpiredWait& expired, PinnedPool& pool,
-        PinnedPool::Allocation allocation) noexcept;
-  Header& header() const noexcept { return *reinterpret_cast<Header*>(allocation_.memory.data()); }
+  Relay(std::unique_ptr<RelayPlan> plan, std::shared_ptr<const ExpiredWait> expired, const RelayCapture& capture,
+        std::shared_ptr<PinnedBlock> memory) noexcept;
+  Header& header() const noexcept { return *reinterpret_cast<Header*>(memory_->data()); }
   std::byte* slot_of(size_t segment) const noexcept;
   Result<kernels::SlotCall> prepare_fill(size_t segment, RelayPlan::Copies& copies, cuda::StreamView stream);
   kernels::SlotCall prepare_take(size_t segment, RelayPlan::Copies& copies);
   Status enqueue_fill(size_t segment, cuda::StreamView stream);
   Status enqueue_take(size_t segment, cuda::StreamView stream);
-  // The call waits until the engine has returned the slot of this segment.
-  void wait_for(size_t segment, kernels::SlotCall& call) const noexcept;
-  // The call hands the slot over to the engine for this segment.
-  void hand_over(size_t segment, kernels::SlotCall& call) const noexcept;
+  Status enqueue_trigger(cuda::StreamView stream);
+  bool is_captured() const noexcept { return trigger_.id != 0; }
+  kernels::SlotState* state_of(size_t segment) const noexcept;
+  kernels::Trigger trigger() const noexcept;
+  // Returns a call whose waits end at the deadline.
+  kernels::SlotCall call_with(const RelayPlan::Copies& copies) const noexcept;
+  Status note_last_use(cuda::StreamView stream);
 
   const std::unique_ptr<RelayPlan> plan_;
   const size_t num_slots_;
-  std::atomic<uint32_t>& has_expired_;
-  PinnedPool& pool_;
-  PinnedPool::Allocation allocation_;
+  const std::shared_ptr<const ExpiredWait> expired_;
+  const kernels::Trigger trigger_;
+  const std::shared_ptr<PinnedBlock> memory_;        // of the header, and of the slots if they are not shared
+  const std::shared_ptr<PinnedBlock> shared_slots_;  // may be null
   size_t next_taken_ = 0;
   std::array<SlotBuffers, kMostSlots> engines_buffers_;  // of each slot's present segment
 };

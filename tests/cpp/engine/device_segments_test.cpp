@@ -370,7 +370,7 @@ TEST_F(DeviceSegmentsTest, a_device_hooks_timeout_is_explained_to_callbacks_of_t
   group_[0]->set_device_hook(&recorder);
   Asker asker(*group_[0], recorder);
   group_[0]->start(asker);
-  const auto theirs = TestOperation::barrier(30s);
+  const auto theirs = TestOperation::barrier(1s);
   group_[1]->start(*theirs);
   while (!asker.released.load()) std::this_thread::yield();
   EXPECT_TRUE(asker.was_in_background);

@@ -21,18 +21,18 @@ class TestDevice final : public DeviceSegments {
     operation.device_segments = this;
   }
 
-  // Waits until the slot is free, copies the segment there, and sets the flag.
+  // Waits until the slot is free, copies the segment there, and hands it over.
   void fill(size_t segment) {
     Slot& slot = slot_of(segment);
-    if (segment >= slots_.size() && !await_return(segment - slots_.size())) return;
+    if (!await_turn(segment)) return;
     const collectives::Range range = range_of(segment);
     if (operation_.direction != Direction::kReceive) std::copy_n(data() + range.begin, range.length, slot.data.data());
-    slot.filled.store(static_cast<uint32_t>(segment + 1), std::memory_order_release);
+    slot.turn.store(kEnginesTurn, std::memory_order_release);
   }
 
   // Waits until the engine has returned the segment's slot, and takes the result. Returns whether it has succeeded.
   bool take(size_t segment) {
-    if (!await_return(segment)) return false;
+    if (!await_turn(segment)) return false;
     const collectives::Range range = range_of(segment);
     std::copy_n(slot_of(segment).data.data(), range.length, data() + range.begin);
     return true;
@@ -47,6 +47,11 @@ class TestDevice final : public DeviceSegments {
     for (size_t segment = count_ - slots_.size(); segment < count_; ++segment) take(segment);
   }
 
+  // What it does for a send.
+  void fill_all() {
+    for (size_t segment = 0; segment < count_; ++segment) fill(segment);
+  }
+
   bool has_failed() const noexcept { return failed_.load(); }
 
   size_t count() const noexcept override { return count_; }
@@ -58,17 +63,16 @@ class TestDevice final : public DeviceSegments {
     if (operation_.direction == Direction::kSend) return {.inputs = {&slot.input, 1}, .outputs = {}};
     return {.inputs = {}, .outputs = {&slot.output, 1}};
   }
-  const std::atomic<uint32_t>& filled_flag(size_t slot) const noexcept override { return slots_[slot].filled; }
+  const std::atomic<uint32_t>& turn(size_t slot) const noexcept override { return slots_[slot].turn; }
   void give_back(size_t segment) noexcept override {
-    slot_of(segment).returned.store(static_cast<uint32_t>(segment + 1), std::memory_order_release);
+    slot_of(segment).turn.store(kDevicesTurn, std::memory_order_release);
   }
   void fail() noexcept override { failed_.store(true); }
 
  private:
   struct Slot {
     std::vector<std::byte> data;
-    std::atomic<uint32_t> filled{0};
-    std::atomic<uint32_t> returned{0};
+    std::atomic<uint32_t> turn{kDevicesTurn};
     Buffer output;
     ConstBuffer input;
   };
@@ -82,9 +86,9 @@ class TestDevice final : public DeviceSegments {
     }
     return collectives::Chunks(num_bytes(), SegmentedExchange::segment_bytes(num_bytes()))[segment];
   }
-  bool await_return(size_t segment) {
+  bool await_turn(size_t segment) {
     const Slot& slot = slot_of(segment);
-    while (slot.returned.load(std::memory_order_acquire) <= segment) {
+    while (slot.turn.load(std::memory_order_acquire) != kDevicesTurn) {
       if (failed_.load()) return false;
       std::this_thread::yield();
     }

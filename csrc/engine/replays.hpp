@@ -1,0 +1,89 @@
+// Starts the calls that CUDA graphs hold, when the graphs are launched. A kernel writes the id of a call into a ring of
+// host memory, which the progress owner reads.
+//
+//   replays.watch(ring);
+//   replays.add(call);      // until replays.remove(call)
+//   replays.wake();         // a host node of the graph: it is being launched
+//
+// No flag wakes a sleeping thread, so each graph has a host node that does. From then on the progress owner polls the
+// rings, as it polls for a device operation in progress, until there has been no launch for some seconds. Afterwards it
+// reads them only when it happens to be awake.
+//
+// Owned by the engine; progress owner only, except for wake().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <unordered_map>
+
+#include "engine/captured_call.hpp"
+#include "engine/flag_waiters.hpp"
+
+namespace axon::engine {
+
+// Pinned memory that a device's kernels write to. Lives as long as the process.
+struct TriggerRing {
+  std::span<std::atomic<uint32_t>> entries;  // by the device: the id of a call; 0: empty
+  std::atomic<uint32_t>& num_taken;          // by the progress owner: the entries that it has emptied
+};
+
+class Replays final : private Submission {
+ public:
+  explicit Replays(Engine& engine) noexcept : engine_(engine) {}
+  Replays(const Replays&) = delete;
+  Replays& operator=(const Replays&) = delete;
+
+  // No other engine reads the ring any more.
+  void watch(const TriggerRing& ring);
+  void add(std::shared_ptr<CapturedCall> call) noexcept;
+  // Runs what the call's graph has triggered before, and forgets it.
+  void remove(CapturedCall& call) noexcept;
+
+  // Any thread, also of CUDA.
+  void wake() noexcept;
+  // A graph cannot wake the engine: polls from now on, at the cost of 1.5 % of a core.
+  void poll_always() noexcept;
+
+  void tick(sync::Clock::time_point now) noexcept;
+  // Nothing runs any more: no kernel may wait for the engine.
+  void shut_down() noexcept;
+
+ private:
+  class Reader final : public FlagWaiter {
+   public:
+    // Goes on where the reader before has stopped.
+    Reader(Replays& replays, const TriggerRing& ring) noexcept
+        : replays_(replays), ring_(ring), num_taken_(ring.num_taken.load()) {}
+    void read() noexcept;
+    void wait() noexcept;
+
+   private:
+    void on_flag_set() noexcept override;
+    std::atomic<uint32_t>& next() const noexcept { return ring_.entries[num_taken_ % ring_.entries.size()]; }
+
+    Replays& replays_;
+    const TriggerRing ring_;
+    uint32_t num_taken_;
+  };
+
+  void trigger(uint32_t id) noexcept;
+  void poll_from_now_on() noexcept;
+
+  // Submission: wake() was called.
+  void begin() noexcept override;
+  void complete() noexcept override {}
+
+  Engine& engine_;
+  std::atomic<bool> is_submitted_{false};  // sequentially consistent: cleared before the rings are read
+  std::list<Reader> readers_;
+  std::unordered_map<uint32_t, std::shared_ptr<CapturedCall>> calls_;  // by trigger id
+  bool polls_ = false;
+  bool polls_always_ = false;
+  bool has_ended_ = false;
+  sync::Clock::time_point busy_at_{};
+};
+
+}  // namespace axon::engine
