@@ -10,57 +10,15 @@ import torch
 import torch.distributed as dist
 
 from support.devices import on
-from support.gpu import exercise, meet
+from support.gpu import meet
+from support.graphs import Loop, num_replays
 from support.pool import RankPool
-from support.reference import case, failure_or_nothing, finish
+from support.reference import case, failure_or_nothing
 
 pytestmark = on("cuda")
 
 SIZES = (8, 4096, 1 << 20, 16 << 20)  # bytes
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring")
-
-
-def num_replays() -> int:
-    """Ranks that share a GPU take turns on it, some milliseconds each."""
-    return 1000 if dist.get_world_size() <= torch.cuda.device_count() else 20
-
-
-class Loop:
-    """An operation between kernels that make its input, another each time, and check its output: all on the device.
-
-    Step s scales the exercise's data by s % 100 + 1, which scales its result equally.
-    """
-
-    def __init__(self, name: str, num_bytes: int, asynchronous: bool = False) -> None:
-        self._exercise = exercise(name, num_bytes)
-        self._asynchronous = asynchronous
-        self._step = torch.zeros((), dtype=torch.int64)
-        self._wrong = torch.zeros((), dtype=torch.int64)
-
-    def step(self) -> None:
-        factor = self._step % 100 + 1
-        for buffer, _ in self._exercise.outputs:
-            buffer.fill_(-1)
-        for buffer, values in self._exercise.inputs:
-            torch.mul(values, factor, out=buffer)
-        finish(self._exercise.launch(dist.group.WORLD, self._asynchronous))
-        for buffer, expected in self._exercise.outputs:
-            self._wrong += (buffer != expected * factor).sum()
-        self._step += 1
-
-    def capture(self) -> torch.cuda.CUDAGraph:
-        """Captures after an eager step, which connects the ranks."""
-        self.step()
-        meet()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step()
-        return graph
-
-    def check(self, num_steps: int) -> None:
-        torch.cuda.synchronize()
-        assert int(self._step) == num_steps
-        assert int(self._wrong) == 0
 
 
 def _replay(name: str, asynchronous: bool) -> None:
