@@ -3,15 +3,17 @@
     python benchmarks/between_hosts_table.py [--shapes 2x1,2x2,4x1] [--congestion-controls reno,bbr] [--minutes 20]
         [--operations all_reduce,broadcast] [--sizes 8,64K,16M] [--rails auto,0,1] [--rate 1gbit] [--delay 10ms]
         [--json FILE]
-    python benchmarks/between_hosts_table.py --device cuda [--vs nccl,nccl:4x4] [--results benchmarks/results]
+    python benchmarks/between_hosts_table.py --device cuda [--modes eager,graph] [--vs nccl,nccl:4x4]
+        [--results benchmarks/results]
 
-A shape is hosts × ranks per host; on GPUs each rank has one of its own. A round runs torch_axon.bench once per shape,
-congestion control, rival and value of AXON_RAILS, in an order that rotates. Within a run, the backend and the rival
-take turns, and results are checked. `nccl:4x4` is NCCL with four threads of four sockets each. Rounds are repeated
-until the time is up; the first one always ends. A figure is the median over the rounds: the time in µs and, following
-"×", how many times as long the rival takes; "/" precedes the number of rounds. Cases that are slower than the rival are
-listed again at the end, and the status is then 1. `--results` writes a result file for each setting, with one line per
-case: that of the round whose ratio is the median. Needs root, and removes the namespaces at the end.
+A shape is hosts × ranks per host; on GPUs each rank has one of its own. In mode `graph`, CUDA graphs replay the calls.
+A round runs torch_axon.bench once per shape, congestion control, rival, mode and value of AXON_RAILS, in an order that
+rotates. Within a run, the backend and the rival take turns, and results are checked. `nccl:4x4` is NCCL with four
+threads of four sockets each. Rounds are repeated until the time is up; the first one always ends. A figure is the
+median over the rounds: the time in µs and, following "×", how many times as long the rival takes; "/" precedes the
+number of rounds. Cases that are slower than the rival are listed again at the end, and the status is then 1.
+`--results` writes a result file for each setting, with one line per case: that of the round whose ratio is the median.
+Needs root, and removes the namespaces at the end.
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ class Setting:
     control: str
     rails: str
     rival: str
+    mode: str = "eager"
 
     def variables(self) -> dict[str, str]:
         """Returns the environment variables by which it differs from others."""
@@ -71,6 +74,7 @@ class Setting:
             found += [f"--{option}", getattr(own, option)] if getattr(own, option) else []
         found += [own.operations, "--device", own.device, "--vs", self.rival.partition(":")[0], "--dtype", own.dtype]
         found += ["--sizes", own.sizes, "--seconds", str(own.seconds), "--blocks", "4"]
+        found += ["--graph"] if self.mode == "graph" else []
         return [*found, "--commit", own.commit] if own.commit else found
 
     def run(self, own: argparse.Namespace) -> list[Record]:
@@ -99,6 +103,7 @@ class Setting:
         parts = ["between_hosts", self.control]
         parts += [] if self.rails == "auto" else [f"rails_{self.rails}"]
         parts += [f"{num_hosts}hosts", f"{num_local}x{(model[0] if model else gpu).lower()}"]
+        parts += [] if self.mode == "eager" else [self.mode]
         parts += [] if self.rival == "nccl" else [self.rival.replace(":", "_")]
         return "_".join(parts) + ".jsonl"
 
@@ -151,15 +156,20 @@ def _measure(settings: list[Setting], own: argparse.Namespace) -> Cases:
 
 def _print_table(cases: Cases, own: argparse.Namespace) -> None:
     rails = own.rails.split(",")
-    head = f"{'shape':6}{'control':9}{'rival':10}{'operation':16}{'bytes':>11}"
+    head = f"{'shape':6}{'control':9}{'rival':10}{'mode':7}{'operation':16}{'bytes':>11}"
     print(head, *(f"{f'rails {each}':>22}" for each in rails))
-    rows = dict.fromkeys((key.shape, key.control, key.rival, operation, size) for key, operation, size in cases)
-    for shape, control, rival, operation, size in rows:
-        row = [cases[Setting(shape, control, each, rival), operation, size] for each in rails]
+    rows = dict.fromkeys(
+        (key.shape, key.control, key.rival, key.mode, operation, size) for key, operation, size in cases
+    )
+    for shape, control, rival, mode, operation, size in rows:
+        row = [cases[Setting(shape, control, each, rival, mode), operation, size] for each in rails]
         figures = (f"{case.time_us:12.0f} × {case.ratio:5.2f} /{len(case.records)}" for case in row)
-        print(f"{shape:6}{control:9}{rival:10}{operation:16}{size:11}", *(f"{figure:>22}" for figure in figures))
+        print(
+            f"{shape:6}{control:9}{rival:10}{mode:7}{operation:16}{size:11}", *(f"{figure:>22}" for figure in figures)
+        )
         if own.json:
-            record: Record = {"shape": shape, "control": control, "rival": rival, "operation": operation, "size": size}
+            record: Record = {"shape": shape, "control": control, "rival": rival, "mode": mode}
+            record |= {"operation": operation, "size": size}
             record |= {"median_us": {each: case.time_us for each, case in zip(rails, row, strict=True)}}
             record |= {"ratio": {each: case.ratio for each, case in zip(rails, row, strict=True)}}
             record |= {"rounds": len(row[0].records), "num_cores": os.cpu_count(), "rate": own.rate, "delay": own.delay}
@@ -185,12 +195,21 @@ def _rivals(text: str) -> list[str]:
     return rivals
 
 
+def _modes(text: str) -> list[str]:
+    modes = text.split(",")
+    for mode in modes:
+        if mode not in ("eager", "graph"):
+            raise argparse.ArgumentTypeError(f"{mode!r} is not eager or graph")
+    return modes
+
+
 def parse(command_line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument(
         "--vs", type=_rivals, help="gloo, nccl or nccl:4x4, separated by commas (default: by the device)"
     )
+    parser.add_argument("--modes", type=_modes, default=["eager"], help="eager or graph, separated by commas")
     parser.add_argument("--shapes", help="hosts x ranks per host, separated by commas")
     parser.add_argument("--congestion-controls", default="reno,bbr")
     parser.add_argument("--operations", default=_OPERATIONS)
@@ -208,6 +227,8 @@ def parse(command_line: Sequence[str]) -> argparse.Namespace:
     own = parser.parse_args(command_line)
     if own.results and own.device != "cuda":
         parser.error("argument --results: needs --device cuda, whose GPU names the files")
+    if "graph" in own.modes and own.device != "cuda":
+        parser.error("argument --modes: graph needs --device cuda")
     own.vs = own.vs or [_RIVALS[own.device]]
     own.shapes = own.shapes or _SHAPES[own.device]
     own.dtype = own.dtype or _DTYPES[own.device]
@@ -215,7 +236,7 @@ def parse(command_line: Sequence[str]) -> argparse.Namespace:
 
 
 def settings_of(own: argparse.Namespace) -> list[Setting]:
-    axes = (own.shapes.split(","), own.congestion_controls.split(","), own.rails.split(","), own.vs)
+    axes = (own.shapes.split(","), own.congestion_controls.split(","), own.rails.split(","), own.vs, own.modes)
     return [Setting(*each) for each in itertools.product(*axes)]
 
 
@@ -228,7 +249,7 @@ def main() -> int:
     slower = [(key, case) for key, case in cases.items() if case.ratio < 1]
     print(f"{len(slower)} of {len(cases)} cases are slower than {' or '.join(own.vs)}")
     for (setting, operation, size), case in sorted(slower, key=lambda each: each[1].ratio):
-        name = f"{setting.shape} {setting.control} rails {setting.rails} {operation} {size}"
+        name = f"{setting.shape} {setting.control} rails {setting.rails} {setting.mode} {operation} {size}"
         print(f"  {name}: × {case.ratio:.2f} {setting.rival}")
     return 1 if slower else 0
 

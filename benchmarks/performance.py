@@ -153,9 +153,9 @@ def _gpu_between_hosts() -> Iterator[str]:
         return
     yield "## CUDA tensors between hosts"
     yield (
-        "Operations on bfloat16, one by one. The hosts are network namespaces of one machine, joined by a veth pair. "
-        "NCCL uses its sockets: by its own choice of their number, or with four threads of four sockets each (4 × 4). "
-        "axon's rails are chosen by default, or their number is named."
+        "Operations on bfloat16, one by one or replayed by CUDA graphs. The hosts are network namespaces of one "
+        "machine, joined by a veth pair. NCCL uses its sockets: by its own choice of their number, or with four "
+        "threads of four sockets each (4 × 4). axon's rails are chosen by default, or their number is named."
     )
     for name in names:
         lines = read(name)

@@ -56,14 +56,15 @@ def spoken(machine: str) -> str:
 
 def title_between_hosts(name: str) -> str:
     """`between_hosts_reno_2hosts_1xh200_nccl_4x4` → `2 hosts with 1 H200 each, reno, × NCCL with 4 × 4 sockets`."""
-    pattern = r"between_hosts_(\w+?)(?:_rails_(\w+))?_(\d+)hosts_(\d+)x([^_]+)(?:_nccl_(\d+)x(\d+))?"
+    pattern = r"between_hosts_(\w+?)(?:_rails_(\w+))?_(\d+)hosts_(\d+)x([^_]+)(_graph)?(?:_nccl_(\d+)x(\d+))?"
     match = re.fullmatch(pattern, name)
     if match is None:
         raise ValueError(f"{name} is not the name of a result file of between_hosts_table.py")
-    control, rails, num_hosts, num_local, gpu, *sockets = match.groups()
+    control, rails, num_hosts, num_local, gpu, graph, *sockets = match.groups()
+    in_graphs = ", CUDA graphs" if graph else ""
     with_rails = f", AXON_RAILS={rails}" if rails else ""
     rival = f"NCCL with {sockets[0]} × {sockets[1]} sockets" if sockets[0] else "NCCL"
-    return f"{num_hosts} hosts with {num_local} {gpu.upper()} each, {control}{with_rails}, × {rival}"
+    return f"{num_hosts} hosts with {num_local} {gpu.upper()} each, {control}{with_rails}{in_graphs}, × {rival}"
 
 
 def by_size(lines: Sequence[Record], sizes: Sequence[str], contender: str = "gloo") -> Table:

@@ -40,8 +40,21 @@ def test_cpus_run_beside_gloo() -> None:
     assert "--device cpu --vs gloo --dtype float32" in arguments
 
 
-@pytest.mark.parametrize("arguments", [["--vs", "mpi"], ["--vs", "nccl:4"], ["--results", "folder"]])
-def test_unknown_rivals_and_results_of_cpus_are_refused(arguments: list[str]) -> None:
+def test_graphs_have_runs_and_result_files_of_their_own() -> None:
+    own = table.parse(
+        ["--device", "cuda", "--modes", "eager,graph", "--shapes", "2x1", "--congestion-controls", "reno"]
+    )
+    eager, graph = table.settings_of(own)
+    assert "--graph" not in eager.arguments(own)
+    assert "--graph" in graph.arguments(own)
+    assert graph.result_name("NVIDIA H200") == "between_hosts_reno_2hosts_1xh200_graph.jsonl"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--vs", "mpi"], ["--vs", "nccl:4"], ["--results", "folder"], ["--modes", "graph"], ["--modes", "fast"]],
+)
+def test_unknown_rivals_and_modes_and_results_of_cpus_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         table.parse(arguments)
 

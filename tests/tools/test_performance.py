@@ -42,6 +42,7 @@ def test_figures_of_gpus_between_hosts_appear_with_their_files(monkeypatch: pyte
     ("name", "title"),
     [
         ("between_hosts_reno_2hosts_2xh200", "2 hosts with 2 H200 each, reno, × NCCL"),
+        ("between_hosts_reno_2hosts_1xh200_graph", "2 hosts with 1 H200 each, reno, CUDA graphs, × NCCL"),
         ("between_hosts_bbr_2hosts_1xh100_nccl_4x4", "2 hosts with 1 H100 each, bbr, × NCCL with 4 × 4 sockets"),
     ],
 )
