@@ -1,19 +1,19 @@
 """Compares the backend with Gloo or NCCL between network namespaces of this host, for whole tables of cases.
 
     python benchmarks/between_hosts_table.py [--shapes 2x1,2x2,4x1] [--congestion-controls reno,bbr] [--minutes 20]
-        [--operations all_reduce,broadcast] [--sizes 8,64K,16M] [--rails auto,0,1] [--rate 1gbit] [--delay 10ms]
-        [--json FILE]
+        [--operations all_reduce,broadcast] [--sizes 8,64K,16M] [--rails auto,0,1 | --transports ucx,rails]
+        [--rate 1gbit] [--delay 10ms] [--json FILE]
     python benchmarks/between_hosts_table.py --device cuda [--modes eager,graph] [--vs nccl,nccl:4x4]
         [--results benchmarks/results]
 
 A shape is hosts × ranks per host; on GPUs each rank has one of its own. In mode `graph`, CUDA graphs replay the calls.
-A round runs torch_axon.bench once per shape, congestion control, rival, mode and value of AXON_RAILS, in an order that
-rotates. Within a run, the backend and the rival take turns, and results are checked. `nccl:4x4` is NCCL with four
-threads of four sockets each. Rounds are repeated until the time is up; the first one always ends. A figure is the
-median over the rounds: the time in µs and, following "×", how many times as long the rival takes; "/" precedes the
-number of rounds. Cases that are slower than the rival are listed again at the end, and the status is then 1.
-`--results` writes a result file for each setting, with one line per case: that of the round whose ratio is the median.
-Needs root, and removes the namespaces at the end.
+A round runs torch_axon.bench once per shape, congestion control, rival, mode, and value of AXON_RAILS or network of
+AXON_TRANSPORTS, in an order that rotates. Within a run, the backend and the rival take turns, and results are checked.
+`nccl:4x4` is NCCL with four threads of four sockets each. Rounds are repeated until the time is up; the first one
+always ends. A figure is the median over the rounds: the time in µs and, following "×", how many times as long the rival
+takes; "/" precedes the number of rounds. Cases that are slower than the rival are listed again at the end, and the
+status is then 1. `--results` writes a result file for each setting, with one line per case: that of the round whose
+ratio is the median. Needs root, and removes the namespaces at the end.
 """
 
 from __future__ import annotations
@@ -56,11 +56,19 @@ class Setting:
     control: str
     rails: str
     rival: str
+    network: str = ""  # of AXON_TRANSPORTS; empty: the default
     mode: str = "eager"
+
+    @property
+    def column(self) -> str:
+        """Returns what the settings of one row differ in."""
+        return self.network or f"rails {self.rails}"
 
     def variables(self) -> dict[str, str]:
         """Returns the environment variables by which it differs from others."""
         found = {"AXON_RAILS": self.rails}
+        if self.network:
+            found["AXON_TRANSPORTS"] = f"{self.network},rings,cma,cuda"
         match = _RIVAL.fullmatch(self.rival)
         if match and match["threads"]:
             found |= {"NCCL_SOCKET_NTHREADS": match["threads"], "NCCL_NSOCKS_PERTHREAD": match["sockets"]}
@@ -102,6 +110,7 @@ class Setting:
         model = re.search(r"[A-Z]+\d+", gpu)
         parts = ["between_hosts", self.control]
         parts += [] if self.rails == "auto" else [f"rails_{self.rails}"]
+        parts += [self.network] if self.network else []
         parts += [f"{num_hosts}hosts", f"{num_local}x{(model[0] if model else gpu).lower()}"]
         parts += [] if self.mode == "eager" else [self.mode]
         parts += [] if self.rival == "nccl" else [self.rival.replace(":", "_")]
@@ -155,26 +164,30 @@ def _measure(settings: list[Setting], own: argparse.Namespace) -> Cases:
 
 
 def _print_table(cases: Cases, own: argparse.Namespace) -> None:
-    rails = own.rails.split(",")
-    head = f"{'shape':6}{'control':9}{'rival':10}{'mode':7}{'operation':16}{'bytes':>11}"
-    print(head, *(f"{f'rails {each}':>22}" for each in rails))
-    rows = dict.fromkeys(
-        (key.shape, key.control, key.rival, key.mode, operation, size) for key, operation, size in cases
+    columns = list(dict.fromkeys(key.column for key, _, _ in cases))
+    by_row: dict[tuple[str, str, str, str, str, int], dict[str, Case]] = {}
+    for (key, operation, size), case in cases.items():
+        by_row.setdefault((key.shape, key.control, key.rival, key.mode, operation, size), {})[key.column] = case
+    print(
+        f"{'shape':6}{'control':9}{'rival':10}{'mode':7}{'operation':16}{'bytes':>11}",
+        *(f"{column:>22}" for column in columns),
     )
-    for shape, control, rival, mode, operation, size in rows:
-        row = [cases[Setting(shape, control, each, rival, mode), operation, size] for each in rails]
-        figures = (f"{case.time_us:12.0f} × {case.ratio:5.2f} /{len(case.records)}" for case in row)
+    for (shape, control, rival, mode, operation, size), row in by_row.items():
+        figures = (
+            f"{row[column].time_us:12.1f} × {row[column].ratio:5.2f} /{len(row[column].records)}" for column in columns
+        )
         print(
             f"{shape:6}{control:9}{rival:10}{mode:7}{operation:16}{size:11}", *(f"{figure:>22}" for figure in figures)
         )
         if own.json:
             record: Record = {"shape": shape, "control": control, "rival": rival, "mode": mode}
             record |= {"operation": operation, "size": size}
-            record |= {"median_us": {each: case.time_us for each, case in zip(rails, row, strict=True)}}
-            record |= {"ratio": {each: case.ratio for each, case in zip(rails, row, strict=True)}}
-            record |= {"rounds": len(row[0].records), "num_cores": os.cpu_count(), "rate": own.rate, "delay": own.delay}
+            record |= {"median_us": {column: row[column].time_us for column in columns}}
+            record |= {"ratio": {column: row[column].ratio for column in columns}}
+            record |= {"rounds": len(row[columns[0]].records), "num_cores": os.cpu_count()}
+            record |= {"rate": own.rate, "delay": own.delay, "device": own.device}
             with open(own.json, "a") as file:
-                file.write(json.dumps(record | {"device": own.device}) + "\n")
+                file.write(json.dumps(record) + "\n")
 
 
 def _write_results(cases: Cases, folder: Path) -> None:
@@ -216,6 +229,7 @@ def parse(command_line: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", default=_SIZES)
     parser.add_argument("--dtype", help="default: float32 on CPUs, bfloat16 on GPUs")
     parser.add_argument("--rails", default="auto", help="values of AXON_RAILS to compare, separated by commas")
+    parser.add_argument("--transports", default="", help="networks of AXON_TRANSPORTS to compare, separated by commas")
     parser.add_argument("--minutes", type=float, default=20, help="no round begins that would not end within this time")
     parser.add_argument("--seconds", type=float, default=0.1, help="per side, operation and size in a round")
     parser.add_argument("--rate", help="of the link, in tc's notation")
@@ -229,6 +243,8 @@ def parse(command_line: Sequence[str]) -> argparse.Namespace:
         parser.error("argument --results: needs --device cuda, whose GPU names the files")
     if "graph" in own.modes and own.device != "cuda":
         parser.error("argument --modes: graph needs --device cuda")
+    if own.transports and "," in own.rails:
+        parser.error("argument --transports: not together with several values of --rails")
     own.vs = own.vs or [_RIVALS[own.device]]
     own.shapes = own.shapes or _SHAPES[own.device]
     own.dtype = own.dtype or _DTYPES[own.device]
@@ -236,7 +252,14 @@ def parse(command_line: Sequence[str]) -> argparse.Namespace:
 
 
 def settings_of(own: argparse.Namespace) -> list[Setting]:
-    axes = (own.shapes.split(","), own.congestion_controls.split(","), own.rails.split(","), own.vs, own.modes)
+    axes = (
+        own.shapes.split(","),
+        own.congestion_controls.split(","),
+        own.rails.split(","),
+        own.vs,
+        own.transports.split(","),
+        own.modes,
+    )
     return [Setting(*each) for each in itertools.product(*axes)]
 
 
@@ -249,7 +272,7 @@ def main() -> int:
     slower = [(key, case) for key, case in cases.items() if case.ratio < 1]
     print(f"{len(slower)} of {len(cases)} cases are slower than {' or '.join(own.vs)}")
     for (setting, operation, size), case in sorted(slower, key=lambda each: each[1].ratio):
-        name = f"{setting.shape} {setting.control} rails {setting.rails} {setting.mode} {operation} {size}"
+        name = f"{setting.shape} {setting.control} {setting.column} {setting.mode} {operation} {size}"
         print(f"  {name}: × {case.ratio:.2f} {setting.rival}")
     return 1 if slower else 0
 
