@@ -58,6 +58,10 @@ std::string congestion_control_of(const FileDescriptor& socket) {
   return name.data();
 }
 
+bool may_go_on(int error) noexcept {
+  return error == EAGAIN || error == EINTR || error == ENOBUFS || error == ENOMEM;
+}
+
 std::string last_error() {
   return std::generic_category().message(errno);
 }

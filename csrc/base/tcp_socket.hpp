@@ -35,6 +35,10 @@ std::string congestion_control_of(const FileDescriptor& socket);
 // Returns zero once a connection that began without blocking is established; otherwise the error, as in errno.
 int error_of(const FileDescriptor& socket) noexcept;
 
+// Returns whether a call that failed with this errno may succeed later: the socket would block, a signal came, or the
+// kernel has no memory for it just now.
+bool may_go_on(int error) noexcept;
+
 // Describes errno.
 std::string last_error();
 

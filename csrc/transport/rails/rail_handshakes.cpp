@@ -25,6 +25,11 @@ static constexpr int kMostSilenceMs = 10'000;
 // How long connections wait in the kernel's queue after the system had no room for one.
 static constexpr std::chrono::seconds kAcceptInterval{1};
 
+// The same call may succeed later.
+static bool is_shortage(int error) noexcept {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
+
 // Returns a socket for IPv6 and IPv4, or for IPv4 alone on hosts without IPv6.
 static Result<FileDescriptor> listen_anywhere() {
   for (const IpAddress& address : {kAnyIpv6, kAnyIpv4}) {
@@ -185,8 +190,7 @@ void RailHandshakes::accept_all() noexcept {
   while (num_strangers() < kMostStrangers) {
     FileDescriptor socket = withheld(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.valid()) {
-      const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (is_full) accepts_from_ = Clock::now() + kAcceptInterval;
+      if (is_shortage(errno)) accepts_from_ = Clock::now() + kAcceptInterval;
       return;
     }
     if (!is_own(socket) || !has_descriptors(accepted_use)) continue;
@@ -224,7 +228,22 @@ void RailHandshakes::begin(RailRequest request) {
   }
 }
 
-// Returns the failure of the latest address once all have failed.
+static Status failure_of(const char* call, int error) {
+  Status failure = out_of(call, error);
+  return is_shortage(error) ? Status(ErrorCode::kResourceExhausted, failure.message()) : std::move(failure);
+}
+
+Status RailHandshakes::begin_connection(Pending& pending, const SystemAddress& to) {
+  if (!pending.socket.valid()) return failure_of("socket", errno);
+  send_at_once(pending.socket);
+  watch_for_silence(pending.socket);
+  if (::connect(pending.socket.get(), to.get(), to.num_bytes) != 0 && errno != EINPROGRESS)
+    return is_shortage(errno) ? failure_of("connect", errno) : Status(ErrorCode::kTransport, last_error());
+  if (watch(pending.socket, EPOLLOUT, &pending).ok()) return Status();
+  return failure_of("epoll_ctl", errno);
+}
+
+// Returns the failure of the latest address once all have failed, or a shortage at once.
 Status RailHandshakes::try_next_address(Pending& pending) {
   const RailAddress& address = *pending.request->address;
   const size_t first = first_address_of(*pending.request);
@@ -238,14 +257,9 @@ Status RailHandshakes::try_next_address(Pending& pending) {
                                                  random_nonce());
     pending.began = Clock::now();
     pending.is_connected = false;
-    if (!pending.socket.valid() && (errno == EMFILE || errno == ENFILE)) return out_of("socket", errno);
-    if (pending.socket.valid()) {
-      send_at_once(pending.socket);
-      watch_for_silence(pending.socket);
-      const bool begun = ::connect(pending.socket.get(), system.get(), system.num_bytes) == 0 || errno == EINPROGRESS;
-      if (begun && watch(pending.socket, EPOLLOUT, &pending).ok()) return Status();
-    }
-    pending.failure = Status(ErrorCode::kTransport, text_of(ip, address.port) + ": " + last_error());
+    Status begun = begin_connection(pending, system);
+    if (begun.ok() || begun.code() == ErrorCode::kResourceExhausted) return begun;
+    pending.failure = Status(begun.code(), text_of(ip, address.port) + ": " + begun.message());
   }
   return std::move(pending.failure);
 }
@@ -289,7 +303,7 @@ bool RailHandshakes::is_welcome(const Pending& pending) const noexcept {
 bool RailHandshakes::receive(Pending& pending) noexcept {
   std::array<std::byte, kLongestFrame> bytes;
   const ssize_t num_read = ::recv(pending.socket.get(), bytes.data(), pending.handshake.num_wanted(), MSG_DONTWAIT);
-  if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (num_read < 0 && may_go_on(errno)) return true;
   if (num_read <= 0) {
     fail(pending, {ErrorCode::kTransport, num_read == 0 ? "the other end has closed it" : last_error()});
     return false;

@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 
+#include "base/tcp_socket.hpp"
+
 namespace axon::transport {
 
 // The most that one call receives: bounds how long cancel() waits.
@@ -85,7 +87,7 @@ RailReader::Outcome RailReader::receive_header(Connection& connection) noexcept 
   auto* const bytes = reinterpret_cast<std::byte*>(&connection.header);
   const ssize_t num_read = ::recv(connection.socket.get(), bytes + connection.num_header_bytes,
                                   sizeof(StripeHeader) - connection.num_header_bytes, MSG_DONTWAIT);
-  if (num_read < 0) return errno == EAGAIN || errno == EINTR ? Outcome::kWaits : Outcome::kEnded;
+  if (num_read < 0) return may_go_on(errno) ? Outcome::kWaits : Outcome::kEnded;
   if (num_read == 0) return Outcome::kEnded;
   connection.num_header_bytes += static_cast<size_t>(num_read);
   if (connection.num_header_bytes < sizeof(StripeHeader)) return Outcome::kMoved;
@@ -129,7 +131,7 @@ RailReader::Outcome RailReader::receive_stripe(Connection& connection) noexcept 
   const size_t num_left = header.num_carried - connection.num_bytes;
   const ssize_t num_read =
       header.format == 0 ? receive_raw(connection, num_left) : receive_compressed(connection, num_left);
-  if (num_read < 0) return errno == EAGAIN || errno == EINTR ? Outcome::kWaits : Outcome::kEnded;
+  if (num_read < 0) return may_go_on(errno) ? Outcome::kWaits : Outcome::kEnded;
   if (num_read == 0) return Outcome::kEnded;
   if (connection.is_malformed) return refuse("a compressed stripe that is malformed");
   connection.num_bytes += static_cast<size_t>(num_read);

@@ -170,7 +170,7 @@ int RailWriter::send_some(Connection& connection) noexcept {
     num_sent = ::sendmsg(connection.socket.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
   }
   if (num_sent < 0 && errno == EINTR) return 0;
-  connection.is_blocked = num_sent < 0 && errno == EAGAIN;
+  connection.is_blocked = num_sent < 0 && may_go_on(errno);
   if (num_sent < 0) return connection.is_blocked ? 0 : errno;
   connection.silence.note_sent();
   connection.num_sent += static_cast<size_t>(num_sent);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
 #include "base/resources.hpp"
 
 namespace axon::transport {
@@ -46,7 +47,11 @@ bool SocketConnector::connect_due() noexcept {
   bool are_due_again = false;
   for (SocketLink& link : links_.all()) {
     const bool is_due = link.is_to_connect && link.loss.ok() && !link.is_connecting;
-    if (is_due && !connect(link).ok()) are_due_again = true;
+    if (!is_due) continue;
+    const Status connected = connect(link);
+    if (connected.ok()) continue;
+    warn_of_shortage(link, connected);
+    are_due_again = true;
   }
   return are_due_again;
 }
@@ -117,16 +122,25 @@ void SocketConnector::accept(RailArrival& arrival) noexcept {
   rails_.add(link, std::move(arrival.socket), RailOpener::kPeer);
 }
 
+// The peer is not lost: messages to it fail until there is room again.
+void SocketConnector::await_resources(SocketLink& link, const Status& why) noexcept {
+  messages_.end_queue_of(link, why);
+  warn_of_shortage(link, why);
+  if (link.is_elsewhere) connect_later(link);
+}
+
+void SocketConnector::warn_of_shortage(SocketLink& link, const Status& why) {
+  if (std::exchange(link.has_warned, true)) return;
+  log::warn("a peer cannot be connected, so messages to it fail for now: " + why.message() +
+            (link.is_elsewhere ? "; this is tried again every second" : "; the next message tries it again"));
+}
+
 // A port that accepts connections and does not answer may be that of a stopped process, for which there is no deadline.
 void SocketConnector::go_on_without(SocketLink& link, RailArrival& arrival) noexcept {
   link.is_connecting = false;
   if (!link.loss.ok() || !link.rails.empty()) return;
   const Clock::time_point now = Clock::now();
-  if (arrival.why.code() == ErrorCode::kResourceExhausted) {
-    messages_.end_queue_of(link, arrival.why);
-    if (link.is_elsewhere) connect_later(link);
-    return;
-  }
+  if (arrival.why.code() == ErrorCode::kResourceExhausted) return await_resources(link, arrival.why);
   const bool is_silent = arrival.why.code() == ErrorCode::kTimeout;
   if (!is_silent && !link.refused_since) link.refused_since = now;
   if (is_silent) link.refused_since.reset();

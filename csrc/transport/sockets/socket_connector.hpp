@@ -53,6 +53,8 @@ class SocketConnector final : private RailHandshakes::Handler {
   void handle(RailArrival& arrival) noexcept;
   void accept(RailArrival& arrival) noexcept;
   void go_on_without(SocketLink& link, RailArrival& arrival) noexcept;
+  void await_resources(SocketLink& link, const Status& why) noexcept;
+  static void warn_of_shortage(SocketLink& link, const Status& why);
 
   RailHandshakes& port_;
   SocketLinks& links_;

@@ -1,11 +1,23 @@
 #include "transport/sockets/socket_links.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace axon::transport {
 
-SocketLinks::SocketLinks(uint64_t own_name) : own_name_(own_name), gone_(0, SocketLink::To::kOther) {
-  gone_.loss = Status(ErrorCode::kPeerLost, "its process is gone, or has been given up");
+SocketLinks::SocketLinks(uint64_t own_name) : own_name_(own_name) {
+  gone_for({ErrorCode::kPeerLost, "its process is gone, or has been given up"});
+}
+
+SocketLink& SocketLinks::gone_for(const Status& loss) {
+  const auto known = std::ranges::find_if(gone_, [&](const SocketLink& link) {
+    return link.loss.code() == loss.code() && link.loss.message() == loss.message();
+  });
+  if (known != gone_.end()) return *known;
+  if (gone_.size() == kMostReasons) return gone_.front();
+  SocketLink& link = gone_.emplace_back(0, SocketLink::To::kOther);
+  link.loss = loss.clone();
+  return link;
 }
 
 SocketLink* SocketLinks::find(uint64_t name) const noexcept {
@@ -38,7 +50,7 @@ void SocketLinks::free_lost() noexcept {
 
 void SocketLinks::forget(SocketLink& link) noexcept {
   if (link.linked()) link.unlink();
-  if (link.peer) peers_[*link.peer] = &gone_;
+  if (link.peer) peers_[*link.peer] = &gone_for(link.loss);
   const auto latest = link_of_.find(link.name);
   if (latest != link_of_.end() && latest->second == &link) link_of_.erase(latest);
   lost_names_.insert(link.name);

@@ -22,7 +22,7 @@ class SocketLinks {
  public:
   explicit SocketLinks(uint64_t own_name);
 
-  // Returns the link of a peer; one that is lost, and of no process, if it has been freed.
+  // Returns the link of a peer. If it has been freed, returns one of no process, lost for the same reason.
   SocketLink& of(PeerId peer) noexcept { return *peers_[peer]; }
   const SocketLink& of(PeerId peer) const noexcept { return *peers_[peer]; }
   // Returns the latest link to the transport of this name; null if there is none.
@@ -42,13 +42,18 @@ class SocketLinks {
   void free_lost() noexcept;
 
  private:
+  // Peers whose links are freed share links by the reason of their loss. Beyond this many reasons, the first one stands
+  // for all others.
+  static constexpr size_t kMostReasons = 64;
+
   void forget(SocketLink& link) noexcept;
+  SocketLink& gone_for(const Status& loss);
 
   const uint64_t own_name_;
   std::list<SocketLink> links_;
   std::unordered_map<uint64_t, SocketLink*> link_of_;  // by name; the latest one
   std::vector<SocketLink*> peers_;                     // by PeerId
-  SocketLink gone_;                                    // stands for all peers whose link has been freed
+  std::list<SocketLink> gone_;                         // stand for peers whose link has been freed
   RecentNames lost_names_;                             // of freed links
   bool may_free_ = false;
 };

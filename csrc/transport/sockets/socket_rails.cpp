@@ -218,7 +218,7 @@ ssize_t SocketRails::write_some(SocketRail& rail, std::span<const FrameWriting> 
       start_timer();
     return num_sent;
   }
-  const bool has_room_later = errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM;
+  const bool has_room_later = may_go_on(errno);
   if (!has_room_later) ::shutdown(rail.socket.get(), SHUT_RDWR);
   rail.is_blocked = true;
   if (has_room_later) change(rail, EPOLLIN | EPOLLOUT);
@@ -308,7 +308,7 @@ unsigned SocketRails::read(SocketRail& rail) noexcept {
     owner_.lose(rail.link, {ErrorCode::kPeerLost, "it has sent bytes that no transport of ours sends"});
     return 1;
   }
-  if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
+  if (num_read < 0 && may_go_on(errno)) return 0;
   owner_.lose(rail.link, {ErrorCode::kPeerLost,
                           "its connection broke: " + (num_read == 0 ? "the other end has closed it" : last_error())});
   return 1;

@@ -242,7 +242,10 @@ TEST_F(Sockets, forget_processes_that_come_and_go) {
     const bool is_dropped = i % 2 == 0;
     is_dropped ? first.transport().drop_peer(there) : other.close();
     ASSERT_TRUE(drive({&first}, [&] { return num_links(first) == 0; })) << i;
-    EXPECT_EQ(first.send(there, pattern(10, i), i).status.code(), ErrorCode::kPeerLost);
+    const Transfer& late = first.send(there, pattern(10, i), i);
+    EXPECT_EQ(late.status.code(), ErrorCode::kPeerLost);
+    EXPECT_EQ(late.status.message(),
+              is_dropped ? "its connection has been given up" : "its connection broke: the other end has closed it");
     EXPECT_EQ(first.lost.size(), (i + 1) / 2);
   }
 }
@@ -310,6 +313,7 @@ TEST_F(Sockets, connect_to_another_host_once_descriptors_come_back) {
   relay.cut_one_after(0);
   to_second = first.transport().add_peer(with_port(second, relay.port()), false).value();
   const Transfer& send = first.send(to_second, pattern(10, 1));
+  testing::internal::CaptureStderr();
   {
     Shortage shortage;
     ASSERT_TRUE(run([&] {
@@ -318,6 +322,9 @@ TEST_F(Sockets, connect_to_another_host_once_descriptors_come_back) {
       return send.finished();
     }));
   }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("messages to it fail for now"), std::string::npos) << log;
+  EXPECT_NE(log.find("file descriptors"), std::string::npos) << log;
   EXPECT_EQ(send.status.code(), ErrorCode::kResourceExhausted) << send.status.message();
   EXPECT_TRUE(first.lost.empty());
   relay.cut_one_after(size_t{1} << 40);
