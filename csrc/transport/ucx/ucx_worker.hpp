@@ -14,7 +14,7 @@
 
 #include "base/inheritance.hpp"
 #include "base/status.hpp"
-#include "transport/ucx/ucx.hpp"
+#include "transport/ucx/ucx_context.hpp"
 
 namespace axon::transport {
 
@@ -29,12 +29,6 @@ struct UcxAddresses {
   static Result<UcxAddresses> unpack(std::span<const std::byte> packed);
 };
 
-// Our memory, which UCX appends to each of its requests.
-struct RequestExtension {
-  size_t num_bytes = 0;
-  void (*construct)(void* request) = nullptr;  // called once, when UCX allocates the request
-};
-
 class UcxWorker {
  public:
   static Result<UcxWorker> open(const UcxOptions& options, RequestExtension extension);
@@ -47,20 +41,16 @@ class UcxWorker {
   void close_on_exec() const noexcept;
 
  private:
-  struct CleanUp {
-    void operator()(ucp_context_h context) const noexcept { ucp_cleanup(context); }
-  };
   struct Destroy {
     void operator()(ucp_worker_h worker) const noexcept { ucp_worker_destroy(worker); }
   };
 
-  Status create_context(const UcxOptions& options, RequestExtension extension);
   Status create_worker();
   Status append_address(uint32_t flags);
   Status query();
   void withhold_sockets(std::span<const int> sets_before);
 
-  std::unique_ptr<ucp_context, CleanUp> context_;
+  UcxContext context_;
   std::unique_ptr<ucp_worker, Destroy> worker_;
   std::vector<std::byte> address_;
   int event_fd_ = -1;
