@@ -12,16 +12,40 @@
 
 namespace axon::transport {
 
-// Ends a transport's address, after that of its rails. Its first four bytes are no valid length in an address of UCX.
-static constexpr std::array<char, 12> kMark{'\xff', '\xff', '\xff', '\xff', 'a', 'x', 'o', 'n', 'r', 'a', 'i', 'l'};
+namespace {
 
-static Result<RailAddress> decode(std::span<const std::byte> address) {
-  const bool is_marked =
-      address.size() >= kMark.size() && std::memcmp(address.last(kMark.size()).data(), kMark.data(), kMark.size()) == 0;
-  if (is_marked) return RailAddress::decode(address.first(address.size() - kMark.size()));
+// Ends a transport's address. Its first four bytes are no valid length in an address of UCX.
+constexpr std::array<char, 12> kMark{'\xff', '\xff', '\xff', '\xff', 'a', 'x', 'o', 'n', 'r', 'a', 'i', 'l'};
+
+// An address: what precedes it, that of its rails, the latter's length, and the mark.
+struct Divided {
+  std::span<const std::byte> before;
+  std::span<const std::byte> rails;
+};
+
+std::optional<Divided> divide(std::span<const std::byte> address) noexcept {
+  uint32_t num_bytes = 0;
+  constexpr size_t kEnd = sizeof num_bytes + kMark.size();
+  if (address.size() < kEnd || std::memcmp(address.last(kMark.size()).data(), kMark.data(), kMark.size()) != 0)
+    return std::nullopt;
+  std::memcpy(&num_bytes, address.last(kEnd).data(), sizeof num_bytes);
+  address = address.first(address.size() - kEnd);
+  if (num_bytes > address.size()) return std::nullopt;
+  return Divided{.before = address.first(address.size() - num_bytes), .rails = address.last(num_bytes)};
+}
+
+Result<RailAddress> decode(std::span<const std::byte> address) {
+  const std::optional<Divided> divided = divide(address);
+  if (divided) return RailAddress::decode(divided->rails);
   return Status(ErrorCode::kInvalidArgument,
-                "its process uses another network: all processes must name the same one of ucx and rails in "
-                "AXON_TRANSPORTS");
+                "its process uses UCX alone: AXON_TRANSPORTS must name ucx for all processes, or for none");
+}
+
+}  // namespace
+
+std::span<const std::byte> preceding_sockets(std::span<const std::byte> address) noexcept {
+  const std::optional<Divided> divided = divide(address);
+  return divided ? divided->before : std::span<const std::byte>();
 }
 
 // ---- Opening and closing
@@ -52,6 +76,9 @@ SocketTransport::SocketTransport(std::unique_ptr<RailHandshakes> port)
       links_(port_->address().name),
       rails_(port_->address().name, messages_, *this),
       connector_(*port_, links_, messages_, rails_, *this) {
+  const auto num_bytes = static_cast<uint32_t>(address_.size());
+  const auto length = std::as_bytes(std::span(&num_bytes, 1));
+  address_.insert(address_.end(), length.begin(), length.end());
   const auto mark = std::as_bytes(std::span(kMark));
   address_.insert(address_.end(), mark.begin(), mark.end());
 }

@@ -37,12 +37,13 @@ TEST(Config, values_of_other_kinds_are_refused) {
        {std::pair{"AXON_ARENA_MB", ""}, std::pair{"AXON_ARENA_MB", "64MB"}, std::pair{"AXON_ARENA_MB", "-1"},
         std::pair{"AXON_ARENA_MB", "16385"}, std::pair{"AXON_TRANSPORTS", ""}, std::pair{"AXON_TRANSPORTS", "cuda"},
         std::pair{"AXON_TRANSPORTS", "ucx,nccl"}, std::pair{"AXON_TRANSPORTS", "ucx,"},
-        std::pair{"AXON_TRANSPORTS", "ucx,ucx"}, std::pair{"AXON_TRANSPORTS", "rings,cuda"}}) {
+        std::pair{"AXON_TRANSPORTS", "ucx,ucx"}, std::pair{"AXON_TRANSPORTS", "auto,rails"},
+        std::pair{"AXON_TRANSPORTS", "rings,cuda"}}) {
     const ScopedVariable variable(name, value);
     EXPECT_FALSE(config::check_environment().ok()) << name << "=" << value;
   }
   for (const auto& [name, value] : {std::pair{"AXON_ARENA_MB", "0"}, std::pair{"AXON_TRANSPORTS", "cuda,rings,ucx"},
-                                    std::pair{"AXON_TRANSPORTS", "ucx"}}) {
+                                    std::pair{"AXON_TRANSPORTS", "auto,rings"}, std::pair{"AXON_TRANSPORTS", "ucx"}}) {
     const ScopedVariable variable(name, value);
     EXPECT_TRUE(config::check_environment().ok()) << name << "=" << value;
   }

@@ -30,7 +30,8 @@ class TransportConformance : public testing::TestWithParam<NetworkKind> {
 
 INSTANTIATE_TEST_SUITE_P(All, TransportConformance,
                          testing::Values(kLoopback, kLoopbackWithFaults, kUcxSharedMemory, kUcxTcp, kRails,
-                                         kRailsWithFaults, kRailsTcp, kSockets, kSocketsAndRails, kRings, kRingsCopies),
+                                         kRailsWithFaults, kRailsTcp, kSockets, kSocketsAndRails, kPreferred, kRings,
+                                         kRingsCopies),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 TEST_P(TransportConformance, delivers_every_size_exactly) {

@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "transport/loopback/loopback.hpp"
+#include "transport/preferred/preferred.hpp"
 #include "transport/rails/rails.hpp"
 #include "transport/rings/rings.hpp"
 #include "transport/sockets/sockets.hpp"
@@ -75,6 +76,19 @@ class SocketsNetwork final : public Network {
   const Above above_;
 };
 
+class PreferredNetwork final : public Network {
+ public:
+  std::unique_ptr<Transport> make_transport() override {
+    const std::string devices[] = {"lo"};
+    auto sockets = open_sockets(devices);
+    if (!sockets.ok()) throw std::runtime_error(sockets.status().message());
+    auto joined = with_preferred(kUcxTcp.make()->make_transport(), std::move(sockets).value());
+    if (!joined.ok()) throw std::runtime_error(joined.status().message());
+    return std::move(joined).value();
+  }
+  bool same_host() const noexcept override { return false; }
+};
+
 class RingsAbove final : public Network {
  public:
   explicit RingsAbove(std::unique_ptr<Network> network, RingUse use = RingUse::kAlways)
@@ -120,6 +134,9 @@ const NetworkKind kSockets{"sockets", []() -> std::unique_ptr<Network> {
 const NetworkKind kSocketsAndRails{"sockets_and_rails", []() -> std::unique_ptr<Network> {
                                      return std::make_unique<SocketsNetwork>(SocketsNetwork::Above::kRails);
                                    }};
+
+const NetworkKind kPreferred{"preferred",
+                             []() -> std::unique_ptr<Network> { return std::make_unique<PreferredNetwork>(); }};
 
 const NetworkKind kRings{
     "rings", []() -> std::unique_ptr<Network> {

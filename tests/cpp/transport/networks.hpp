@@ -33,6 +33,7 @@ extern const NetworkKind kRailsWithFaults;  // above the loopback with faults
 extern const NetworkKind kRailsTcp;         // above UCX over TCP
 extern const NetworkKind kSockets;          // all messages over one rail, which the progress owner serves
 extern const NetworkKind kSocketsAndRails;  // the same, and rails for long messages at the same port
+extern const NetworkKind kPreferred;        // UCX over TCP, preferred to sockets
 extern const NetworkKind kRings;            // above rails and UCX over shared memory, as in a process's engine
 extern const NetworkKind kRingsCopies;      // above the loopback; only the rings' memory is read
 
