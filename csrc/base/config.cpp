@@ -36,9 +36,9 @@ static bool is_workspace_size(std::string_view value) noexcept {
   return is_number_up_to(65536, value);
 }
 
-// Each transport at most once, in any order; exactly one of ucx and rails.
+// Each transport at most once, in any order; exactly one of auto, ucx and rails.
 static bool is_list_of_transports(std::string_view value) noexcept {
-  static constexpr std::string_view kNames[] = {"ucx", "rails", "rings", "cma", "cuda"};
+  static constexpr std::string_view kNames[] = {"auto", "ucx", "rails", "rings", "cma", "cuda"};
   bool named[std::size(kNames)]{};
   for (bool more = true; more;) {
     const size_t comma = value.find(',');
@@ -47,7 +47,7 @@ static bool is_list_of_transports(std::string_view value) noexcept {
     more = comma != std::string_view::npos;
     value.remove_prefix(more ? comma + 1 : value.size());
   }
-  return named[0] != named[1];
+  return named[0] + named[1] + named[2] == 1;
 }
 
 static bool is_switch(std::string_view value) noexcept {
@@ -95,20 +95,21 @@ static constexpr Setting kSettings[] = {
      is_number_of_rails},
     {"AXON_RAIL_DEVICES", ReadBy::kEngine, "", "names of network devices, separated by commas",
      "The devices at which this process accepts rails: the rails of each peer are spread over their addresses. Without "
-     "it, the devices that UCX may use (UCX_NET_DEVICES) take turns, or all rails use one address of this host that "
-     "the peer reaches, in a subnet of the peer if there is one.",
+     "it, the devices that UCX may use (UCX_NET_DEVICES) take turns if they have addresses. Otherwise all rails use "
+     "one address of this host that the peer reaches, in a subnet of the peer if there is one.",
      nullptr},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "File to which each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on are inserted "
      "before the ending.",
      nullptr},
-    {"AXON_TRANSPORTS", ReadBy::kEngine, "ucx,rings,cma,cuda", "ucx or rails, and any of rings, cma, cuda",
-     "The transports that move data. With ucx, messages between hosts use UCX, and long ones rails (AXON_RAILS) where "
-     "only TCP connects the hosts. With rails, all of them use authenticated TCP connections of torch_axon's own: UCX "
-     "is not used, and opens no port. All processes must name the same one of the two. Without rings, messages "
-     "between processes of one host go the way of those between hosts. Without cma, long messages are copied through "
-     "the rings, and no process reads another one's memory. Without cuda, no kernels move data between the GPUs of "
-     "one host, and CUDA tensors go through host memory.",
+    {"AXON_TRANSPORTS", ReadBy::kEngine, "auto,rings,cma,cuda", "auto, ucx or rails, and any of rings, cma, cuda",
+     "The transports that move data. With rails, all messages between hosts use authenticated TCP connections of "
+     "torch_axon's own: UCX is not used, and opens no port. With auto, they do too, unless UCX has an RDMA device that "
+     "is up (InfiniBand, RoCE) on both hosts and connects the two: then they use UCX. With ucx, they use UCX in any "
+     "case, and long ones rails (AXON_RAILS) where only TCP connects the hosts; all processes must name it then, or "
+     "none. Without rings, messages between processes of one host go over rails, or with ucx over UCX. Without cma, "
+     "long messages are copied through the rings, and no process reads another one's memory. Without cuda, no kernels "
+     "move data between the GPUs of one host, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
      "MiB of each GPU's memory that a group may use to move data during matrix products (torch.ops.axon). Operations "

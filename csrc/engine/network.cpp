@@ -9,10 +9,12 @@
 #include "base/config.hpp"
 #include "base/log.hpp"
 #include "base/resources.hpp"
+#include "transport/preferred/preferred.hpp"
 #include "transport/rails/rail_address.hpp"
 #include "transport/rails/rails.hpp"
 #include "transport/rings/rings.hpp"
 #include "transport/sockets/sockets.hpp"
+#include "transport/ucx/rdma_lanes.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon::engine {
@@ -118,13 +120,48 @@ Result<std::unique_ptr<transport::Transport>> open_rails_above_ucx(transport::Ri
   return with_rails(std::move(ucx).value(), rails_above_ucx());
 }
 
-// All messages take rails, which share a port. UCX is not even initialised.
-Result<std::unique_ptr<transport::Transport>> open_rails_alone() {
+// Without other settings, rails may use the devices to which a user restricts UCX. Their names may be of RDMA devices.
+transport::RailOptions rails_for_all_messages() {
   transport::RailOptions options = configured_rails();
+  if (!options.devices.empty()) return options;
+  options.devices = devices_of_ucx();
+  if (transport::addresses_of_devices(options.devices).empty()) options.devices.clear();
+  return options;
+}
+
+// All messages take rails, which share a port, but for those to peers that UCX connects over RDMA. Null: no such ones.
+Result<std::unique_ptr<transport::Transport>> open_rails(std::unique_ptr<transport::Transport> ucx) {
+  transport::RailOptions options = rails_for_all_messages();
   auto sockets = transport::open_sockets(options.devices);
-  if (!sockets.ok()) return sockets.status().followed_by("AXON_TRANSPORTS names rails");
+  if (!sockets.ok()) return sockets.status().followed_by("all messages between hosts take rails (AXON_TRANSPORTS)");
   options.port = sockets.value().port;
-  return with_rails(std::move(sockets.value().transport), options);
+  if (ucx == nullptr) return with_rails(std::move(sockets.value().transport), options);
+  auto joined = with_preferred(std::move(ucx), std::move(sockets).value());
+  if (!joined.ok()) return std::move(joined.status());
+  return with_rails(std::move(joined).value(), options);
+}
+
+// Without TCP, UCX opens no port of it. Returns null if UCX has no RDMA device here; it is not initialised then.
+Result<std::unique_ptr<transport::Transport>> open_ucx_over_rdma() {
+  transport::UcxOptions options;
+  if (!is_set("TLS")) options.settings.emplace_back("TLS", "^tcp,posix,sysv,cuda");
+  auto lanes = transport::rdma_lanes(options);
+  if (!lanes.ok()) return std::move(lanes.status());
+  if (lanes.value().empty()) return std::unique_ptr<transport::Transport>();
+  return open_ucx_transport(options);
+}
+
+// Rails connect any two hosts, so a UCX that does not start is no reason to give up.
+Result<std::unique_ptr<transport::Transport>> open_best() {
+  auto ucx = open_ucx_over_rdma();
+  if (ucx.ok()) return open_rails(std::move(ucx).value());
+  log::warn("messages between hosts take TCP, although this one has RDMA devices: " + ucx.status().message());
+  return open_rails(nullptr);
+}
+
+Result<std::unique_ptr<transport::Transport>> open_chosen(transport::RingUse rings) {
+  if (config::has_transport("ucx")) return open_rails_above_ucx(rings);
+  return config::has_transport("rails") ? open_rails(nullptr) : open_best();
 }
 
 transport::RingUse use_of_rings() {
@@ -143,7 +180,7 @@ Result<std::unique_ptr<transport::Transport>> open_network() {
   AXON_TRY(check_descriptors(kDescriptorsOfAnEngine, "start torch_axon"));
   AXON_TRY(check_threads(kThreadsOfAnEngine));
   const transport::RingUse rings = use_of_rings();
-  auto network = config::has_transport("rails") ? open_rails_alone() : open_rails_above_ucx(rings);
+  auto network = open_chosen(rings);
   if (!network.ok()) return std::move(network.status());
   return with_rings(std::move(network).value(), rings);
 }

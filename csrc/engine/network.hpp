@@ -1,5 +1,7 @@
 // Opens the transport of the process's engine, as the environment and this system allow: rings on top of rails, on top
-// of UCX or of sockets (AXON_TRANSPORTS). The caller owns it.
+// of sockets, of UCX, or of both (AXON_TRANSPORTS). The caller owns it.
+//
+//   Result<std::unique_ptr<transport::Transport>> network = open_network();
 #pragma once
 
 #include <memory>

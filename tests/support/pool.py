@@ -24,7 +24,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -56,6 +56,8 @@ class Meeting:
     size: int
     timeout_s: float
     port: int = 0
+    # Of this process when it made the pool; the server that forks the ranks may have begun with another one.
+    transports: str | None = field(default_factory=lambda: os.environ.get("AXON_TRANSPORTS"))
 
     def join(self, rank: int) -> None:
         arguments: dict[str, Any] = {
@@ -102,6 +104,8 @@ def _serve(rank: int, meeting: Meeting, device: str, gpu: int, connection: Conne
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*deprecated.*")
     import_backend()
+    if meeting.transports is not None:
+        os.environ["AXON_TRANSPORTS"] = meeting.transports
     place = settle(device, gpu)
     meeting.join(rank)
     connection.send_bytes(pickle.dumps(("returned", None)))

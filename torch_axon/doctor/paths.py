@@ -16,7 +16,7 @@ _PTRACE = (
     "let the ranks trace each other: docker run --cap-add=SYS_PTRACE (or a seccomp profile that allows "
     "process_vm_readv and pidfd_getfd); sysctl kernel.yama.ptrace_scope of 0 or 1"
 )
-_DEFAULT_TRANSPORTS = "ucx,rings,cma,cuda"
+_DEFAULT_TRANSPORTS = "auto,rings,cma,cuda"
 _NAMESPACES = "give the containers of a host the same namespaces: docker run --ipc=host --pid=host --network=host"
 # Remedies for the engine's reasons about a GPU, by a part of the reason; the first match counts.
 _GPU_REMEDIES = {
@@ -73,8 +73,8 @@ def takes(facts: Facts, transport: str) -> bool:
 
 
 def uses_ucx(facts: Facts) -> bool:
-    """Returns whether UCX carries messages of this rank. Without it, rails carry all that rings do not."""
-    return not takes(facts, "rails")
+    """Returns whether UCX may carry messages of this rank. Without it, rails carry all that rings do not."""
+    return takes(facts, "ucx") or (takes(facts, "auto") and bool(facts.rdma))
 
 
 def _pair(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Pair:
@@ -115,13 +115,12 @@ def _host_obstacle(views: tuple[View, View], facts: tuple[Facts, Facts]) -> Obst
         if different:
             return Obstacle(f"the ranks share a host, but not the {' and '.join(different)} namespaces", _NAMESPACES)
     if lanes <= {"tcp"} and all(each.rdma for each in facts):
-        if not all(uses_ucx(each) for each in facts):
-            reason = f"rails, which AXON_TRANSPORTS names, cannot use {', '.join(facts[0].rdma)}"
-            return Obstacle(
-                reason, "name ucx instead of rails in AXON_TRANSPORTS, and build torch_axon with a UCX that has verbs"
-            )
-        reason = f"this UCX has no transport for {', '.join(facts[0].rdma)}"
-        return Obstacle(reason, "build torch_axon with a UCX that has verbs (AXON_UCX_ROOT)")
+        devices = ", ".join(facts[0].rdma)
+        build = "build torch_axon with a UCX that has verbs (AXON_UCX_ROOT)"
+        if any(takes(each, "rails") for each in facts):
+            reason = f"rails, which AXON_TRANSPORTS names, cannot use {devices}"
+            return Obstacle(reason, f"name auto instead of rails in AXON_TRANSPORTS, and {build}")
+        return Obstacle(f"UCX does not connect the ranks over {devices}", f"check that a port is up, and {build}")
     return None
 
 

@@ -14,6 +14,8 @@ from support.gpu import backend_of, exercise_all
 from support.hosts import run_on_hosts
 from support.reference import failure, same_bits
 
+pytestmark = pytest.mark.usefixtures("network")
+
 
 def _join(store: str, rank: int, size: int, settings: dict[str, str]) -> None:
     os.environ.update(settings)

@@ -27,6 +27,8 @@ from support.pool import RankPool
 from support.processes import environment, run_ranks
 from support.reference import failure, same_bits
 
+pytestmark = pytest.mark.usefixtures("network")
+
 TIMEOUT_S = 3.0
 
 Returned = TypeVar("Returned")

@@ -1,4 +1,4 @@
-"""Two hosts whose ranks exchange all messages over rails: no process initialises UCX."""
+"""Two hosts whose ranks exchange all messages over rails, as by default: no process initialises UCX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from support.reference import failure
 from torch_axon.runtime import Runtime
 
 TIMEOUT_S = 3.0
-WITH_RINGS, ALONE = "rails,rings,cma,cuda", "rails"
+DEFAULT = "auto,rings,cma,cuda"
+WITH_RINGS, ALONE, UCX = "rails,rings,cma,cuda", "rails", "ucx,rings,cma,cuda"
 SECRET = b"a secret of both hosts"
 
 
@@ -36,6 +37,8 @@ def hosts() -> Iterator[Hosts]:
 
 def _use(transports: str, num_rails: str = "auto") -> None:
     os.environ |= {"AXON_TRANSPORTS": transports, "AXON_RAILS": num_rails}
+    if transports == DEFAULT:
+        del os.environ["AXON_TRANSPORTS"]
 
 
 def _on(hosts: Hosts, host: int, transports: str, num_rails: str) -> list[str]:
@@ -102,18 +105,22 @@ def _exchange_everything(store: str, rank: int, num_ranks: int, transports: str,
             path = backend_of().path_to(peer)
             assert {(name, device) for name, device in path["lanes"] if name != "rail"} == {("tcp", "eth0")}, path
     [port] = set(_listening_ports()) - before
-    threads = [Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")]
+    threads = _threads()
     assert "axon-rails" in threads
     assert not [name for name in threads if "async" in name or "ucx" in name], threads
-    _write_as_a_stranger(port)
+    _write_as_a_stranger(port, ADDRESSES)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _write_as_a_stranger(port: int) -> None:
+def _threads() -> list[str]:
+    return [Path(f"/proc/self/task/{task}/comm").read_text().strip() for task in os.listdir("/proc/self/task")]
+
+
+def _write_as_a_stranger(port: int, addresses: Sequence[str]) -> None:
     """The port answers garbage by closing the connection."""
     for bytes_ in (b"\0" * 200, b"axrl" + b"\1" * 200, os.urandom(4096)):
-        for host in ADDRESSES:
+        for host in addresses:
             try:
                 stranger = socket.create_connection((host, port), timeout=10)
             except ConnectionRefusedError:  # the other host's process has another port
@@ -126,7 +133,9 @@ def _write_as_a_stranger(port: int) -> None:
                     pass
 
 
-@pytest.mark.parametrize(("transports", "num_rails"), [(ALONE, "0"), (WITH_RINGS, "auto"), (WITH_RINGS, "2")])
+@pytest.mark.parametrize(
+    ("transports", "num_rails"), [(ALONE, "0"), (DEFAULT, "auto"), (WITH_RINGS, "auto"), (WITH_RINGS, "2")]
+)
 def test_every_operation_works_without_a_port_of_ucx(
     transports: str, num_rails: str, hosts: Hosts, tmp_path: Path
 ) -> None:
@@ -150,19 +159,68 @@ def _meet(store: str, rank: int, transports: str) -> str:
     )
 
 
-def test_ranks_with_different_networks_are_told_so(hosts: Hosts, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transports", [WITH_RINGS, DEFAULT])
+def test_ranks_with_different_networks_are_told_so(transports: str, hosts: Hosts, tmp_path: Path) -> None:
     with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        for rank, (pool, transports) in enumerate(((one, WITH_RINGS), (other, "ucx,rings,cma,cuda"))):
+        for rank, (pool, own) in enumerate(((one, transports), (other, UCX))):
             pool.run(move_to, hosts.names[rank])
-            pool.start(_meet, str(tmp_path / "store"), rank, transports)
+            pool.start(_meet, str(tmp_path / "store"), rank, own)
         for pool in (one, other):
             [message] = pool.finish()
-            assert re.search("same one of ucx and rails in AXON_TRANSPORTS", message), message
+            assert re.search("AXON_TRANSPORTS must name ucx for all processes, or for none", message), message
 
 
+def _meet_and_reduce(store: str, rank: int, transports: str) -> float:
+    _use(transports)
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=rank, world_size=2)
+    data = torch.full((200_000,), float(rank + 1))
+    dist.all_reduce(data)
+    dist.destroy_process_group()
+    return float(data[-1])
+
+
+def test_ranks_that_name_rails_meet_those_that_name_nothing(hosts: Hosts, tmp_path: Path) -> None:
+    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
+        for rank, (pool, transports) in enumerate(((one, WITH_RINGS), (other, DEFAULT))):
+            pool.run(move_to, hosts.names[rank])
+            pool.start(_meet_and_reduce, str(tmp_path / "store"), rank, transports)
+        assert [pool.finish()[0] for pool in (one, other)] == [3.0, 3.0]
+
+
+def _look_at_ports(store: str, transports: str) -> tuple[int, list[str]]:
+    """Returns on how many ports a rank listens in a group of its host, and its threads."""
+    _use(transports)
+    before = set(_listening_ports())
+    dist.init_process_group("axon", init_method=f"file://{store}", rank=own_rank(), world_size=2)
+    dist.all_reduce(torch.ones(1000))
+    ports = set(_listening_ports()) - before
+    if transports != UCX:
+        for port in ports:
+            _write_as_a_stranger(port, ["127.0.0.1"])
+    threads = _threads()
+    dist.barrier()
+    dist.destroy_process_group()
+    return len(ports), threads
+
+
+def test_a_group_of_one_host_opens_only_the_port_of_rails(tmp_path: Path) -> None:
+    with RankPool(2, meeting="none") as ranks:
+        for num_ports, threads in ranks.run(_look_at_ports, str(tmp_path / "store"), DEFAULT):
+            assert num_ports == 1
+            assert not [name for name in threads if "async" in name], threads
+
+
+def test_ucx_opens_its_port_where_it_is_named(tmp_path: Path) -> None:
+    with RankPool(2, meeting="none") as ranks:
+        for num_ports, threads in ranks.run(_look_at_ports, str(tmp_path / "store"), UCX):
+            assert num_ports >= 2
+            assert "async" in threads
+
+
+@pytest.mark.parametrize("transports", [ALONE, DEFAULT])
 @pytest.mark.parametrize("program", ["loads_with_workers", "forks_while_a_message_waits"])
-def test_forked_children_leave_the_sockets_alone(program: str, tmp_path: Path) -> None:
-    prefixes = [["env", f"AXON_TRANSPORTS={ALONE}"]] * 2
+def test_forked_children_leave_the_sockets_alone(program: str, transports: str, tmp_path: Path) -> None:
+    prefixes = [["env", f"AXON_TRANSPORTS={transports}"]] * 2
     for ended in run_ranks(program, 2, tmp_path / "store", timeout_s=100, prefixes=prefixes):
         assert ended.code == 0, ended.errors
 

@@ -22,6 +22,8 @@ from support.hosts import Hosts, move_to, two_hosts
 from support.pool import RankPool
 from support.reference import failure, same_bits
 
+pytestmark = pytest.mark.usefixtures("network")
+
 _NUM_BYTES = 8 << 20
 _SECOND_LINK = ("10.213.78.1", "10.213.78.2")
 _ON_TWO_DEVICES = {"AXON_RAILS": "4", "AXON_RAIL_DEVICES": "eth0,eth1", "AXON_UCX_NET_DEVICES": "eth0"}

@@ -80,7 +80,11 @@ def test_nothing_stands_in_the_way_of_the_fastest_paths() -> None:
 
 _SLOWER_WITHIN_A_HOST = {
     "ptrace": ({"lanes": [("posix", "memory")], "memory": "Operation not permitted"}, {}, "SYS_PTRACE"),
-    "setting": ({"lanes": [("posix", "memory")]}, {"settings": {"UCX_TLS": "posix"}}, "unset UCX_TLS"),
+    "setting": (
+        {"lanes": [("posix", "memory")]},
+        {"settings": {"AXON_TRANSPORTS": "ucx", "UCX_TLS": "posix"}},
+        "unset UCX_TLS",
+    ),
     "shared memory": ({"lanes": [("tcp", "lo")]}, {"settings": {"AXON_TRANSPORTS": "ucx"}}, "/dev/shm"),
     "rings": ({"lanes": [("tcp", "lo")]}, {}, "as one user"),
 }
@@ -220,7 +224,9 @@ def _told(report: Report) -> str:
     return " ".join(f"{finding.text}: {finding.remedy}" for finding in report.findings)
 
 
-@pytest.mark.parametrize("transports", ["rails,rings,cma", "rails,rings", "rails,cma", "rails"])
+@pytest.mark.parametrize(
+    "transports", ["rails,rings,cma", "rails,rings", "rails,cma", "rails", "auto,rings,cma", "auto"]
+)
 def test_ranks_without_ucx_are_told_nothing_of_it(transports: str, capsys: pytest.CaptureFixture[str]) -> None:
     lanes = [
         ("ring" if "rings" in transports else "tcp", "eth0"),
