@@ -20,8 +20,11 @@ namespace axon::transport {
 
 enum class FrameKind : uint8_t { kMessage = 1, kRts, kCts, kNack, kData, kBye };
 
-// The most bytes of a DATA frame, and of one write: longer ones make bbr underestimate the link.
-inline constexpr size_t kMostFrameData = size_t{256} << 10;
+// The most bytes of a DATA frame, and of one write. With 256 KiB, an all_gather of 16 MiB between four ranks on two
+// cores took 54 writes instead of 12, and 8.2 ms instead of 7.3. A longer frame holds up short messages for longer.
+inline constexpr size_t kMostFrameData = size_t{1} << 20;
+// The same for connections that the kernel paces: longer writes make bbr underestimate the link.
+inline constexpr size_t kMostPacedFrameData = size_t{256} << 10;
 
 struct FrameHeader {
   uint32_t num_bytes = 0;  // of the payload that follows

@@ -32,21 +32,21 @@ void SocketMessages::schedule(SocketLink& link) noexcept {
   if (!link.linked()) scheduled_.push_back(link);
 }
 
-size_t SocketMessages::gather(SocketLink& link, std::span<FrameWriting> batch, size_t num_frames,
-                              size_t num_bytes) noexcept {
+size_t SocketMessages::gather(SocketLink& link, std::span<FrameWriting> batch, size_t num_frames, size_t num_bytes,
+                              size_t most_bytes) noexcept {
   const auto add = [&](const FrameWriting& writing) {
     num_bytes += writing.num_bytes();
     batch[num_frames++] = writing;
   };
   for (OutgoingMessage* next = link.queue.front(); next != nullptr; next = link.queue.next(*next)) {
-    if (num_frames == batch.size() - 1 || num_bytes >= kMostFrameData) return num_frames;
+    if (num_frames == batch.size() - 1 || num_bytes >= most_bytes) return num_frames;
     const bool is_rts = next->header.kind == FrameKind::kRts;
     add({.header = next->header, .payload = is_rts ? ConstBuffer{} : next->payload, .message = next});
   }
   OutgoingMessage* const message = link.cleared.front();
-  if (message == nullptr || num_bytes >= kMostFrameData) return num_frames;
+  if (message == nullptr || num_bytes >= most_bytes) return num_frames;
   const size_t num_left = message->payload.num_bytes - message->num_begun;
-  const ConstBuffer part = message->payload.slice(message->num_begun, std::min(num_left, kMostFrameData));
+  const ConstBuffer part = message->payload.slice(message->num_begun, std::min(num_left, most_bytes));
   add({.header = {.num_bytes = static_cast<uint32_t>(part.num_bytes),
                   .kind = FrameKind::kData,
                   .number = message->ticket,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/file_descriptor.hpp"
+#include "base/tcp_socket.hpp"
 #include "transport/rails/silence.hpp"
 #include "transport/sockets/frame_reader.hpp"
 #include "transport/sockets/socket_link.hpp"
@@ -16,7 +17,13 @@ namespace axon::transport {
 struct SocketRail final : FrameReader::Handler {
   SocketRail(SocketRails& of, SocketMessages& to, SocketLink& its_link, FileDescriptor its_socket,
              RailOpener by) noexcept
-      : rails(of), messages(to), link(its_link), socket(std::move(its_socket)), opener(by), reader(to.pool()) {}
+      : rails(of),
+        messages(to),
+        link(its_link),
+        socket(std::move(its_socket)),
+        opener(by),
+        most_at_once(congestion_control_of(socket) == "bbr" ? kMostPacedFrameData : kMostFrameData),
+        reader(to.pool()) {}
 
   bool on_frame(const FrameHeader& header, std::span<const std::byte> payload) noexcept override {
     return header.kind == FrameKind::kBye ? rails.receive_bye(*this) : messages.receive(link, header, payload);
@@ -30,6 +37,7 @@ struct SocketRail final : FrameReader::Handler {
   SocketLink& link;
   FileDescriptor socket;  // invalid: closed, and to be destroyed by the next progress()
   const RailOpener opener;
+  const size_t most_at_once;  // bytes of one write
   FrameReader reader;
   std::optional<FrameWriting> writing;  // a frame of which only a part could be written
   bool is_blocked = false;              // until the socket has room

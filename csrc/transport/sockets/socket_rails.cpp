@@ -164,7 +164,8 @@ size_t SocketRails::gather(const SocketRail& rail, std::span<FrameWriting> batch
   const size_t num_frames = rail.writing ? 1 : 0;
   if (rail.writing) batch.front() = *rail.writing;
   if (!rail.is_to_leave) {
-    return SocketMessages::gather(rail.link, batch, num_frames, rail.writing ? rail.writing->num_bytes() : 0);
+    const size_t num_bytes = rail.writing ? rail.writing->num_bytes() : 0;
+    return SocketMessages::gather(rail.link, batch, num_frames, num_bytes, rail.most_at_once);
   }
   const bool has_left = rail.has_said_bye || num_frames != 0;
   if (has_left) return num_frames;
