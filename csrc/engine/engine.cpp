@@ -296,10 +296,10 @@ void Engine::on_process_ended(transport::PeerId peer) noexcept {
 
 void Engine::lose(transport::PeerId peer, std::string reason) noexcept {
   if (messenger_.is_lost(peer)) return;
-  messenger_.mark_lost(peer);
-  peers_.note_loss(peer, std::move(reason));
+  messenger_.mark_lost(peer, std::move(reason));
+  peers_.note_loss(peer);
   if (peers_.is_neighbour(peer) && !peers_.outnumber_cores()) progress_->clear_oversubscribed();
-  for (Client* client : clients_) client->on_peer_lost(peer, peers_.loss_of(peer));
+  for (Client* client : clients_) client->on_peer_lost(peer, messenger_.loss_of(peer));
 }
 
 Status Engine::forked() {

@@ -187,7 +187,7 @@ void Group::set_device_hook(DeviceHook* device_hook) noexcept {
   for (int rank = 0; rank < team_.size(); ++rank) {
     const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
     if (engine_.messenger().is_lost(peer)) {
-      device_hook->on_rank_lost(rank, loss_of(rank, engine_.peers().loss_of(peer)));
+      device_hook->on_rank_lost(rank, loss_of(rank, engine_.messenger().loss_of(peer)));
     }
   }
 }

@@ -59,8 +59,7 @@ bool Peers::outnumber_cores() const noexcept {
   return static_cast<size_t>(num_neighbours_) >= num_cores();
 }
 
-void Peers::note_loss(transport::PeerId peer, std::string reason) {
-  peers_[peer].loss = std::move(reason);
+void Peers::note_loss(transport::PeerId peer) {
   if (is_neighbour(peer)) --num_neighbours_;
 }
 

@@ -48,10 +48,8 @@ class Peers {
   // Returns whether these processes and this one outnumber the cores on which this one may run.
   bool outnumber_cores() const noexcept;
 
-  // Records why a peer is gone. At most once per peer.
-  void note_loss(transport::PeerId peer, std::string reason);
-  // Returns why the peer is gone; empty while it is not.
-  const std::string& loss_of(transport::PeerId peer) const noexcept { return peers_[peer].loss; }
+  // Records that a peer is gone. At most once per peer.
+  void note_loss(transport::PeerId peer);
 
   // Checks whether enough file descriptors are left for this many new peers and for all known ones. A process that runs
   // out of them within UCX cannot recover. The listener closes for good at the first connection that it cannot accept
@@ -67,7 +65,6 @@ class Peers {
   struct Peer {
     PeerAddress address;
     bool shares_host = false;
-    std::string loss;
   };
 
   void light_beacon();

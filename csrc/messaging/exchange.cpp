@@ -10,10 +10,6 @@
 
 namespace axon::messaging {
 
-static Status lost(int rank) {
-  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: its process ended or cannot be reached"};
-}
-
 // The fingerprints of collectives have been compared already (Inbox::differing), except for the sizes of an all_to_all.
 // For point to point, type and length are compared here.
 static bool fits(const Request& receive, const transport::OperationHeader& header,
@@ -175,7 +171,7 @@ void Exchange::send(Batch& batch, Message message, ConstBuffer buffer) noexcept 
   request.header.key = inbox_.team().keys[message.peer];
   request.header.source = static_cast<uint32_t>(rank());
   request.header.destination = static_cast<uint32_t>(message.peer);
-  if (messenger_.is_lost(peer)) return finish(request, lost(message.peer));
+  if (messenger_.is_lost(peer)) return finish(request, loss_of(message.peer));
   if (const Status& departure = inbox_.departure_of(message.peer); !departure.ok()) {
     return finish(request, departure.clone());
   }
@@ -215,12 +211,17 @@ void Exchange::receive(Batch& batch, Message message, Buffer buffer) noexcept {
   }
 }
 
+Status Exchange::loss_of(int rank) const {
+  const std::string& why = messenger_.loss_of(inbox_.team().peers[static_cast<size_t>(rank)]);
+  return {ErrorCode::kPeerLost, "rank " + std::to_string(rank) + " is gone: " + why};
+}
+
 Status Exchange::hopelessness_of(const Request& receive) const {
   if (receive.header.source == kAnySource) {
     return are_others_silent() ? Status(ErrorCode::kPeerLost, "all other ranks are gone") : Status();
   }
   const int source = static_cast<int>(receive.header.source);
-  if (messenger_.is_lost(receive.peer)) return lost(source);
+  if (messenger_.is_lost(receive.peer)) return loss_of(source);
   return is_silent(source) ? inbox_.departure_of(source).clone() : Status();
 }
 
@@ -236,7 +237,7 @@ void Exchange::deliver(Request& receive, const transport::OperationHeader& heade
   }
   if (payload.rendezvous != nullptr && messenger_.is_lost(inbox_.team().peers[header.source])) {
     messenger_.transport().refuse(payload.rendezvous, Status());  // the payload at its sender is gone with the sender
-    finish(receive, lost(static_cast<int>(header.source)));
+    finish(receive, loss_of(static_cast<int>(header.source)));
     return;
   }
   if (payload.rendezvous == nullptr) {

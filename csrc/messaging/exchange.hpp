@@ -94,6 +94,8 @@ class Exchange {
 
   // Returns why a posted receive will get no message: its source is gone, or has left and sent no more. Ok otherwise.
   Status hopelessness_of(const Request& receive) const;
+  // Returns why messages to and from this rank, which is gone, fail.
+  Status loss_of(int rank) const;
 
   // Returns the ranks for which messages wait here only because these ranks have not received earlier ones, each once,
   // ascending.

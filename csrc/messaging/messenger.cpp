@@ -192,10 +192,11 @@ void Messenger::on_peer_lost(transport::PeerId peer, Status reason) noexcept {
   loss_listener_.on_peer_lost(peer, std::move(reason));
 }
 
-void Messenger::mark_lost(transport::PeerId peer) {
+void Messenger::mark_lost(transport::PeerId peer, std::string why) {
   if (is_lost(peer)) return;
   lost_.resize(std::max<size_t>(lost_.size(), peer + 1));
   lost_[peer] = true;
+  losses_.emplace(peer, std::move(why));
   transport_.drop_peer(peer);
 }
 

@@ -10,6 +10,7 @@
 #include <coroutine>
 #include <cstdint>
 #include <deque>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -88,9 +89,11 @@ class Messenger final : public transport::Receiver {
   void discard_strangers() noexcept;
 
   // Marks a peer as gone: its messages that have arrived still count, but nothing more is sent to it or expected from
-  // it.
-  void mark_lost(transport::PeerId peer);
+  // it. The reason of the first call counts.
+  void mark_lost(transport::PeerId peer, std::string why);
   bool is_lost(transport::PeerId peer) const noexcept { return peer < lost_.size() && lost_[peer]; }
+  // Returns why the peer is gone; it must be.
+  const std::string& loss_of(transport::PeerId peer) const noexcept { return losses_.find(peer)->second; }
 
   // Keeps a request whose operation is gone, but which the transport may still complete.
   void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
@@ -164,6 +167,7 @@ class Messenger final : public transport::Receiver {
   Recent retired_;                                // keys that are gone, whether a group was formed or not
   std::deque<Left> left_;                         // oldest first
   std::vector<bool> lost_;                        // by peer
+  std::unordered_map<transport::PeerId, std::string> losses_;
   uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };

@@ -65,7 +65,7 @@ struct World::Rank final : messaging::LossListener, messaging::InboxListener {
   void on_control(const transport::ControlHeader&, const transport::Payload&) noexcept override {}
   void on_overflow(Status reason) noexcept override { ADD_FAILURE() << reason.message(); }
   void on_peer_lost(transport::PeerId peer, Status reason) noexcept override {
-    messenger.mark_lost(peer);
+    messenger.mark_lost(peer, "the test says so");
     if (exchange && exchange->awaits(peer)) exchange->fail(std::move(reason));
   }
   Status on_mismatch(const transport::OperationHeader& theirs, const transport::Fingerprint& ours) noexcept override {

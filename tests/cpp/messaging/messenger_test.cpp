@@ -304,12 +304,14 @@ TEST_F(AttachedTest, batch_destroyed_while_its_coroutine_is_suspended_wakes_no_w
 
 TEST_F(AttachedTest, lost_peer_fails_receives_but_not_what_has_already_arrived) {
   arrive(header(kMessage, 1, 0, 3), 8);
-  messenger_.mark_lost(1);
+  messenger_.mark_lost(1, "its process has ended");
   Receive served = receive(kMessage, 0, {.peer = 1, .slot = 3});
   EXPECT_EQ(served.value, 8);
   Receive hopeless = receive(kMessage, 0, {.peer = 1, .slot = 3});
   ASSERT_TRUE(hopeless.done());
-  EXPECT_EQ(hopeless.status().code(), ErrorCode::kPeerLost);
+  const Status why = hopeless.status();
+  EXPECT_EQ(why.code(), ErrorCode::kPeerLost);
+  EXPECT_EQ(why.message(), "rank 1 is gone: its process has ended");
 }
 
 TEST_F(AttachedTest, foreign_keys_and_ranks_are_refused_and_counted_and_change_nothing) {
