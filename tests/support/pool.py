@@ -56,7 +56,7 @@ class Meeting:
     size: int
     timeout_s: float
     port: int = 0
-    # Of this process when it made the pool; the server that forks the ranks may have begun with another one.
+    # AXON_TRANSPORTS of this process; the server that forks the ranks may have begun with another value.
     transports: str | None = field(default_factory=lambda: os.environ.get("AXON_TRANSPORTS"))
 
     def join(self, rank: int) -> None:

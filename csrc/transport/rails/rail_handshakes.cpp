@@ -233,14 +233,12 @@ static Status failure_of(const char* call, int error) {
   return is_shortage(error) ? Status(ErrorCode::kResourceExhausted, failure.message()) : std::move(failure);
 }
 
-Status RailHandshakes::begin_connection(Pending& pending, const SystemAddress& to) {
-  if (!pending.socket.valid()) return failure_of("socket", errno);
-  send_at_once(pending.socket);
-  watch_for_silence(pending.socket);
-  if (::connect(pending.socket.get(), to.get(), to.num_bytes) != 0 && errno != EINPROGRESS)
-    return is_shortage(errno) ? failure_of("connect", errno) : Status(ErrorCode::kTransport, last_error());
-  if (watch(pending.socket, EPOLLOUT, &pending).ok()) return Status();
-  return failure_of("epoll_ctl", errno);
+static Status begin_connection(const FileDescriptor& socket, const SystemAddress& to) {
+  if (!socket.valid()) return failure_of("socket", errno);
+  send_at_once(socket);
+  watch_for_silence(socket);
+  if (::connect(socket.get(), to.get(), to.num_bytes) == 0 || errno == EINPROGRESS) return Status();
+  return is_shortage(errno) ? failure_of("connect", errno) : Status(ErrorCode::kTransport, last_error());
 }
 
 // Returns the failure of the latest address once all have failed, or a shortage at once.
@@ -257,7 +255,8 @@ Status RailHandshakes::try_next_address(Pending& pending) {
                                                  random_nonce());
     pending.began = Clock::now();
     pending.is_connected = false;
-    Status begun = begin_connection(pending, system);
+    Status begun = begin_connection(pending.socket, system);
+    if (begun.ok() && !watch(pending.socket, EPOLLOUT, &pending).ok()) begun = failure_of("epoll_ctl", errno);
     if (begun.ok() || begun.code() == ErrorCode::kResourceExhausted) return begun;
     pending.failure = Status(begun.code(), text_of(ip, address.port) + ": " + begun.message());
   }

@@ -122,7 +122,6 @@ class RailHandshakes final : private RailThread {
   bool is_welcome(const Pending& pending) const noexcept;
   void begin_due(Clock::time_point now);
   void begin(RailRequest request);
-  Status begin_connection(Pending& pending, const SystemAddress& to);
   Status try_next_address(Pending& pending);
   // Return false if the handshake cannot go on.
   bool advance(Pending& pending) noexcept;
