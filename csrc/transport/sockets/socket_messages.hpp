@@ -43,8 +43,8 @@ class SocketMessages {
   void schedule(SocketLink& link) noexcept;
   bool has_scheduled() const noexcept { return !scheduled_.empty(); }
   SocketLink* take_scheduled() noexcept { return scheduled_.pop_front(); }
-  // Collects what follows the `num_frames` frames in the batch, which have `num_bytes`, until there are `most_bytes`:
-  // frames in the queue, and then a part of the long message whose turn it is. Returns the number of frames.
+  // Collects what follows the `num_frames` frames in the batch, which have `num_bytes`: frames in the queue, and then a
+  // part of the long message whose turn it is. Stops at `most_bytes`. Returns the number of frames.
   static size_t gather(SocketLink& link, std::span<FrameWriting> batch, size_t num_frames, size_t num_bytes,
                        size_t most_bytes) noexcept;
   // The first bytes of the frame are written; all of them are.

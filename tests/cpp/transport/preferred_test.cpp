@@ -1,5 +1,5 @@
-// Tests processes of which some have a preferred network: each pair finds a network that both have. The preferred one is
-// UCX over loopback devices, in place of UCX over RDMA.
+// Tests processes of which some have a preferred network: each pair finds a network that both have. The preferred one
+// is UCX over loopback devices, in place of UCX over RDMA.
 #include <gtest/gtest.h>
 
 #include <string>
