@@ -45,6 +45,8 @@ class HostsPlan:
             "AXON_RAIL_DEVICES": ",".join(self.devices),
             "AXON_COMPRESS": self.compression,
             "AXON_UCX_NET_DEVICES": "eth0",
+            # Faults reset all connections over the devices of rails, but not those of short messages.
+            "AXON_TRANSPORTS": "ucx,rings,cma,cuda",
         }
 
 
