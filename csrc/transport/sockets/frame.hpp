@@ -21,7 +21,7 @@ namespace axon::transport {
 enum class FrameKind : uint8_t { kMessage = 1, kRts, kCts, kNack, kData, kBye };
 
 // The most bytes of a DATA frame, and of one write. With 256 KiB instead, an all_gather of 16 MiB between four hosts on
-// two cores took 7.7 ms, not 7.1 (docs/adr/0052-carry-all-messages-over-rails-by-default.md). A longer frame holds up
+// two cores took 7.7 ms, not 7.0 (docs/adr/0052-carry-all-messages-over-rails-by-default.md). A longer frame holds up
 // short messages for longer.
 inline constexpr size_t kMostFrameData = size_t{1} << 20;
 // The same for connections that the kernel paces: longer writes make bbr underestimate the link.
