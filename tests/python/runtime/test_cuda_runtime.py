@@ -63,7 +63,7 @@ def peer(request: pytest.FixtureRequest, runtime: Runtime) -> Iterator[Peer]:
         with exposing(runtime) as (_, peer):
             yield peer
     else:
-        with not_exposing(runtime, AXON_TRANSPORTS="ucx") as peer:
+        with not_exposing(runtime, AXON_TRANSPORTS="rails") as peer:
             yield peer
 
 

@@ -28,9 +28,9 @@ def stopped(server: Server) -> Iterator[None]:
     os.kill(pid, signal.SIGCONT)
 
 
-@pytest.fixture(scope="module", params=["rings", "ucx"])
+@pytest.fixture(scope="module", params=["rings", "rails"])
 def stalling(request: pytest.FixtureRequest) -> Iterator[Server]:
-    server = Server(**({"AXON_TRANSPORTS": "ucx"} if request.param == "ucx" else {}))
+    server = Server(**({"AXON_TRANSPORTS": "rails"} if request.param == "rails" else {}))
     yield server
     server.close()
 
