@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cuda/launch.hpp"
+#include "kernels/copy_blocks.hpp"
 #include "kernels/host_slots.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/launch.hpp"
