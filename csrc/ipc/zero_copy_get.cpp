@@ -57,18 +57,33 @@ Status ZeroCopyReader::read(int32_t pid, const ExposedLocation& location, Buffer
     return {ErrorCode::kInvalidArgument,
             "a GPU tensor cannot be received while the current stream is captured into a CUDA graph"};
   }
-  Result<std::shared_ptr<const RegistrationOwner>> owner = meet(pid, location);
-  if (!owner.ok()) return std::move(owner.status());
-  Registrations& registrations = arena_.registrations();
-  if (Status mapped = registrations.await(*owner.value(), location.registration); !mapped.ok()) {
-    return unreachable(pid, mapped.message());
-  }
+  AXON_TRY(await(pid, location, target.num_bytes));
   // While a launch is noted here, mappings of an ended owner are not unmapped until the copy has run.
   const LaunchLedger::Launching launching = arena_.launches().launching();
-  const std::span<std::byte> registration = registrations.find(*owner.value(), location.registration);
-  if (!holds(registration, location, target.num_bytes)) return unreachable(pid, "it is not mapped to that length");
-  AXON_TRY(copy_async(target.data, registration.data() + location.offset, target.num_bytes, stream));
+  Result<std::byte*> source = find(pid, location, target.num_bytes);
+  if (!source.ok()) return std::move(source.status());
+  AXON_TRY(copy_async(target.data, source.value(), target.num_bytes, stream));
   return arena_.launches().note(order_, stream);
+}
+
+Status ZeroCopyReader::await(int32_t pid, const ExposedLocation& location, size_t num_bytes) {
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(device_);
+  Result<std::shared_ptr<const RegistrationOwner>> owner = meet(pid, location);
+  if (!owner.ok()) return std::move(owner.status());
+  if (Status mapped = arena_.registrations().await(*owner.value(), location.registration); !mapped.ok()) {
+    return unreachable(pid, mapped.message());
+  }
+  const Result<std::byte*> found = find(pid, location, num_bytes);
+  return found.ok() ? Status() : found.status().clone();
+}
+
+Result<std::byte*> ZeroCopyReader::find(int32_t pid, const ExposedLocation& location, size_t num_bytes) {
+  Result<std::shared_ptr<const RegistrationOwner>> owner = meet(pid, location);
+  if (!owner.ok()) return std::move(owner.status());
+  const std::span<std::byte> registration = arena_.registrations().find(*owner.value(), location.registration);
+  if (!holds(registration, location, num_bytes)) return unreachable(pid, "it is not mapped to that length");
+  return registration.data() + location.offset;
 }
 
 Result<std::shared_ptr<const RegistrationOwner>> ZeroCopyReader::meet(int32_t pid, const ExposedLocation& location) {

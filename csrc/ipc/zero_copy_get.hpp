@@ -51,6 +51,12 @@ class ZeroCopyReader {
   // kPeerLost if the memory is not mapped.
   Status read(int32_t pid, const ExposedLocation& location, Buffer target, cuda::StreamView stream);
 
+  // Waits until memory of this length is mapped at that location, and fails as read() does otherwise.
+  Status await(int32_t pid, const ExposedLocation& location, size_t num_bytes);
+  // Returns where it is mapped. The caller launches what uses it, and notes the launch, while it holds a
+  // LaunchLedger::Launching of this device: an ended owner's memory stays mapped for that long.
+  Result<std::byte*> find(int32_t pid, const ExposedLocation& location, size_t num_bytes);
+
  private:
   struct Owner {
     std::shared_ptr<const PeerProcess> process;  // shared with the import of its registrations

@@ -1,0 +1,98 @@
+// Copies blocks between memory of one GPU, memory of peer processes that is mapped for it, and pinned host memory. The
+// copies run on streams of their own: after the caller's earlier work, and beside its later work.
+//
+//   Result<BlockCopier*> copier = BlockCopier::of(device);
+//   AXON_TRY(copier.value()->await(pid, location, num_bytes));                 // memory of a peer, once
+//   Result<BlockCopier::UnderWay> copy = copier.value()->copy({.fill = fill, .after = stream});
+//   … copy.value().flag() …                                                    // set once the bytes are visible
+//
+// One block is copied by a copy engine, which is faster than a kernel at all sizes (docs/adr/0051-*). A list is copied
+// by one kernel.
+//
+// Lives as long as the process. Thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/status.hpp"
+#include "ipc/pinned_pool.hpp"
+#include "ipc/stream_marker.hpp"
+#include "ipc/zero_copy_get.hpp"
+#include "kernels/copy_blocks.hpp"
+
+namespace axon::ipc {
+
+class BlockCopier {
+ public:
+  static Result<BlockCopier*> of(int device);
+
+  // A copy that has been launched. Destroy it once its flag is set, and not before.
+  class UnderWay {
+   public:
+    const std::atomic<uint32_t>& flag() const noexcept { return marker_.flag(); }
+
+   private:
+    friend class BlockCopier;
+    UnderWay(StreamMarker marker, std::optional<PinnedPool::Piece> table) noexcept
+        : marker_(std::move(marker)), table_(std::move(table)) {}
+    StreamMarker marker_;
+    std::optional<PinnedPool::Piece> table_;
+  };
+
+  using Blocks = std::vector<kernels::BlockCopy>;
+  enum class Method : uint8_t { kAny, kCopyEngine };  // kernels cannot use all memory of other GPUs of this process
+  struct Request {
+    // Returns the blocks, of one byte or more. Peers' memory in them comes from find(), called within it.
+    std::function<Result<Blocks>()> fill;
+    std::optional<cuda::StreamView> after{};  // not under capture; nothing: the copy starts at once
+    Method method = Method::kAny;
+  };
+  // Fails with kInvalidArgument if the stream is under capture.
+  Result<UnderWay> copy(const Request& request);
+
+  // See ZeroCopyReader.
+  Status await(int32_t pid, const ExposedLocation& location, size_t num_bytes) {
+    return reader_.await(pid, location, num_bytes);
+  }
+  Result<std::byte*> find(int32_t pid, const ExposedLocation& location, size_t num_bytes) {
+    return reader_.find(pid, location, num_bytes);
+  }
+
+  int device() const noexcept { return device_; }
+
+ private:
+  // Copies that wait for different streams of the caller do not wait for each other while there are enough of these.
+  static constexpr size_t kMostLanes = 32;
+  // From this length on, blocks of a short list are copied by copy engines, one after the other.
+  static constexpr uint64_t kLongBlock = uint64_t{4} << 20;
+  static constexpr size_t kFewBlocks = 8;
+
+  struct Lane {
+    cuda::Stream stream;
+    cuda::Event earlier;  // the caller's work
+  };
+
+  BlockCopier(int device, Arena& arena, ZeroCopyReader& reader, cuda::Event order) noexcept
+      : device_(device), arena_(arena), reader_(reader), order_(std::move(order)) {}
+
+  Result<Lane*> take_lane_held();
+  Status follow(const Lane& lane, cuda::StreamView earlier);
+  Result<std::optional<PinnedPool::Piece>> enqueue(const Blocks& blocks, Method method, cuda::StreamView stream);
+  static bool suits_copy_engines(const Blocks& blocks) noexcept;
+
+  const int device_;
+  Arena& arena_;
+  ZeroCopyReader& reader_;
+  const StreamOrder order_;  // identifies our copies in the launch ledger
+
+  std::mutex mutex_;  // guards the lanes, and what is enqueued there
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  size_t next_lane_ = 0;
+};
+
+}  // namespace axon::ipc
