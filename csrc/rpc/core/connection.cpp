@@ -325,7 +325,10 @@ void Connection::give_up(Call& call, Status why) noexcept {
 void Connection::tick(Clock::time_point now) noexcept {
   release_rested();
   look_after_closing(now);
-  if (!failure_.ok()) return one_sided_.initiator().tick(now);
+  if (!failure_.ok()) {
+    one_sided_.initiator().tick(now);
+    return send_delayed_close();
+  }
   if (watches_socket_ && now >= next_look_) {
     next_look_ = now + kLookInterval;
     pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};

@@ -170,13 +170,16 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   Status closed_there() const;
   // Ends everything, and tells the peer.
   void end(const Status& reason) noexcept;
+  // Tells the peer, once devices of this process no longer use its memory.
+  void send_delayed_close() noexcept;
   // Ends everything, without telling the peer.
   void fail(const Status& reason) noexcept;
   transport::CallHeader header_of(transport::MessageKind kind, uint32_t number) const noexcept;
   void send_control(const transport::CallHeader& message) noexcept;
   void drop(const transport::Payload& payload) noexcept;
   bool is_idle() const noexcept {
-    return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty() && one_sided_.is_idle();
+    return num_calls_ == 0 && num_told_ == 0 && num_invocations_ == 0 && restless_.empty() && !delayed_close_ &&
+           one_sided_.is_idle();
   }
   // Frees what only a live connection needs, after it has failed and is idle.
   void give_back() noexcept;
@@ -194,6 +197,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   std::optional<uint64_t>
       ends_after_answers_;  // the number of the peer's answers after which it ends, because the peer has closed
   bool has_drained_ = false;
+  std::optional<transport::CallHeader> delayed_close_;
   bool watches_socket_ = false;  // false for peers on this host, which the engine watches
   Clock::time_point next_look_{};
   bool has_hung_up_ = false;

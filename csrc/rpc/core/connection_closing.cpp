@@ -77,8 +77,18 @@ void Connection::end(const Status& reason) noexcept {
   if (!failure_.ok()) return;
   transport::CallHeader message = header_of(transport::MessageKind::kClose, 0);
   if (core_.is_through_with(*this)) message.num_answers = num_answered_;
-  send_control(message);
+  // The peer releases its memory when it learns of the end, so devices must not use that memory any more.
+  if (one_sided_.initiator().end_uses()) {
+    send_control(message);
+  } else {
+    delayed_close_ = message;
+  }
   fail(reason);
+}
+
+void Connection::send_delayed_close() noexcept {
+  if (!delayed_close_ || one_sided_.initiator().has_uses()) return;
+  send_control(*std::exchange(delayed_close_, std::nullopt));
 }
 
 }  // namespace axon::rpc

@@ -209,6 +209,7 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
   for (size_t i = 0; i < connections_.size(); ++i) connections_[i]->tick(now);
   forget_ended();
   look_after_parked();
+  exposed_->regions.look_after_lost();
   if (!closed_ || !connections_.empty() || !parked_.empty() || !exposed_->regions.at_rest()) return true;
   has_left_ = true;
   const std::shared_ptr<RuntimeCore> may_go = take_self_if_unused();
@@ -227,7 +228,7 @@ void RuntimeCore::on_peer_lost(transport::PeerId peer, const std::string& reason
     if (connection.peer_ != peer) continue;
     connection.fail(Status(ErrorCode::kPeerLost, "'" + connection.identity().name + "' is gone: " + reason));
   }
-  exposed_->regions.on_process_ended(peer);
+  exposed_->regions.on_peer_lost(peer);
 }
 
 void RuntimeCore::on_shut_down() noexcept {

@@ -33,11 +33,13 @@ Result<GivenGrants::Given> GivenGrants::open(std::span<const std::byte> bytes) {
   if (!region.ok()) return std::move(region.status());
   while (++num_given_ == 0 || grants_.contains(num_given_)) {
   }
+  const bool is_direct = connection_.is_neighbour() ? !region.value()->is_device() || is_mapped(*region.value())
+                                                    : region.value()->is_device() && is_of_this_process();
   Grant grant{.region = std::move(region).value(),
               .offset = handle.value().offset,
               .num_bytes = handle.value().num_bytes,
               .access = handle.value().access,
-              .is_direct = connection_.is_neighbour(),
+              .is_direct = is_direct,
               .local = nullptr};
   Given given{.grant = num_given_, .info = describe(grant)};
   if (grant.is_direct) {
@@ -46,6 +48,14 @@ Result<GivenGrants::Given> GivenGrants::open(std::span<const std::byte> bytes) {
   }
   grants_.emplace(given.grant, std::move(grant));
   return given;
+}
+
+bool GivenGrants::is_mapped(const Region& region) {
+  return region.device_location().is_mappable();
+}
+
+bool GivenGrants::is_of_this_process() const noexcept {
+  return connection_.identity().address.process == connection_.engine().peers().own_address().process;
 }
 
 // Only neighbours learn addresses, of which other processes have no use. For another runtime of this process, the
@@ -60,12 +70,20 @@ GrantInfo GivenGrants::describe(Grant& grant) const {
                  .name = region.name()};
   info.prefix.num_extents = static_cast<uint32_t>(info.extents.size());
   info.prefix.name_num_bytes = static_cast<uint32_t>(info.name.size());
-  if (grant.is_direct) return info;
-  const bool is_own = connection_.identity().address.process == connection_.engine().peers().own_address().process;
+  if (region.is_device()) {
+    info.prefix.is_device = 1;
+    info.device = region.device_location();
+  }
+  const bool is_own = is_of_this_process();
+  if (grant.is_direct && !is_own) {
+    if (region.is_device()) info.extents = region.mapped_extents_of(grant.offset, grant.num_bytes);
+    return info;
+  }
   if (is_own) grant.local = std::make_unique<LocalGrant>(info);
   info.prefix.flag_value = is_own ? grant.local->proof() : 0;
   info.prefix.flag_address = 0;
   for (Extent& extent : info.extents) extent.address = 0;
+  info.device = {};
   return info;
 }
 
@@ -108,10 +126,13 @@ std::vector<uint32_t> GivenGrants::direct_grants_of(const Region* region) const 
 
 void GivenGrants::fail(bool is_gone) noexcept {
   const std::string& name = connection_.identity().name;
+  const bool is_lost = connection_.engine().messenger().is_lost(peer_);
   for (const auto& [number, grant] : grants_) {
     if (!grant.is_direct) continue;
-    is_gone ? regions_.remove_reader(*grant.region, peer_, name)
-            : regions_.leave_to_process(*grant.region, peer_, name);
+    // A lost peer may live, and its devices may go on: Regions::on_peer_lost() finds out.
+    const bool has_ended = is_gone && !(is_lost && grant.region->is_device());
+    has_ended ? regions_.remove_reader(*grant.region, peer_, name)
+              : regions_.leave_to_process(*grant.region, peer_, name);
   }
   grants_.clear();
   num_direct_ = 0;

@@ -41,7 +41,8 @@ class GivenGrants {
   // The peer no longer uses a grant.
   void release(uint32_t grant) noexcept;
 
-  // Returns where the bytes of a block are, if the peer may access them. They must lie within one extent.
+  // Returns where the bytes of a block are, if the peer may access them. They must lie within one extent. If the region
+  // is memory of a device, only the device may use the address.
   Result<std::byte*> find(const ListEntry& block, uint64_t num_bytes, Access wanted) const;
   // The region of a grant that find() has accepted.
   const std::shared_ptr<Region>& region_of(uint32_t grant) const noexcept { return grants_.find(grant)->second.region; }
@@ -62,12 +63,14 @@ class GivenGrants {
     uint64_t offset = 0;
     uint64_t num_bytes = 0;
     Access access = Access::kNone;
-    bool is_direct = false;             // the peer may read the memory directly
+    bool is_direct = false;             // the peer may use the memory without this process
     std::unique_ptr<LocalGrant> local;  // null unless the peer is a runtime of this process
   };
 
   Result<std::shared_ptr<Region>> region_for(const RegionHandle& handle, std::span<const std::byte> bytes) const;
   GrantInfo describe(Grant& grant) const;
+  static bool is_mapped(const Region& region);
+  bool is_of_this_process() const noexcept;
 
   const Connection& connection_;
   const transport::PeerId peer_;

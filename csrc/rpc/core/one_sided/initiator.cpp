@@ -29,9 +29,17 @@ void Initiator::begin(Transfer& transfer) noexcept {
       transfer.begun_at_ + std::min<sync::Clock::duration>(transfer.timeout, std::chrono::hours(24 * 365));
   active_.push_back(transfer);
   ++num_active_;
-  if (Status why = check(transfer); !why.ok()) return finish(transfer, std::move(why));
-  if (transfer.kind_ == Transfer::Kind::kWrite && transfer.notification) transfer.id_ = ++num_named_ | 1U << 31;
-  advance(transfer);
+  transfer.num_device_works_left_ = transfer.device_works_.size();
+  transfer.num_in_flight_ += transfer.num_device_works_left_;
+  transfer.retain();
+  if (Status why = check(transfer); !why.ok()) {
+    finish(transfer, std::move(why));
+  } else if (transfer.kind_ == Transfer::Kind::kWrite && transfer.notification) {
+    transfer.id_ = ++num_named_ | 1U << 31;
+  }
+  begin_device_works(transfer);
+  if (!transfer.is_final_) advance(transfer);
+  transfer.release();
 }
 
 Status Initiator::check(const Transfer& transfer) const {
@@ -60,6 +68,7 @@ Status Initiator::check_handle(const Transfer& transfer) const {
 }
 
 Status Initiator::about(const Transfer& transfer, const Status& why) const {
+  if (why.ok()) return {};
   return {why.code(), "'" + connection_.identity().name + "': " + transfer.description() + " failed: " + why.message()};
 }
 
@@ -87,6 +96,7 @@ void Initiator::advance(Transfer& transfer) noexcept {
       copy(transfer);
       continue;
     }
+    if (!has_block && transfer.num_device_works_left_ != 0) break;
     if (!has_block && !has_control_to_send(transfer)) {
       if (transfer.num_requests_ == 0) finish(transfer, Status());
       break;
@@ -127,17 +137,21 @@ void Initiator::finish(Transfer& transfer, Status status) noexcept {
   transfer.is_drained_ = transfer.num_in_flight_ == 0;
   if (!transfer.is_drained_) draining_.push_back(transfer);
   connection_.engine().post(transfer);
+  if (transfer.num_device_works_left_ == 0) return;
+  for (const std::unique_ptr<DeviceWork>& work : transfer.device_works_) work->stop();
 }
 
 void Initiator::tick(sync::Clock::time_point now) noexcept {
   release_drained();
   for (Transfer* transfer = active_.front(); transfer != nullptr;) {
-    Transfer* const next = active_.next(*transfer);
+    Transfer* next = active_.next(*transfer);
     if (now >= transfer->deadline_) {
+      const bool has_others = transfer->num_device_works_left_ != 0;  // which end with it
       const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(transfer->timeout);
       finish(*transfer, Status(ErrorCode::kTimeout, "'" + connection_.identity().name + "' has not finished " +
                                                         transfer->description() + " within " +
                                                         std::to_string(limit.count()) + " ms"));
+      if (has_others) next = active_.front();
     }
     transfer = next;
   }
@@ -158,6 +172,7 @@ void Initiator::release_drained() noexcept {
 
 void Initiator::fail(const Status& reason) noexcept {
   has_failed_ = true;
+  uses_.close();
   while (Transfer* transfer = active_.front()) finish(*transfer, about(*transfer, reason));
 }
 
@@ -234,13 +249,18 @@ void Initiator::request(Transfer& transfer, Slot& slot) noexcept {
   num_blocks > 1 ? request_list(transfer, slot, num_blocks) : request_block(transfer, slot);
 }
 
+// The owner moves a list of one region of a device by one copy.
+bool Initiator::may_share_list(const Transfer::Block& first, const Transfer::Block& block) noexcept {
+  return first.remote == block.remote || (!first.remote->is_device() && !block.remote->is_device());
+}
+
 // Returns how many of the next blocks fit into one list.
 size_t Initiator::num_listed(const Transfer& transfer) const noexcept {
   size_t num_bytes = sizeof(uint64_t);
   size_t end = transfer.next_;
   for (; end < transfer.blocks_.size(); ++end) {
     const Transfer::Block& block = transfer.blocks_[end];
-    if (block.local.num_bytes > kLargestListed) break;
+    if (block.local.num_bytes > kLargestListed || !may_share_list(transfer.blocks_[transfer.next_], block)) break;
     num_bytes += sizeof(ListEntry) + block.local.num_bytes;
     const bool is_sent = block.remote->path() != RemoteMemory::Path::kMemcpy &&
                          !(block.remote->path() == RemoteMemory::Path::kCma && transfer.kind_ == Transfer::Kind::kRead);
@@ -432,6 +452,8 @@ std::shared_ptr<RemoteMemory> Initiator::memory_of(uint32_t grant, GrantInfo inf
   if (is_local) info = std::move(*local);
   auto memory = std::make_shared<RemoteMemory>(connection_.shared_from_this(), grant, std::move(info));
   grants_.add(memory);
+  if (is_local) memory->set_of_this_process();
+  if (memory->is_device()) return memory;  // its user may attach a mapping
   if (is_local) {
     memory->set_path(RemoteMemory::Path::kMemcpy);
   } else if (reads_directly(*memory)) {
@@ -451,7 +473,8 @@ bool Initiator::reads_directly(const RemoteMemory& memory) noexcept {
   return probe.run() == DirectRead::Outcome::kRead;
 }
 
-// No direct copy is under way now, and none of the memory begins later, even if the grant has not arrived yet.
+// No copy of the host is under way now, and none of the memory begins later, even if the grant has not arrived yet. If
+// devices still copy, the last one of them answers; see end_use().
 void Initiator::on_revoke(const OneSidedHeader& header) noexcept {
   if (grants_.revoke(header.grant)) send({.kind = MessageKind::kRevoked, .grant = header.grant});
 }

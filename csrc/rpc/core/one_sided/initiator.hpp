@@ -40,6 +40,18 @@ class Initiator {
   void on_revoke(const transport::OneSidedHeader& header) noexcept;
   // The transport is done with memory of a slot.
   static void on_transferred(transport::Completion& self, Status status) noexcept;
+  // Returns a failure of the transfer, with the names of the peer and the region. Returns ok for ok.
+  Status about(const Transfer& transfer, const Status& why) const;
+  // A device has ended its work for a transfer.
+  void on_device_end(Transfer& transfer, Status status) noexcept;
+  // Any thread: a device is about to use the peer's memory directly. Returns false if the memory is revoked, or the
+  // connection has ended.
+  bool begin_use(RemoteMemory& memory) noexcept;
+  // Once for each begin_use() that returned true.
+  void end_use(RemoteMemory& memory) noexcept;
+  // No use begins any more. Returns whether none is left: only then may the peer learn that the connection has ended.
+  bool end_uses() noexcept { return uses_.close(); }
+  bool has_uses() const noexcept { return !uses_.is_empty(); }
   // Nothing refers to the granted memory any more.
   void release_grant(uint32_t grant) noexcept;
 
@@ -48,7 +60,9 @@ class Initiator {
   void on_transport_gone() noexcept;
   bool has_running() const noexcept { return num_active_ != 0; }
   // Returns whether no transfer is under way, and the transport uses no memory of an earlier one.
-  bool is_idle() const noexcept { return num_active_ == 0 && draining_.empty() && !slots_.has_in_flight(); }
+  bool is_idle() const noexcept {
+    return num_active_ == 0 && draining_.empty() && !slots_.has_in_flight() && uses_.is_empty();
+  }
   // Sends a header that needs no answer.
   void send(transport::OneSidedHeader header) noexcept;
 
@@ -71,6 +85,7 @@ class Initiator {
   void request_block(Transfer& transfer, Slot& slot) noexcept;
   void request_list(Transfer& transfer, Slot& slot, size_t num_blocks) noexcept;
   size_t num_listed(const Transfer& transfer) const noexcept;
+  static bool may_share_list(const Transfer::Block& first, const Transfer::Block& block) noexcept;
   void post(Slot& slot, transport::OneSidedHeader header, ConstBuffer payload) noexcept;
   bool begins_to_notify(const Transfer& transfer) const noexcept;
   bool has_turn(const Transfer& transfer) noexcept;
@@ -79,12 +94,12 @@ class Initiator {
   void answer(Slot& slot, Status status) noexcept;
   void settle(Slot& slot) noexcept;
   void serve_waiting() noexcept;
+  void begin_device_works(Transfer& transfer) noexcept;
   void finish(Transfer& transfer, Status status) noexcept;
   void release_drained() noexcept;
   void unpack(Slot& slot, std::span<const std::byte> bytes) noexcept;
   std::shared_ptr<RemoteMemory> memory_of(uint32_t grant, GrantInfo info);
   bool reads_directly(const RemoteMemory& memory) noexcept;
-  Status about(const Transfer& transfer, const Status& why) const;
   void drop(const transport::Payload& payload) noexcept;
 
   Connection& connection_;
@@ -99,6 +114,7 @@ class Initiator {
   size_t num_active_ = 0;
   uint32_t num_named_ = 0;    // transfers that have been given an id
   size_t num_notifying_ = 0;  // transfers that write towards a notification
+  UseGate uses_;              // of memory of the peer by devices of this process
   bool has_failed_ = false;   // the connection
   bool is_serving_ = false;
   Transfer* served_ = nullptr;  // whose turn it is to take a slot

@@ -11,6 +11,7 @@ static void append_values(std::vector<std::byte>& bytes, const T* values, size_t
 std::vector<std::byte> encode_grant(const GrantInfo& info) {
   std::vector<std::byte> bytes;
   append_values(bytes, &info.prefix, 1);
+  if (info.prefix.is_device != 0) append_values(bytes, &info.device, 1);
   append_values(bytes, info.extents.data(), info.extents.size());
   append_values(bytes, info.name.data(), info.name.size());
   return bytes;
@@ -22,18 +23,25 @@ std::optional<GrantInfo> decode_grant(std::span<const std::byte> payload) {
   std::memcpy(&info.prefix, payload.data(), sizeof info.prefix);
   const GrantPrefix& prefix = info.prefix;
   if (prefix.num_extents > kMostExtents || prefix.name_num_bytes > kLongestRegionName) return std::nullopt;
+  if (prefix.is_device > 1) return std::nullopt;
+  payload = payload.subspan(sizeof prefix);
+  if (prefix.is_device != 0) {
+    if (payload.size() < sizeof info.device) return std::nullopt;
+    std::memcpy(&info.device, payload.data(), sizeof info.device);
+    payload = payload.subspan(sizeof info.device);
+  }
   const size_t num_extent_bytes = prefix.num_extents * sizeof(Extent);
-  if (payload.size() != sizeof prefix + num_extent_bytes + prefix.name_num_bytes) return std::nullopt;
+  if (payload.size() != num_extent_bytes + prefix.name_num_bytes) return std::nullopt;
   if (prefix.access == 0 || prefix.access > static_cast<uint32_t>(Access::kReadWrite)) return std::nullopt;
   info.extents.resize(prefix.num_extents);
-  const auto extents = payload.subspan(sizeof prefix, num_extent_bytes);
+  const auto extents = payload.first(num_extent_bytes);
   if (!extents.empty()) std::memcpy(info.extents.data(), extents.data(), extents.size());
   uint64_t num_bytes = 0;
   for (const Extent& extent : info.extents) {
     if (__builtin_add_overflow(num_bytes, extent.num_bytes, &num_bytes)) return std::nullopt;
   }
   if (num_bytes != prefix.num_bytes) return std::nullopt;
-  const auto name = payload.subspan(sizeof prefix + num_extent_bytes);
+  const auto name = payload.subspan(num_extent_bytes);
   info.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
   return info;
 }

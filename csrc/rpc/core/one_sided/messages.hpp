@@ -21,7 +21,7 @@ struct ListEntry {
 };
 static_assert(sizeof(ListEntry) == 16);
 
-// The begin of the payload of a grant. Extents and the region's name follow.
+// The begin of the payload of a grant. The location of device memory, extents and the region's name follow.
 struct GrantPrefix {
   uint64_t num_bytes = 0;
   uint64_t flag_value = 0;
@@ -29,12 +29,13 @@ struct GrantPrefix {
   uint32_t access = 0;
   uint32_t num_extents = 0;
   uint32_t name_num_bytes = 0;
-  uint32_t reserved = 0;
+  uint32_t is_device = 0;  // 1: a DeviceLocation follows
 };
 static_assert(sizeof(GrantPrefix) == 40);
 
 struct GrantInfo {
   GrantPrefix prefix;
+  DeviceLocation device{};  // valid if is_device
   std::vector<Extent> extents;
   std::string name;
 };

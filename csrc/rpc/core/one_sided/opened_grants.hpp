@@ -23,8 +23,8 @@ class OpenedGrants {
 
   void add(const std::shared_ptr<RemoteMemory>& memory);
   void erase(uint32_t grant) noexcept { opened_.erase(grant); }
-  // From now on, no transfer uses the grant. Returns false if that cannot be kept in mind for a grant that is yet to
-  // arrive: the owner has not granted that much.
+  // From now on, no transfer uses the grant. Returns false if devices still use the memory. Returns false, too, if that
+  // cannot be kept in mind for a grant that is yet to arrive: the owner has not granted that much.
   bool revoke(uint32_t grant) noexcept;
 
  private:

@@ -41,6 +41,7 @@ Region::Region(RegionSpecification specification, Owner owner)
     : name_(std::move(specification.name)),
       access_(specification.access),
       extents_(std::move(specification.extents)),
+      device_(std::move(specification.device)),
       ends_(ends_of(extents_)),
       num_bytes_(ends_.empty() ? 0 : ends_.back()),
       owner_(std::move(owner)) {}
@@ -52,9 +53,9 @@ std::byte* Region::find(uint64_t offset, uint64_t num_bytes) const noexcept {
   return reinterpret_cast<std::byte*>(extent.address + extent.num_bytes - (*end - offset));
 }
 
-std::vector<Extent> Region::extents_of(uint64_t offset, uint64_t num_bytes) const {
+static std::vector<Extent> cut_to(const std::vector<Extent>& extents, uint64_t offset, uint64_t num_bytes) {
   std::vector<Extent> cut;
-  for (const Extent& extent : extents_) {
+  for (const Extent& extent : extents) {
     if (num_bytes == 0) break;
     if (offset >= extent.num_bytes) {
       offset -= extent.num_bytes;
@@ -66,6 +67,16 @@ std::vector<Extent> Region::extents_of(uint64_t offset, uint64_t num_bytes) cons
     offset = 0;
   }
   return cut;
+}
+
+std::vector<Extent> Region::extents_of(uint64_t offset, uint64_t num_bytes) const {
+  return cut_to(extents_, offset, num_bytes);
+}
+
+std::vector<Extent> Region::mapped_extents_of(uint64_t offset, uint64_t num_bytes) const {
+  std::vector<Extent> mapped = extents_;
+  for (size_t i = 0; i < mapped.size(); ++i) mapped[i].address = device_.mapped_addresses[i];
+  return cut_to(mapped, offset, num_bytes);
 }
 
 // Peers may still be reading the memory of regions that are left, so it is leaked.
@@ -135,8 +146,24 @@ void Regions::leave_to_process(Region& region, transport::PeerId peer, const std
   remove_reader(region, peer, name);
 }
 
-void Regions::on_process_ended(transport::PeerId peer) noexcept {
+void Regions::on_peer_lost(transport::PeerId peer) noexcept {
+  Result<engine::PolledProcess> living = engine::PolledProcess::find(engine_.peers().pid_of(peer), peer);
+  const bool lives = engine_.peers().is_neighbour(peer) && living.ok();
+  if (lives) lost_.push_back(std::move(living).value());
+  forget_readers(peer, lives ? Of::kHosts : Of::kAll);
+}
+
+void Regions::look_after_lost() noexcept {
+  std::erase_if(lost_, [&](const engine::PolledProcess& process) {
+    if (!process.has_ended()) return false;
+    forget_readers(process.peer(), Of::kAll);
+    return true;
+  });
+}
+
+void Regions::forget_readers(transport::PeerId peer, Of regions) noexcept {
   for (auto& [number, region] : regions_) {
+    if (regions == Of::kHosts && region->is_device()) continue;
     std::erase_if(region->readers_, [&](const Region::Reader& reader) { return reader.peer == peer; });
   }
   release_rested();

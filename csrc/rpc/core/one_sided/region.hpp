@@ -20,7 +20,9 @@
 
 #include "base/numbered.hpp"
 #include "engine/engine.hpp"
+#include "engine/polled_process.hpp"
 #include "memory/owner.hpp"
+#include "rpc/core/one_sided/device_memory.hpp"
 #include "rpc/core/one_sided/generation_flag.hpp"
 #include "rpc/core/one_sided/region_handle.hpp"
 
@@ -41,6 +43,7 @@ struct RegionSpecification {
   std::string name;
   Access access = Access::kRead;
   std::vector<Extent> extents;
+  DeviceRegion device{};
 };
 
 class Region {
@@ -60,6 +63,10 @@ class Region {
   Access access() const noexcept { return access_; }
   uint64_t num_bytes() const noexcept { return num_bytes_; }
   const std::vector<Extent>& extents() const noexcept { return extents_; }
+  // Device memory is never used by its addresses here; it is staged, or peers map it.
+  bool is_device() const noexcept { return device_.device != nullptr; }
+  Device& device() const noexcept { return *device_.device; }
+  const DeviceLocation& device_location() const noexcept { return device_.location; }
   const Nonce& key() const noexcept { return key_; }
   const GenerationFlag& generation_flag() const noexcept { return generation_flag_; }
   uint64_t number() const noexcept { return number_; }
@@ -70,6 +77,8 @@ class Region {
   std::byte* find(uint64_t offset, uint64_t num_bytes) const noexcept;
   // Returns the extents of a range, cut to it. The range lies within the region.
   std::vector<Extent> extents_of(uint64_t offset, uint64_t num_bytes) const;
+  // The same, at the addresses by which peers find mapped device memory.
+  std::vector<Extent> mapped_extents_of(uint64_t offset, uint64_t num_bytes) const;
 
   void begin_in_flight() noexcept { ++num_in_flight_; }
   void end_in_flight() noexcept { --num_in_flight_; }
@@ -80,6 +89,7 @@ class Region {
   const std::string name_;
   const Access access_;
   const std::vector<Extent> extents_;
+  const DeviceRegion device_;
   const std::vector<uint64_t> ends_;  // of the extents, in the region
   const uint64_t num_bytes_;
   const Nonce key_ = random_nonce();
@@ -122,7 +132,10 @@ class Regions {
   void remove_reader(Region& region, transport::PeerId peer, const std::string& name) noexcept;
   // The reader cannot confirm that any more, because the connection has ended while its process lives.
   void leave_to_process(Region& region, transport::PeerId peer, const std::string& name) noexcept;
-  void on_process_ended(transport::PeerId peer) noexcept;
+  // Nothing arrives from the peer any more. If its process lives, its devices may still use memory of devices: that is
+  // kept until the process ends, which look_after_lost() finds.
+  void on_peer_lost(transport::PeerId peer) noexcept;
+  void look_after_lost() noexcept;
 
   // Denies new requests. The caller tells the readers.
   void revoke(Region& region) noexcept;
@@ -134,10 +147,14 @@ class Regions {
   static std::vector<std::string> readers(const Region& region);
 
  private:
+  enum class Of : uint8_t { kHosts, kAll };
+  void forget_readers(transport::PeerId peer, Of regions) noexcept;
+
   engine::Engine& engine_;
   uint64_t incarnation_ = 0;
   Numbered<Region> numbers_;
   std::unordered_map<uint64_t, std::shared_ptr<Region>> regions_;  // shared with grants and users' handles
+  std::vector<engine::PolledProcess> lost_;                        // peers that live
 };
 
 }  // namespace axon::rpc

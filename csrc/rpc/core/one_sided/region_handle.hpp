@@ -36,7 +36,7 @@ struct RegionHandle {
   static constexpr uint8_t kVersion = 1;
 
   uint8_t version = kVersion;
-  uint8_t kind = 0;  // 0: host memory
+  uint8_t kind = 0;  // 0: memory, of the host or a device
   Access access = Access::kNone;
   uint8_t reserved = 0;
   uint32_t region = 0;      // the index of the region at its owner

@@ -12,18 +12,20 @@
 #include <vector>
 
 #include "rpc/core/one_sided/messages.hpp"
+#include "rpc/core/one_sided/use_gate.hpp"
 
 namespace axon::rpc {
 
 class Connection;
 
-class RemoteMemory {
+class RemoteMemory : public std::enable_shared_from_this<RemoteMemory> {
  public:
   // How bytes reach this memory, or leave it.
   enum class Path : uint8_t {
     kMessages,  // the owner moves them
     kCma,       // reads: copied from the owner's process; writes: by messages
     kMemcpy,    // the memory of this process
+    kCuda,      // a device of this process copies, if the local memory is its own or the host's
   };
 
   RemoteMemory(std::shared_ptr<Connection> connection, uint32_t number, GrantInfo info);
@@ -38,6 +40,8 @@ class RemoteMemory {
   uint64_t num_bytes() const noexcept { return info_.prefix.num_bytes; }
   uint64_t flag_value() const noexcept { return info_.prefix.flag_value; }
   uint64_t flag_address() const noexcept { return info_.prefix.flag_address; }
+  bool is_device() const noexcept { return info_.prefix.is_device != 0; }
+  const DeviceLocation& device_location() const noexcept { return info_.device; }
   const std::vector<Extent>& extents() const noexcept { return info_.extents; }
   // Returns which extent has a byte, and where an extent begins.
   size_t extent_at(uint64_t offset) const noexcept {
@@ -48,6 +52,19 @@ class RemoteMemory {
   Path path() const noexcept { return path_.load(std::memory_order_relaxed); }
   void set_path(Path path) noexcept { path_.store(path, std::memory_order_relaxed); }
 
+  // Returns whether the addresses of the extents are those of this process.
+  bool is_of_this_process() const noexcept { return is_of_this_process_; }
+  void set_of_this_process() noexcept { is_of_this_process_ = true; }
+
+  // How a device of this process uses the memory. Set once, before another thread knows this object.
+  void attach(std::unique_ptr<DeviceMapping> mapping) noexcept {
+    mapping_ = std::move(mapping);
+    set_path(Path::kCuda);
+  }
+  DeviceMapping* mapping() const noexcept { return mapping_.get(); }
+  // Copies by devices that use the mapping. The owner is told that none is left after the memory was revoked.
+  UseGate& uses() noexcept { return uses_; }
+
   bool is_revoked = false;  // progress owner only
 
  private:
@@ -56,6 +73,9 @@ class RemoteMemory {
   const GrantInfo info_;
   const std::vector<uint64_t> ends_ = ends_of(info_.extents);
   std::atomic<Path> path_{Path::kMessages};
+  bool is_of_this_process_ = false;
+  std::unique_ptr<DeviceMapping> mapping_;
+  UseGate uses_;
 };
 
 }  // namespace axon::rpc

@@ -17,11 +17,13 @@ static Status invalid(const char* what) {
   return {ErrorCode::kTransport, what};
 }
 
+static_assert(kMostListNumBytes <= kSegmentNumBytes);  // a list fits into a slot
+
 // The transport is gone, or its completions never come.
 Target::~Target() {
   while (InFlight* in_flight = in_flight_.front()) {
     in_flight->unlink();
-    delete in_flight;
+    abandon(*in_flight);
   }
 }
 
@@ -65,9 +67,16 @@ void Target::on_write(const OneSidedHeader& header, const transport::Payload& pa
   Status status = place.ok() ? check_room() : std::move(place.status());
   if (status.ok() && payload.num_bytes != header.num_bytes)
     status = invalid("a write has another length than its data");
+  const bool is_staged = status.ok() && header.num_bytes != 0 && grants_.region_of(header.grant)->is_device();
+  if (is_staged && header.num_bytes > kSegmentNumBytes) status = invalid("a write of a device is too long");
   if (!status.ok()) {
     drop(payload, status);
     return end_write(header, status);
+  }
+  if (is_staged) {
+    return stage_write(header, payload,
+                       {.buffers = {{.data = place.value(), .num_bytes = header.num_bytes}},
+                        .device_region = grants_.region_of(header.grant)});
   }
   if (payload.rendezvous == nullptr) {
     if (payload.num_bytes != 0) std::memcpy(place.value(), payload.bytes, payload.num_bytes);
@@ -82,20 +91,41 @@ void Target::on_write(const OneSidedHeader& header, const transport::Payload& pa
 
 void Target::on_scatter(const OneSidedHeader& header, const transport::Payload& payload) noexcept {
   if (const Status room = begin_write(header); !room.ok()) return done(header.number, room);
-  end_write(header, scatter(payload));
+  const std::optional<Table> table = read_table({payload.bytes, payload.num_bytes});
+  if (!table || table->num_bytes != table->rest.size()) {
+    return end_write(header, invalid("a list of writes is invalid"));
+  }
+  Result<Places> places = places_of(*table, Access::kWrite);
+  if (!places.ok()) return end_write(header, places.status());
+  if (places.value().device_region) {
+    const Status room = check_room();
+    if (!room.ok()) return end_write(header, room);
+    return stage_write(header, {.bytes = table->rest.data(), .num_bytes = table->rest.size()},
+                       std::move(places).value());
+  }
+  std::span<const std::byte> bytes = table->rest;
+  for (const Buffer& place : places.value().buffers) {
+    std::memcpy(place.data, bytes.data(), place.num_bytes);
+    bytes = bytes.subspan(place.num_bytes);
+  }
+  end_write(header, Status());
 }
 
-Status Target::scatter(const transport::Payload& payload) const {
-  const std::optional<Table> table = read_table({payload.bytes, payload.num_bytes});
-  if (!table || table->num_bytes != table->rest.size()) return invalid("a list of writes is invalid");
-  std::span<const std::byte> bytes = table->rest;
-  for (const ListEntry& entry : table->entries) {
-    Result<std::byte*> place = grants_.find(entry, entry.num_bytes, Access::kWrite);
+Result<Target::Places> Target::places_of(const Table& table, Access wanted) const {
+  Places places;
+  const Region* region = nullptr;
+  for (const ListEntry& entry : table.entries) {
+    Result<std::byte*> place = grants_.find(entry, entry.num_bytes, wanted);
     if (!place.ok()) return std::move(place.status());
-    if (entry.num_bytes != 0) std::memcpy(place.value(), bytes.data(), entry.num_bytes);
-    bytes = bytes.subspan(entry.num_bytes);
+    const std::shared_ptr<Region>& of = grants_.region_of(entry.grant);
+    if (region != nullptr && region != of.get() && (region->is_device() || of->is_device())) {
+      return invalid("a list names memory of a device beside other memory");
+    }
+    region = of.get();
+    if (of->is_device()) places.device_region = of;
+    places.buffers.push_back({.data = place.value(), .num_bytes = entry.num_bytes});
   }
-  return {};
+  return places;
 }
 
 // ---- Reads
@@ -105,34 +135,33 @@ void Target::on_read(const OneSidedHeader& header) noexcept {
   Result<std::byte*> place = grants_.find(block, header.num_bytes, Access::kRead);
   if (!place.ok()) return done(header.number, place.status());
   if (Status room = check_room(); !room.ok()) return done(header.number, room);
-  InFlight& in_flight = add_in_flight(header, grants_.region_of(header.grant));
+  const std::shared_ptr<Region>& region = grants_.region_of(header.grant);
+  if (region->is_device() && header.num_bytes != 0) {
+    if (header.num_bytes > kSegmentNumBytes) return done(header.number, invalid("a read of a device is too long"));
+    return stage_read(header,
+                      {.buffers = {{.data = place.value(), .num_bytes = header.num_bytes}}, .device_region = region});
+  }
+  InFlight& in_flight = add_in_flight(header, region);
   send(in_flight, {.kind = MessageKind::kData, .number = header.number},
        {.data = place.value(), .num_bytes = header.num_bytes});
 }
 
 void Target::on_gather(const OneSidedHeader& header, const transport::Payload& payload) noexcept {
-  Result<std::vector<std::byte>> frame = gather(payload);
-  Status status = frame.ok() ? check_room() : std::move(frame.status());
-  if (!status.ok()) return done(header.number, status);
-  InFlight& in_flight = add_in_flight(header, nullptr);
-  in_flight.frame = std::move(frame).value();
-  send(in_flight, {.kind = MessageKind::kData, .number = header.number},
-       {.data = in_flight.frame.data(), .num_bytes = in_flight.frame.size()});
-}
-
-Result<std::vector<std::byte>> Target::gather(const transport::Payload& payload) const {
   const std::optional<Table> table = read_table({payload.bytes, payload.num_bytes});
   if (!table || !table->rest.empty() || table->num_bytes > kMostListNumBytes) {
-    return invalid("a list of reads is invalid");
+    return done(header.number, invalid("a list of reads is invalid"));
   }
-  std::vector<std::byte> frame;
-  frame.reserve(table->num_bytes);
-  for (const ListEntry& entry : table->entries) {
-    Result<std::byte*> place = grants_.find(entry, entry.num_bytes, Access::kRead);
-    if (!place.ok()) return std::move(place.status());
-    frame.insert(frame.end(), place.value(), place.value() + entry.num_bytes);
+  Result<Places> places = places_of(*table, Access::kRead);
+  Status status = places.ok() ? check_room() : std::move(places.status());
+  if (!status.ok()) return done(header.number, status);
+  if (places.value().device_region) return stage_read(header, std::move(places).value());
+  InFlight& in_flight = add_in_flight(header, nullptr);
+  in_flight.frame.reserve(table->num_bytes);
+  for (const Buffer& place : places.value().buffers) {
+    in_flight.frame.insert(in_flight.frame.end(), place.data, place.data + place.num_bytes);
   }
-  return frame;
+  send(in_flight, {.kind = MessageKind::kData, .number = header.number},
+       {.data = in_flight.frame.data(), .num_bytes = in_flight.frame.size()});
 }
 
 void Target::deny_long(const OneSidedHeader& header, const transport::Payload& payload) noexcept {
@@ -222,6 +251,9 @@ void Target::on_transferred(transport::Completion& self, Status status) noexcept
   Target& target = in_flight.target;
   const OneSidedHeader request = in_flight.header;
   const bool is_write = in_flight.is_write;
+  if (is_write && in_flight.staging && status.ok()) {
+    return in_flight.staging->copy(TargetStaging::Direction::kToDevice);
+  }
   target.remove_in_flight(in_flight);
   if (is_write && !target.has_failed_) target.end_write(request, status);
 }
@@ -250,7 +282,15 @@ void Target::drop(const transport::Payload& payload, const Status& why) noexcept
 }
 
 void Target::on_transport_gone() noexcept {
-  while (InFlight* in_flight = in_flight_.front()) remove_in_flight(*in_flight);
+  while (InFlight* in_flight = in_flight_.front()) {
+    if (!in_flight->staging) {
+      remove_in_flight(*in_flight);
+      continue;
+    }
+    in_flight->unlink();
+    --num_in_flight_;
+    abandon(*in_flight);
+  }
 }
 
 }  // namespace axon::rpc

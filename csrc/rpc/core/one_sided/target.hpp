@@ -15,6 +15,7 @@
 #include "base/intrusive_list.hpp"
 #include "rpc/core/one_sided/exposed.hpp"
 #include "rpc/core/one_sided/given_grants.hpp"
+#include "rpc/core/one_sided/target_staging.hpp"
 #include "rpc/core/one_sided/write_accounts.hpp"
 #include "transport/transport.hpp"
 
@@ -22,6 +23,8 @@ namespace axon::rpc {
 
 class Connection;
 
+// More than 30 methods: all requests share the bound on those in flight, and end with the connection. Requests for
+// memory of devices have a source file of their own.
 class Target {
  public:
   // Requests that are being answered. Twice the initiator's window: it may learn of an answer before this end does.
@@ -62,19 +65,34 @@ class Target {
 
  private:
   // Memory that the transport uses for a request or an answer.
-  struct InFlight : transport::Completion, ListNode<InFlight> {
+  struct InFlight final : transport::Completion, ListNode<InFlight>, TargetStaging::Listener {
     explicit InFlight(Target& of) noexcept : transport::Completion{&Target::on_transferred}, target(of) {}
+    void on_slot(TargetStaging&) noexcept override { target.on_slot(*this); }
+    void on_staged(TargetStaging&, Status status) noexcept override { target.on_staged(*this, std::move(status)); }
     Target& target;
     transport::OneSidedHeader header;
     std::shared_ptr<Region> region;  // null: only the frame moves
     std::vector<std::byte> frame;
+    std::unique_ptr<TargetStaging> staging;  // of memory of a device
     bool is_write = false;
+  };
+
+  // Blocks of a list, which are all of one region if that is memory of a device.
+  struct Places {
+    std::vector<Buffer> buffers;
+    std::shared_ptr<Region> device_region;  // null: memory of the host
   };
 
   static void on_transferred(transport::Completion& self, Status status) noexcept;
 
-  Status scatter(const transport::Payload& payload) const;
-  Result<std::vector<std::byte>> gather(const transport::Payload& payload) const;
+  Result<Places> places_of(const Table& table, Access wanted) const;
+  // Memory of devices passes through slots: see target_staging.hpp. A write has begun, and is within the region.
+  void stage_write(const transport::OneSidedHeader& header, const transport::Payload& payload, Places places) noexcept;
+  void stage_read(const transport::OneSidedHeader& header, Places places) noexcept;
+  void on_slot(InFlight& in_flight) noexcept;
+  void on_staged(InFlight& in_flight, Status status) noexcept;
+  InFlight& add_staging(const transport::OneSidedHeader& header, Places places);
+  void abandon(InFlight& in_flight) noexcept;
   InFlight& add_in_flight(const transport::OneSidedHeader& request, std::shared_ptr<Region> region);
   void remove_in_flight(InFlight& in_flight) noexcept;
   Status check_room() const;

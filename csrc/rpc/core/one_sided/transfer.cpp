@@ -5,22 +5,39 @@
 
 #include "rpc/core/connection.hpp"
 #include "rpc/core/one_sided/one_sided.hpp"
+#include "rpc/core/one_sided/staging_slots.hpp"
 
 namespace axon::rpc {
 
 void Transfer::add(const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, Buffer local) {
-  if (remotes_.empty() || remotes_.back() != remote) remotes_.push_back(remote);
+  use(remote);
   num_bytes_ += local.num_bytes;
   ++num_blocks_;
   for (size_t i = remote->extent_at(offset); local.num_bytes != 0; i = remote->extent_at(offset)) {
     const Extent& extent = remote->extents()[i];
     const uint64_t begin = offset - remote->begin_of(i);  // in the extent
-    const uint64_t length = std::min<uint64_t>(local.num_bytes, extent.num_bytes - begin);
+    uint64_t length = std::min<uint64_t>(local.num_bytes, extent.num_bytes - begin);
+    if (remote->is_device()) length = std::min<uint64_t>(length, kSegmentNumBytes);  // the owner stages it
     blocks_.push_back(
         {.remote = remote.get(), .offset = offset, .address = extent.address + begin, .local = local.slice(0, length)});
     local = local.slice(length, local.num_bytes - length);
     offset += length;
   }
+}
+
+void Transfer::use(const std::shared_ptr<RemoteMemory>& remote) {
+  if (remotes_.empty() || remotes_.back() != remote) remotes_.push_back(remote);
+}
+
+void Transfer::add(std::unique_ptr<DeviceWork> work, size_t num_blocks, uint64_t num_bytes) {
+  device_works_.push_back(std::move(work));
+  num_blocks_ += num_blocks;
+  num_bytes_ += num_bytes;
+}
+
+void DeviceWork::end(const Status& status, Text text) noexcept {
+  Initiator& initiator = transfer_.connection_->one_sided().initiator();
+  initiator.on_device_end(transfer_, text == Text::kBare ? initiator.about(transfer_, status) : status.clone());
 }
 
 void Transfer::start_on(engine::Engine& engine) noexcept {
@@ -48,6 +65,7 @@ void Transfer::complete() noexcept {
   const bool is_drained = is_drained_;  // before finished(), after which another thread may set it
   if (is_drained) {                     // first, so that the memory belongs to its owner once the end is known
     owners_.clear();
+    device_works_.clear();
     released_.store(true, std::memory_order_release);
   }
   if (!finished()) {

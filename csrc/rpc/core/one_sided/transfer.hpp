@@ -21,6 +21,7 @@
 #include "engine/engine.hpp"
 #include "memory/owner.hpp"
 #include "rpc/core/call.hpp"
+#include "rpc/core/one_sided/device_memory.hpp"
 #include "rpc/core/one_sided/remote_memory.hpp"
 
 namespace axon::rpc {
@@ -45,6 +46,10 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
 
   // Adds a block, which lies within the remote memory and has a byte or more. The local memory of a write is only read.
   void add(const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, Buffer local);
+  // Adds blocks that a device moves, with the number and the bytes of them.
+  void add(std::unique_ptr<DeviceWork> work, size_t num_blocks, uint64_t num_bytes);
+  // Notes remote memory whose blocks a device moves: it is checked, and kept, as that of other blocks.
+  void use(const std::shared_ptr<RemoteMemory>& remote);
   // Makes room for this many blocks.
   void reserve(size_t num_blocks) { blocks_.reserve(blocks_.size() + num_blocks); }
   // Keeps local memory until the transfer is released.
@@ -82,6 +87,7 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
   virtual void on_finished(const Status& /*status*/) noexcept {}
 
  private:
+  friend class DeviceWork;
   friend class Initiator;
   friend class RequestSlots;
 
@@ -109,6 +115,7 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
   std::vector<std::shared_ptr<RemoteMemory>> remotes_;
   std::vector<Block> blocks_;
   std::vector<Owner> owners_;
+  std::vector<std::unique_ptr<DeviceWork>> device_works_;
   uint64_t num_bytes_ = 0;
   size_t num_blocks_ = 0;
 
@@ -119,8 +126,9 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
   size_t num_copied_ = 0;     // bytes of that block that have been copied
   size_t num_requests_ = 0;   // that have not been answered
   size_t num_sent_ = 0;       // requests that write, since the start
-  size_t num_in_flight_ = 0;  // requests that use local memory
-  uint32_t id_ = 0;           // names it to the peer; 0: not needed
+  size_t num_in_flight_ = 0;  // requests, and work of devices, that use local memory
+  size_t num_device_works_left_ = 0;
+  uint32_t id_ = 0;  // names it to the peer; 0: not needed
   bool is_begun_ = false;
   bool has_sent_control_ = false;  // its notification or opening has been sent
   bool is_notifying_ = false;      // it writes towards a notification

@@ -63,24 +63,28 @@ static Status out_of_range(const char* side, size_t position, int32_t id, uint64
                                            ", exclusive"};
 }
 
-Status TransferPlan::add_to(Transfer& transfer, std::span<const int32_t> local_ids,
-                            std::span<const int32_t> remote_ids) const {
+Status TransferPlan::check_ids(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const {
   if (local_ids.size() != remote_ids.size()) {
     return {ErrorCode::kInvalidArgument, "post: " + std::to_string(local_ids.size()) + " local and " +
                                              std::to_string(remote_ids.size()) +
                                              " remote ids; allowed: as many of both"};
   }
-  transfer.reserve(local_ids.size());
-  const BlockLayout& layout = remote_.layout;
-  for (size_t i = 0; i < local_ids.size(); ++i) {
-    const auto local = static_cast<uint64_t>(local_ids[i]);  // a negative one becomes too large
-    const auto remote = static_cast<uint64_t>(remote_ids[i]);
-    if (local >= local_.size()) return out_of_range("local", i, local_ids[i], local_.size());
-    if (remote >= layout.count) return out_of_range("remote", i, remote_ids[i], layout.count);
-    transfer.add(remote_.memory, remote_.offset + layout.offset + remote * layout.stride,
-                 {.data = local_[local], .num_bytes = layout.num_bytes});
+  for (size_t i = 0; i < local_ids.size(); ++i) {  // a negative one becomes too large
+    if (static_cast<uint64_t>(local_ids[i]) >= local_.size()) {
+      return out_of_range("local", i, local_ids[i], local_.size());
+    }
+    if (static_cast<uint64_t>(remote_ids[i]) >= remote_.layout.count) {
+      return out_of_range("remote", i, remote_ids[i], remote_.layout.count);
+    }
   }
   return {};
+}
+
+Status TransferPlan::add_to(Transfer& transfer, std::span<const int32_t> local_ids,
+                            std::span<const int32_t> remote_ids) const {
+  transfer.reserve(local_ids.size());
+  return for_each(local_ids, remote_ids,
+                  [&](uint64_t offset, Buffer local) { transfer.add(remote_.memory, offset, local); });
 }
 
 }  // namespace axon::rpc

@@ -48,8 +48,22 @@ class TransferPlan {
   // Adds the blocks, in pairs, to a transfer that is not started yet. Fails, and leaves the transfer unusable, if the
   // numbers of ids differ, or one is out of range.
   Status add_to(Transfer& transfer, std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
+  // The same for another use: calls add(offset in the remote memory, local buffer) for each pair.
+  template <typename Add>
+  Status for_each(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids, Add add) const {
+    AXON_TRY(check_ids(local_ids, remote_ids));
+    const BlockLayout& layout = remote_.layout;
+    for (size_t i = 0; i < local_ids.size(); ++i) {
+      const auto remote = static_cast<uint64_t>(remote_ids[i]);
+      add(remote_.offset + layout.offset + remote * layout.stride,
+          Buffer{.data = local_[static_cast<size_t>(local_ids[i])], .num_bytes = layout.num_bytes});
+    }
+    return {};
+  }
 
  private:
+  Status check_ids(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
+
   TransferPlan(std::vector<std::byte*> local, Remote remote) : local_(std::move(local)), remote_(std::move(remote)) {}
 
   std::vector<std::byte*> local_;  // where each block begins
