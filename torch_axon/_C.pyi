@@ -131,6 +131,9 @@ class RuntimeRegion:
 
 class RuntimeRemote:
     @property
+    def is_device(self) -> bool: ...
+    def map(self, gpu: int, /) -> None: ...
+    @property
     def region(self) -> str: ...
     @property
     def access(self) -> str: ...
@@ -248,7 +251,7 @@ class RuntimeCore:
 
 class RuntimePlan:
     def post(
-        self, local_ids: object, remote_ids: object, notification: bytes | None, timeout: float, /
+        self, local_ids: object, remote_ids: object, options: tuple[bytes | None, float, Any | None], /
     ) -> RuntimeTransfer: ...
 
 def make_plan(
@@ -262,23 +265,22 @@ def make_plan(
 ) -> RuntimePlan: ...
 def expose(runtime: RuntimeCore, memory: list[object], access: int, name: str, /) -> RuntimeRegion: ...
 def expose_pointer(
-    runtime: RuntimeCore, address: int, nbytes: int, access: int, name: str, keepalive: object, /
+    runtime: RuntimeCore, memory: tuple[int, int], gpu: int, access: int, name: str, keepalive: object, /
 ) -> RuntimeRegion: ...
+def current_gpu() -> int: ...
 def open_handle(connection: RuntimeConnection, handle: bytes, timeout: float, /) -> RuntimeTransfer: ...
 def post_read(
     connection: RuntimeConnection,
     remotes: list[tuple[RuntimeRemote, int, int]],
     local: list[object],
-    notification: bytes | None,
-    timeout: float,
+    options: tuple[bytes | None, float, Any | None],
     /,
 ) -> RuntimeTransfer: ...
 def post_write(
     connection: RuntimeConnection,
     remotes: list[tuple[RuntimeRemote, int, int]],
     local: list[object],
-    notification: bytes | None,
-    timeout: float,
+    options: tuple[bytes | None, float, Any | None],
     /,
 ) -> RuntimeTransfer: ...
 def post_notification(connection: RuntimeConnection, tag: bytes, timeout: float, /) -> RuntimeTransfer: ...

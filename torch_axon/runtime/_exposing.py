@@ -11,6 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+import torch
+
 from torch_axon import _native
 from torch_axon.runtime import _one_sided, _wakeups
 from torch_axon.runtime._one_sided import Region
@@ -37,7 +39,7 @@ class Exposing(ABC):
 
     def expose(
         self,
-        memory: _one_sided.HostMemory | Sequence[_one_sided.HostMemory],
+        memory: _one_sided.LocalMemory | Sequence[_one_sided.LocalMemory],
         access: str = "r",
         name: str | None = None,
     ) -> Region:
@@ -45,12 +47,12 @@ class Exposing(ABC):
 
         The region keeps the memory until it is closed and no peer can touch it any more, even if nothing else refers to
         it. Each call makes a region of its own: regions may overlap, and are closed one by one. Do not resize the
-        storage of an exposed tensor.
+        storage of an exposed tensor. For a tensor on CUDA, this waits for the work of the current stream.
 
         Args:
-            memory: a contiguous tensor on the CPU, a NumPy array, or another object with the buffer
-                protocol. A list or tuple of up to 2,048 of these is one region, whose bytes are numbered one after the
-                other.
+            memory: a contiguous tensor on the CPU or on CUDA, a NumPy array, or another object with the buffer
+                protocol. A list or tuple of up to 2,048 of these, on one device, is one region, whose bytes are
+                numbered one after the other.
             access: "r", "w" or "rw": what peers may do
             name: the name of the region in errors, up to 255 bytes of UTF-8
 
@@ -59,8 +61,10 @@ class Exposing(ABC):
 
         Raises:
             TypeError: an object has no memory of its own
-            ValueError: `access` is unknown, the memory is not contiguous, on a GPU or read-only, or `name` is too long
+            ValueError: `access` is unknown, the memory is not contiguous, on several devices or read-only, or `name`
+                is too long
             RuntimeClosedError: the runtime is closed
+            RuntimeError: the current stream is captured into a CUDA graph, or the GPU fails
         """
         self._check_open()
         return _one_sided.expose(cast("Runtime", self), memory, access, name)
@@ -69,7 +73,7 @@ class Exposing(ABC):
         self,
         ptr: int,
         nbytes: int,
-        device: str = "cpu",
+        device: str | torch.device = "cpu",
         *,
         access: str = "r",
         name: str | None = None,
@@ -81,7 +85,7 @@ class Exposing(ABC):
             ptr: the address. The memory must stay valid until `Region.close` returns True, or until `keepalive` is
                 released.
             nbytes: its number of bytes
-            device: "cpu"; other memory is not supported yet
+            device: "cpu", or the GPU: "cuda:0"
             access: as for `expose`
             name: as for `expose`
             keepalive: an object that the region keeps until no peer can touch the memory any more
@@ -91,8 +95,9 @@ class Exposing(ABC):
 
         Raises:
             TypeError: `ptr` or `nbytes` is not an int
-            ValueError: an argument is out of range, or `device` is not the CPU
+            ValueError: an argument is out of range, or `device` is neither the CPU nor a GPU
             RuntimeClosedError: the runtime is closed
+            RuntimeError: as for `expose`
         """
         self._check_open()
         return _one_sided.expose_pointer(cast("Runtime", self), (ptr, nbytes), device, access, name, keepalive)

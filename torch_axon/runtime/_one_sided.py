@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from torch_axon import _native
 from torch_axon.runtime._future import _FOREVER_S, Future
 from torch_axon.runtime._memory import BY_DEFAULT
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torch_axon.runtime._peer import Peer
     from torch_axon.runtime._runtime import Runtime
 
-HostMemory = Any  # a tensor on the CPU, a NumPy array, or another object with the buffer protocol
+LocalMemory = Any  # a tensor on the CPU or CUDA, a NumPy array, or another object with the buffer protocol
 
 _ACCESS = {"r": 1, "w": 2, "rw": 3}
 _MOST_PARTS = 2048
@@ -136,7 +138,7 @@ class Remote:
         nbytes: its number of bytes
         region: the name of the region at the peer
         access: what the handle allows: "r", "w" or "rw"
-        device: the kind of memory: "cpu"
+        device: the kind of memory: "cpu" or "cuda"
     """
 
     __slots__ = ("_memory", "_offset", "access", "device", "nbytes", "region")
@@ -146,7 +148,7 @@ class Remote:
         self._offset = offset
         self.nbytes = nbytes
         self.region, self.access = names
-        self.device = "cpu"
+        self.device = "cuda" if memory.is_device else "cpu"
 
     def __repr__(self) -> str:
         return f"Remote({self.region!r}, nbytes={self.nbytes}, access={self.access!r}, path={self.path!r})"
@@ -158,7 +160,9 @@ class Remote:
     def path(self) -> str:
         """How the bytes move: "memcpy" within this process; "cma" if this process reads the peer's memory directly.
 
-        Otherwise "messages". Writes to other processes move by messages, too: the peer fetches the bytes.
+        CUDA memory that a GPU of this process copies: "cuda" within this process, and "cuda ipc" if it is mapped from
+        another one. Otherwise "messages". Writes of host memory to other processes move by messages, too: the peer
+        fetches the bytes.
         """
         path: str = self._memory.path
         return path
@@ -267,7 +271,7 @@ def _name_of(name: str | None) -> str:
     return name
 
 
-def expose(runtime: Runtime, memory: HostMemory | Sequence[HostMemory], access: str, name: str | None) -> Region:
+def expose(runtime: Runtime, memory: LocalMemory | Sequence[LocalMemory], access: str, name: str | None) -> Region:
     """Exposes memory for `Runtime.expose`.
 
     Raises:
@@ -281,7 +285,12 @@ def expose(runtime: Runtime, memory: HostMemory | Sequence[HostMemory], access: 
 
 
 def expose_pointer(
-    runtime: Runtime, memory: tuple[int, int], device: str, access: str, name: str | None, keepalive: object
+    runtime: Runtime,
+    memory: tuple[int, int],
+    device: str | torch.device,
+    access: str,
+    name: str | None,
+    keepalive: object,
 ) -> Region:
     """Exposes memory at an address for `Runtime.expose_pointer`.
 
@@ -292,14 +301,33 @@ def expose_pointer(
     nbytes = _checked_size("expose_pointer: nbytes", memory[1])
     if address == 0 and nbytes != 0:
         raise ValueError("expose_pointer: ptr is 0; allowed: the address of memory")
-    if str(device) != "cpu":
-        raise ValueError(
-            f"expose_pointer: device is {str(device)!r}; allowed: 'cpu'. Memory of GPUs needs paths of its own "
-            "(CUDA IPC within a host, staging between hosts), which one-sided transfers do not have yet"
-        )
     flags = _access_of("expose_pointer", access)
-    region = _native.load().expose_pointer(runtime._core, address, nbytes, flags, _name_of(name), keepalive)
+    native = _native.load()
+    region = native.expose_pointer(runtime._core, (address, nbytes), _gpu_of(device), flags, _name_of(name), keepalive)
     return Region(runtime, region)
+
+
+def _gpu_of(device: str | torch.device) -> int:
+    """Returns the number of a GPU, or -1 for the CPU."""
+    place = torch.device(device)
+    if place.type not in ("cpu", "cuda"):
+        raise ValueError(f"expose_pointer: device is {str(device)!r}; allowed: 'cpu', and 'cuda' with its number")
+    if place.type == "cpu":
+        return -1
+    return torch.cuda.current_device() if place.index is None else place.index
+
+
+def stream_of(stream: torch.cuda.Stream | None) -> tuple[int, int, int] | None:
+    """Returns what names a stream to the engine.
+
+    Raises:
+        TypeError: it is not a stream of torch
+    """
+    if stream is None:
+        return None
+    if not isinstance(stream, torch.Stream):
+        raise TypeError(f"stream is of type {type(stream).__name__}; allowed: torch.cuda.Stream")
+    return stream.stream_id, stream.device_index, stream.device_type
 
 
 def tag_of(tag: bytes | None) -> bytes | None:
@@ -313,9 +341,10 @@ def tag_of(tag: bytes | None) -> bytes | None:
     raise TypeError(f"notify: tag is of type {type(tag).__name__}; allowed: bytes")
 
 
-def remote_of(opening: Transfer) -> Remote:
-    """Returns the memory that a finished opening has opened."""
+def remote_of(opening: Transfer, gpu: int) -> Remote:
+    """Returns the memory that a finished opening has opened, mapped for this GPU if it is memory of one."""
     memory = opening._transfer.opened
+    memory.map(gpu)
     return Remote(memory, 0, memory.nbytes, (memory.region, memory.access))
 
 
@@ -323,11 +352,17 @@ def post(
     peer: Peer,
     verb: str,
     remotes: Sequence[Remote],
-    local: Sequence[HostMemory],
-    tag: bytes | None,
-    timeout: float,
+    local: Sequence[LocalMemory],
+    options: tuple[bytes | None, float, tuple[int, int, int] | None],
 ) -> Transfer:
     """Starts the transfer of some blocks.
+
+    Args:
+        peer: the owner of the remote memory
+        verb: "read" or "write"
+        remotes: the blocks there
+        local: the blocks here
+        options: the tag, the timeout in seconds, and the stream, see `stream_of`
 
     Raises:
         TypeError, ValueError: as for `Peer.read` and `Peer.readv`
@@ -344,4 +379,4 @@ def post(
     path = remotes[0].path if remotes else "messages"
     if path == "cma" and verb == "write":
         path = "messages"
-    return Transfer(peer, start(peer._connection, blocks, list(local), tag, timeout), path)
+    return Transfer(peer, start(peer._connection, blocks, list(local), options), path)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_axon import _native
-from torch_axon.runtime._one_sided import HostMemory, Remote, Transfer, tag_of
+from torch_axon.runtime._one_sided import LocalMemory, Remote, Transfer, stream_of, tag_of
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimePlan
@@ -25,14 +25,14 @@ class Blocks:
     """Blocks of equal length at equal distances in memory, numbered from 0.
 
     Attributes:
-        memory: a Remote; or host memory, or a list or tuple of such, whose bytes are numbered one after the other
+        memory: a Remote; or local memory, or a list or tuple of such, whose bytes are numbered one after the other
         nbytes: the bytes of each block
         offset: where block 0 begins, in bytes
         stride: bytes from the begin of a block to that of the next one; None: `nbytes`
         count: the number of blocks; None: all that fit
     """
 
-    memory: HostMemory | Remote | Sequence[HostMemory]
+    memory: LocalMemory | Remote | Sequence[LocalMemory]
     nbytes: int
     offset: int = 0
     stride: int | None = None
@@ -68,7 +68,13 @@ class Plan:
         self._remote = remote
 
     def post(
-        self, local_ids: Ids, remote_ids: Ids, *, notify: bytes | None = None, timeout: float | None = None
+        self,
+        local_ids: Ids,
+        remote_ids: Ids,
+        *,
+        notify: bytes | None = None,
+        timeout: float | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> Transfer:
         """Starts the transfer of the i-th local block from or to the i-th remote block, for all i.
 
@@ -80,17 +86,20 @@ class Plan:
             remote_ids: [n], the numbers of remote blocks
             notify: a tag that the peer receives after the data, see `Peer.read` and `Peer.write`
             timeout: seconds until the transfer fails; None: the runtime's timeout
+            stream: for local memory on CUDA, as for `Peer.read`
 
         Returns:
             The transfer of all blocks. If it fails, some of them may have been moved.
 
         Raises:
             TypeError: ids are not of int32, or `notify` is not bytes
-            ValueError: the numbers of ids differ, one is out of range, or `notify` is too long
+            ValueError: the numbers of ids differ, one is out of range, `notify` is too long, or `stream` is of
+                another GPU
+            RuntimeError: `stream` is captured into a CUDA graph
         """
         limit = self._peer._timeout if timeout is None else timeout
         here, there = _int32s("local_ids", local_ids), _int32s("remote_ids", remote_ids)
-        native = self._plan.post(here, there, tag_of(notify), limit)
+        native = self._plan.post(here, there, (tag_of(notify), limit, stream_of(stream)))
         path = self._remote.path
         return Transfer(self._peer, native, "messages" if path == "cma" and self.verb == "write" else path)
 
@@ -136,6 +145,6 @@ def make_plan(peer: Peer, verb: str, local: Blocks, remote: Blocks) -> Plan:
     return Plan(peer, verb, native, memory)
 
 
-def _num_bytes(memory: HostMemory) -> int:
+def _num_bytes(memory: LocalMemory) -> int:
     num_bytes = getattr(memory, "nbytes", None)
     return num_bytes if isinstance(num_bytes, int) else memoryview(memory).nbytes

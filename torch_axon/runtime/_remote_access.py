@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
+
+import torch
 
 from torch_axon import _native
 from torch_axon.runtime import _one_sided
@@ -43,7 +46,7 @@ class RemoteAccess:
         """
         opening = self._opening(handle, timeout)
         opening.result()
-        return _one_sided.remote_of(opening)
+        return _one_sided.remote_of(opening, _native.load().current_gpu())
 
     async def aopen(self, handle: bytes, timeout: float | None = None) -> Remote:
         """Opens memory as `open` does, without blocking the event loop.
@@ -60,7 +63,8 @@ class RemoteAccess:
         """
         opening = self._opening(handle, timeout)
         await opening
-        return _one_sided.remote_of(opening)
+        gpu = _native.load().current_gpu()
+        return await asyncio.to_thread(_one_sided.remote_of, opening, gpu)  # mapping takes milliseconds
 
     def _opening(self, handle: bytes, timeout: float | None) -> Transfer:
         if not isinstance(handle, bytes | bytearray | memoryview):
@@ -69,34 +73,44 @@ class RemoteAccess:
         return Transfer(cast("Peer", self), _native.load().open_handle(self._connection, bytes(handle), limit))
 
     def read(
-        self, remote: Remote, into: _one_sided.HostMemory, *, notify: bytes | None = None, timeout: float | None = None
+        self,
+        remote: Remote,
+        into: _one_sided.LocalMemory,
+        *,
+        notify: bytes | None = None,
+        timeout: float | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> Transfer:
         """Reads memory of the peer. No Python code of the peer takes part.
 
         Args:
             remote: what to read, see `open`; any number of bytes, also of a slice
-            into: contiguous host memory of as many bytes, of any shape and type: a tensor on the CPU, a NumPy array, or
-                another object with the buffer protocol. Do not use it until the transfer is done.
+            into: contiguous memory of as many bytes, of any shape and type: a tensor on the CPU or on CUDA, a NumPy
+                array, or another object with the buffer protocol. Do not use it until the transfer is done.
             notify: a tag of up to 65,536 bytes that the peer receives once the data are here
             timeout: seconds until the transfer fails; None: the runtime's timeout
+            stream: for local memory on CUDA: the transfer begins after the work that this stream holds now; None: the
+                current stream. It must not be captured into a CUDA graph.
 
         Returns:
             The transfer. It is done when all bytes are in `into`, and raises the errors that `Transfer` lists.
 
         Raises:
             TypeError: `into` is no memory, or `remote` no Remote
-            ValueError: the sizes differ, `into` cannot be written or is not contiguous host memory, `notify` is too
-                long, or `remote` was opened with another peer
+            ValueError: the sizes differ, `into` cannot be written or is not contiguous, or `notify` is too long; or
+                `remote` was opened with another peer, or `stream` is of another GPU
+            RuntimeError: `stream` is captured into a CUDA graph, or the GPU fails
         """
-        return self._post(_READ, [remote], [into], notify, timeout)
+        return self._post(_READ, [remote], [into], (notify, timeout, stream))
 
     def write(
         self,
         remote: Remote,
-        source: _one_sided.HostMemory,
+        source: _one_sided.LocalMemory,
         *,
         notify: bytes | None = None,
         timeout: float | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> Transfer:
         """Writes memory of the peer. No Python code of the peer takes part.
 
@@ -104,83 +118,89 @@ class RemoteAccess:
 
         Args:
             remote: what to write
-            source: contiguous host memory of as many bytes, which must not change until the transfer is done
+            source: contiguous memory of as many bytes, which must not change until the transfer is done
             notify: a tag of up to 65,536 bytes that the peer receives after the data, and not if they failed
             timeout: as for `read`
+            stream: as for `read`
 
         Returns:
             The transfer. It is done when all bytes are in the memory of the peer.
 
         Raises:
-            TypeError, ValueError: as for `read`
+            TypeError, ValueError, RuntimeError: as for `read`
         """
-        return self._post(_WRITE, [remote], [source], notify, timeout)
+        return self._post(_WRITE, [remote], [source], (notify, timeout, stream))
 
     def readv(
         self,
         remotes: Sequence[Remote],
-        into: Sequence[_one_sided.HostMemory],
+        into: Sequence[_one_sided.LocalMemory],
         *,
         notify: bytes | None = None,
         timeout: float | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> Transfer:
         """Reads several blocks as one transfer. Nothing is read if an argument is refused.
 
         Args:
             remotes: what to read
-            into: as many blocks of host memory, see `read`
+            into: as many blocks of memory, see `read`; on the CPU and on GPUs, as you like
             notify: as for `read`
             timeout: as for `read`
+            stream: as for `read`
 
         Returns:
             The transfer of all blocks. If it fails, some of them may have been read.
 
         Raises:
-            TypeError, ValueError: as for `read`; or the numbers of blocks differ
+            TypeError, ValueError, RuntimeError: as for `read`; or the numbers of blocks differ
         """
-        return self._post(_READ, remotes, into, notify, timeout)
+        return self._post(_READ, remotes, into, (notify, timeout, stream))
 
     def writev(
         self,
         remotes: Sequence[Remote],
-        sources: Sequence[_one_sided.HostMemory],
+        sources: Sequence[_one_sided.LocalMemory],
         *,
         notify: bytes | None = None,
         timeout: float | None = None,
+        stream: torch.cuda.Stream | None = None,
     ) -> Transfer:
         """Writes several blocks as one transfer. Nothing is written if an argument is refused.
 
         Args:
             remotes: what to write; blocks that overlap are written in any order
-            sources: as many blocks of host memory, see `write`
+            sources: as many blocks of memory, see `write`; on the CPU and on GPUs, as you like
             notify: as for `write`
             timeout: as for `read`
+            stream: as for `read`
 
         Returns:
             The transfer of all blocks. If it fails, some of them may have been written.
 
         Raises:
-            TypeError, ValueError: as for `read`; or the numbers of blocks differ
+            TypeError, ValueError, RuntimeError: as for `read`; or the numbers of blocks differ
         """
-        return self._post(_WRITE, remotes, sources, notify, timeout)
+        return self._post(_WRITE, remotes, sources, (notify, timeout, stream))
 
     def _post(
         self,
         verb: str,
         remotes: Sequence[Remote],
-        local: Sequence[_one_sided.HostMemory],
-        notify: bytes | None,
-        timeout: float | None,
+        local: Sequence[_one_sided.LocalMemory],
+        options: tuple[bytes | None, float | None, torch.cuda.Stream | None],
     ) -> Transfer:
+        notify, timeout, stream = options
         limit = self._timeout if timeout is None else timeout
-        return _one_sided.post(cast("Peer", self), verb, remotes, local, _one_sided.tag_of(notify), limit)
+        checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream))
+        return _one_sided.post(cast("Peer", self), verb, remotes, local, checked)
 
     def plan(self, verb: str, local: Blocks, remote: Blocks) -> Plan:
         """Prepares transfers of many blocks, which are then named by their numbers.
 
         Args:
             verb: "read" or "write"
-            local: blocks of host memory, see `read` and `write`. The plan keeps this memory.
+            local: blocks of memory of one device, see `read` and `write`. The plan keeps this memory.
             remote: blocks of a Remote that this peer has opened, of equal length
 
         Returns:

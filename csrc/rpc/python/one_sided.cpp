@@ -8,8 +8,9 @@
 #include "python/gil.hpp"
 #include "rpc/core/drive_until.hpp"
 #include "rpc/core/runtime.hpp"
+#include "rpc/python/device_transfers.hpp"
 #include "rpc/python/errors.hpp"
-#include "rpc/python/host_memory.hpp"
+#include "rpc/python/local_memory.hpp"
 #include "rpc/python/python_plan.hpp"
 #include "rpc/python/python_runtime.hpp"
 #include "rpc/python/waits.hpp"
@@ -43,17 +44,34 @@ std::shared_ptr<Region> expose_at(PythonRuntime& self, rpc::RegionSpecification 
   }());
 }
 
+std::string place_of(c10::DeviceIndex gpu) {
+  return gpu < 0 ? "the CPU" : "cuda:" + std::to_string(gpu);
+}
+
+void expose_device(rpc::RegionSpecification& specification, c10::DeviceIndex gpu) {
+  if (gpu < 0) return;
+  const python::GilReleased no_gil;
+  specification.device = expose_on_gpu(c10::Device(c10::kCUDA, gpu), specification.extents);
+}
+
 // `access` is that of an enum, which Python has checked.
 std::shared_ptr<Region> expose_objects(PythonRuntime& self, const py::list& objects, int access, std::string name) {
   rpc::RegionSpecification specification{.name = std::move(name), .access = static_cast<Access>(access), .extents = {}};
   const bool is_written = allows(specification.access, Access::kWrite);
   std::vector<Owner> owners;
+  std::optional<c10::DeviceIndex> gpu;
   for (const py::handle object : objects) {
-    HostMemory memory = host_memory(object, is_written ? Use::kWritten : Use::kRead, "expose: memory");
+    LocalMemory memory = local_memory(object, is_written ? Use::kWritten : Use::kRead, "expose: memory");
     specification.extents.push_back(
         {.address = reinterpret_cast<uint64_t>(memory.buffer.data), .num_bytes = memory.buffer.num_bytes});
     owners.push_back(std::move(memory.owner));
+    if (gpu.value_or(memory.gpu) != memory.gpu) {
+      throw py::value_error("expose: memory is on " + place_of(*gpu) + " and on " + place_of(memory.gpu) +
+                            "; allowed: memory of one device in one region");
+    }
+    gpu = memory.gpu;
   }
+  expose_device(specification, gpu.value_or(-1));
   return expose_at(self, std::move(specification), joined(std::move(owners)));
 }
 
@@ -63,11 +81,13 @@ void release_object(void* held) {
   py::handle(static_cast<PyObject*>(held)).dec_ref();
 }
 
-std::shared_ptr<Region> expose_address(PythonRuntime& self, uint64_t address, uint64_t num_bytes, int access,
+// `gpu` is −1 for memory of the host.
+std::shared_ptr<Region> expose_address(PythonRuntime& self, std::pair<uint64_t, uint64_t> memory, int gpu, int access,
                                        std::string name, py::object keepalive) {
   rpc::RegionSpecification specification{.name = std::move(name),
                                          .access = static_cast<Access>(access),
-                                         .extents = {{.address = address, .num_bytes = num_bytes}}};
+                                         .extents = {{.address = memory.first, .num_bytes = memory.second}}};
+  expose_device(specification, static_cast<c10::DeviceIndex>(gpu));
   return expose_at(self, std::move(specification), Owner(keepalive.release().ptr(), &release_object));
 }
 
@@ -100,7 +120,14 @@ struct Posting {
 constexpr Posting kReading{.what = "read: into", .kind = rpc::Transfer::Kind::kRead, .use = Use::kWritten};
 constexpr Posting kWriting{.what = "write: source", .kind = rpc::Transfer::Kind::kWrite, .use = Use::kRead};
 
-void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle local, const Posting& posting) {
+// The blocks of a transfer that a device moves.
+struct OfDevices {
+  std::vector<DeviceBlock> blocks;
+  std::vector<Owner> owners;
+};
+
+void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle local, const Posting& posting,
+               OfDevices& of_devices) {
   const Remote memory = py::cast<Remote>(remote[0]);
   const auto offset = py::cast<uint64_t>(remote[1]);
   const auto num_bytes = py::cast<uint64_t>(remote[2]);
@@ -108,23 +135,30 @@ void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle loca
     throw py::value_error(std::string(posting.what).substr(0, std::string(posting.what).find(':')) +
                           ": remote was opened with another peer");
   }
-  HostMemory here = host_memory(local, posting.use, posting.what);
+  LocalMemory here = local_memory(local, posting.use, posting.what);
   if (here.buffer.num_bytes != num_bytes) {
     throw py::value_error(std::string(posting.what) + " has " + std::to_string(here.buffer.num_bytes) +
                           " bytes, and the remote memory " + std::to_string(num_bytes) +
                           "; allowed: equal sizes, see slices of Remote");
   }
+  if (needs_device(*memory, here.gpu)) {
+    of_devices.blocks.push_back({.remote = memory.get(), .offset = offset, .local = here.buffer, .gpu = here.gpu});
+    of_devices.owners.push_back(std::move(here.owner));
+    return;
+  }
   transfer.add(memory, offset, here.buffer);
   transfer.keep(std::move(here.owner));
 }
 
-// `remotes` are tuples of memory, offset and length.
+// `remotes` are tuples of memory, offset and length; `options` are the notification, the timeout and the stream.
 rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
-                                         const py::list& locals, const py::object& notification, double timeout_s,
-                                         const Posting& posting) {
+                                         const py::list& locals, const py::tuple& options, const Posting& posting) {
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(posting.kind, connection));
-  set_options(*transfer, notification, timeout_s);
-  for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting);
+  set_options(*transfer, options[0], py::cast<double>(options[1]));
+  const std::optional<c10::Stream> stream = stream_in(options[2]);
+  OfDevices of_devices;
+  for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting, of_devices);
+  post_to_devices(*transfer, of_devices.blocks, std::move(of_devices.owners), stream);
   start_transfer(*transfer);
   return transfer;
 }
@@ -153,12 +187,15 @@ py::tuple stats_of(const PythonTransfer& self) {
   return py::make_tuple(us(self.time_posted()), us(self.time_moved()), self.num_bytes(), self.num_blocks());
 }
 
-const char* name_of_path(RemoteMemory::Path path) {
-  switch (path) {
+const char* name_of_path(const RemoteMemory& memory) {
+  const bool is_of_this_process = memory.is_of_this_process();
+  switch (memory.path()) {
     case RemoteMemory::Path::kMemcpy:
       return "memcpy";
     case RemoteMemory::Path::kCma:
       return "cma";
+    case RemoteMemory::Path::kCuda:
+      return is_of_this_process ? "cuda" : "cuda ipc";
     case RemoteMemory::Path::kMessages:
       break;
   }
@@ -198,7 +235,36 @@ bool watch_notifications(PythonRuntime& self) {
   return self.watch_notifications();
 }
 
+void check_stream(c10::Stream stream, const std::vector<DeviceBlock>& blocks) {
+  if (!stream.device().is_cuda()) {
+    throw py::value_error("stream is of " + stream.device().str() + "; allowed: a stream of CUDA");
+  }
+  const auto is_of_gpu = [](const DeviceBlock& block) { return block.gpu >= 0; };
+  if (std::ranges::none_of(blocks, is_of_gpu)) {
+    throw py::value_error("stream is given for local memory of the host; allowed: for CUDA tensors");
+  }
+  for (const DeviceBlock& block : blocks) {
+    if (block.gpu < 0 || block.gpu == stream.device_index()) continue;
+    throw py::value_error("stream is of " + stream.device().str() + ", and a tensor on " + place_of(block.gpu) +
+                          "; allowed: a stream of the tensors' GPU");
+  }
+}
+
 }  // namespace
+
+std::optional<c10::Stream> stream_in(const py::object& numbers) {
+  if (numbers.is_none()) return std::nullopt;
+  const auto [id, index, type] = py::cast<std::tuple<int64_t, int64_t, int64_t>>(numbers);
+  return c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index), static_cast<c10::DeviceType>(type));
+}
+
+void post_to_devices(PythonTransfer& transfer, const std::vector<DeviceBlock>& blocks, std::vector<Owner> owners,
+                     std::optional<c10::Stream> stream) {
+  if (stream) check_stream(*stream, blocks);
+  if (blocks.empty()) return;
+  const python::GilReleased no_gil;
+  add_device_blocks(transfer, blocks, std::move(owners), stream);
+}
 
 void start_transfer(PythonTransfer& transfer) {
   const python::GilReleased no_gil;
@@ -233,7 +299,11 @@ void bind_one_sided(py::module_& module) {
       .def_property_readonly("region", [](const RemoteMemory& self) { return text_of(self.region()); })
       .def_property_readonly("access", [](const RemoteMemory& self) { return text_of_access(self.access()); })
       .def_property_readonly("nbytes", &RemoteMemory::num_bytes)
-      .def_property_readonly("path", [](const RemoteMemory& self) { return name_of_path(self.path()); });
+      .def_property_readonly("is_device", &RemoteMemory::is_device)
+      .def(
+          "map", [](const Remote& self, int gpu) { map_remote(self, static_cast<c10::DeviceIndex>(gpu)); },
+          py::call_guard<python::GilReleased>())
+      .def_property_readonly("path", [](const RemoteMemory& self) { return name_of_path(self); });
   py::class_<PythonTransfer, rpc::Counted<PythonTransfer>>(module, "RuntimeTransfer")
       .def_property_readonly("call", [](const PythonTransfer& self) { return self.call(); })
       .def_property_readonly("opened", [](const PythonTransfer& self) { return self.opened(); })
@@ -246,14 +316,13 @@ void bind_one_sided(py::module_& module) {
   module.def("expose", &expose_objects);
   module.def("expose_pointer", &expose_address);
   module.def("open_handle", &open_handle);
-  module.def("post_read", [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
-                             const py::list& locals, const py::object& notification, double timeout_s) {
-    return post_blocks(connection, remotes, locals, notification, timeout_s, kReading);
-  });
-  module.def("post_write", [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
-                              const py::list& locals, const py::object& notification, double timeout_s) {
-    return post_blocks(connection, remotes, locals, notification, timeout_s, kWriting);
-  });
+  module.def("current_gpu", [] { return static_cast<int>(current_gpu()); });
+  module.def("post_read",
+             [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes, const py::list& locals,
+                const py::tuple& options) { return post_blocks(connection, remotes, locals, options, kReading); });
+  module.def("post_write",
+             [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes, const py::list& locals,
+                const py::tuple& options) { return post_blocks(connection, remotes, locals, options, kWriting); });
   module.def("post_notification", &post_notification);
   module.def("take_notifications", &take_notifications);
   module.def("take_first_notification", &take_first_notification);

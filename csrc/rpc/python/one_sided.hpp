@@ -4,8 +4,11 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "rpc/core/one_sided/one_sided.hpp"
+#include "rpc/python/device_transfers.hpp"
 #include "rpc/python/python_call.hpp"
 
 namespace axon::rpc_python {
@@ -28,6 +31,12 @@ class PythonTransfer final : public rpc::Transfer {
 
 // Sets the timeout, and the notification unless it is None. Throws ValueError if that is too long.
 void set_options(rpc::Transfer& transfer, const pybind11::object& notification, double timeout_s);
+// Returns the stream of a tuple (stream_id, device_index, device_type), or nothing for None.
+std::optional<c10::Stream> stream_in(const pybind11::object& numbers);
+// Adds blocks that GPUs move, without the GIL. The transfer must be started then. Throws ValueError if the stream is
+// not of the GPU of these blocks.
+void post_to_devices(PythonTransfer& transfer, const std::vector<DeviceBlock>& blocks, std::vector<Owner> owners,
+                     std::optional<c10::Stream> stream);
 // Starts the transfer without the GIL.
 void start_transfer(PythonTransfer& transfer);
 

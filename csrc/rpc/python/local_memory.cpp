@@ -1,4 +1,4 @@
-#include "rpc/python/host_memory.hpp"
+#include "rpc/python/local_memory.hpp"
 
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -15,12 +15,10 @@ namespace axon::rpc_python {
 
 namespace py = pybind11;
 
-static HostMemory memory_of_tensor(const at::Tensor& tensor, Use use, const std::string& what) {
-  if (!tensor.is_cpu()) {
+static LocalMemory memory_of_tensor(const at::Tensor& tensor, Use use, const std::string& what) {
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
     throw py::value_error(what + " is a tensor on " + tensor.device().str() +
-                          "; allowed: tensors on the CPU. Memory of GPUs needs paths of its own (CUDA IPC within a "
-                          "host, staging between hosts), which one-sided transfers do not have yet: copy the tensor to "
-                          "the CPU, or send it with invoke()");
+                          "; allowed: tensors on the CPU and on CUDA");
   }
   if (const auto lack = python::lack_of_memory(tensor)) {
     throw py::value_error(what + " is a tensor that " + *lack + "; allowed: " + python::kAllowedTensors);
@@ -31,8 +29,11 @@ static HostMemory memory_of_tensor(const at::Tensor& tensor, Use use, const std:
   }
   const auto* const data = use == Use::kWritten ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
   if (use == Use::kWritten && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
-  return {.buffer = {.data = static_cast<std::byte*>(const_cast<void*>(data)), .num_bytes = tensor.nbytes()},
-          .owner = owner_of_memory(tensor)};
+  return {.buffer = {.data = static_cast<std::byte*>(const_cast<void*>(data)),
+                     .num_bytes = tensor.nbytes(),
+                     .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost},
+          .owner = owner_of_memory(tensor),
+          .gpu = static_cast<c10::DeviceIndex>(tensor.is_cuda() ? tensor.get_device() : -1)};
 }
 
 static void release_view(void* held) {
@@ -66,7 +67,7 @@ static bool holds_objects(py::handle object, const Py_buffer& view) {
   return holds;
 }
 
-static HostMemory memory_of_buffer(py::handle object, Use use, const std::string& what) {
+static LocalMemory memory_of_buffer(py::handle object, Use use, const std::string& what) {
   auto view = std::make_unique<Py_buffer>();
   const int flags = PyBUF_ANY_CONTIGUOUS | (use == Use::kWritten ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(object.ptr(), view.get(), flags) != 0) {
@@ -83,11 +84,17 @@ static HostMemory memory_of_buffer(py::handle object, Use use, const std::string
   return {.buffer = buffer, .owner = Owner(view.release(), &release_view)};
 }
 
-HostMemory host_memory(py::handle object, Use use, const char* what) {
+LocalMemory local_memory(py::handle object, Use use, const char* what) {
   if (THPVariable_Check(object.ptr())) return memory_of_tensor(THPVariable_Unpack(object.ptr()), use, what);
   if (PyObject_CheckBuffer(object.ptr()) != 0) return memory_of_buffer(object, use, what);
   throw py::type_error(std::string(what) + " is of type " + Py_TYPE(object.ptr())->tp_name +
                        "; allowed: a tensor, a NumPy array, or another object with the buffer protocol");
+}
+
+LocalMemory host_memory(py::handle object, Use use, const char* what) {
+  LocalMemory memory = local_memory(object, use, what);
+  if (memory.gpu >= 0) throw py::value_error(std::string(what) + " is a tensor on CUDA; allowed: memory of the host");
+  return memory;
 }
 
 }  // namespace axon::rpc_python

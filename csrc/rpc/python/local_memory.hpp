@@ -1,0 +1,28 @@
+// Memory of Python objects, for transfers that read and write it while Python code goes on.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <pybind11/pybind11.h>
+
+#include "memory/buffer.hpp"
+#include "memory/owner.hpp"
+
+namespace axon::rpc_python {
+
+struct LocalMemory {
+  Buffer buffer;
+  Owner owner;                // keeps the memory; may be destroyed on any thread
+  c10::DeviceIndex gpu = -1;  // −1: memory of the host
+};
+
+enum class Use : uint8_t { kRead, kWritten };
+
+// Returns the memory of a contiguous tensor on the CPU or on CUDA, or of an object with the buffer protocol. `what`
+// begins the errors: "read: into". Throws TypeError for other objects; ValueError for tensors elsewhere, that are not
+// contiguous, or have no memory, and for read-only memory that is to be written.
+LocalMemory local_memory(pybind11::handle object, Use use, const char* what);
+
+// The same, for memory that this process itself reads: it is the host's.
+LocalMemory host_memory(pybind11::handle object, Use use, const char* what);
+
+}  // namespace axon::rpc_python
