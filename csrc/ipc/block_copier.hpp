@@ -6,7 +6,7 @@
 //   Result<BlockCopier::UnderWay> copy = copier.value()->copy({.fill = fill, .after = stream});
 //   … copy.value().flag() …                                                    // set once the bytes are visible
 //
-// One block is copied by a copy engine, which is faster than a kernel at all sizes (docs/adr/0051-*). A list is copied
+// One block is copied by a copy engine, which is faster than a kernel at all sizes (docs/adr/0053-*). A list is copied
 // by one kernel.
 //
 // Lives as long as the process. Thread-safe.
