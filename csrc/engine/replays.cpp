@@ -75,10 +75,13 @@ void Replays::Reader::read() noexcept {
     ring_.num_taken.store(++num_taken_, std::memory_order_release);
     replays_.trigger(id);
   }
-  if (num_taken_ != before) replays_.poll_from_now_on();
+  if (num_taken_ == before) return;
+  replays_.poll_from_now_on();
+  if (linked()) wait();  // for another entry than before
 }
 
 void Replays::Reader::wait() noexcept {
+  unlink();
   replays_.engine_.wait_for_flag(*this, next());
 }
 

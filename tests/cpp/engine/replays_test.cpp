@@ -207,6 +207,26 @@ TEST_F(ReplaysTest, a_graph_that_is_gone_ends_after_its_last_launch) {
   while (!device.expired()) std::this_thread::yield();
 }
 
+// The end of a graph reads the ring, too. The engine then waits for the entry after those.
+TEST_F(ReplaysTest, triggers_that_follow_the_end_of_another_graph_are_found) {
+  std::vector<Graph> graphs;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    graphs.push_back(capture(rank, TestOperation::all_reduce({1}, 3s)));
+  }
+  for (int round = 0; round < 3; ++round) {
+    const Graph unused = capture_all_reduce(0, {1});
+    engines_[0].exclusively([&] {
+      trigger(0, unused);  // its device does nothing, so the replay only waits
+      engines_[0].replays().remove(*static_cast<CapturedCall*>(unused.held.get()));
+    });
+    on_all_ranks(kRanks, [&](int rank) {
+      graphs[static_cast<size_t>(rank)].data()[0] = 1;
+      launch(rank, graphs[static_cast<size_t>(rank)]);
+    });
+    for (const Graph& graph : graphs) ASSERT_EQ(graph.data()[0], 3) << *graph.failure;
+  }
+}
+
 TEST_F(ReplaysTest, different_captured_calls_are_a_mismatch) {
   const Graph graphs[] = {capture_all_reduce(0, {1, 2}), capture(1, TestOperation::broadcast({1, 2}, 0, 10s)),
                           capture_all_reduce(2, {1, 2})};
