@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "python/gil.hpp"
+#include "python/shape_text.hpp"
 #include "python/tensor_memory.hpp"
 #include "rpc/python/tensors.hpp"
 
@@ -25,7 +26,8 @@ static LocalMemory memory_of_tensor(const at::Tensor& tensor, Use use, const std
   }
   if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) {
     throw py::value_error(what + " is a tensor whose memory is not contiguous or not its value (strides " +
-                          c10::str(tensor.strides()) + "); allowed: contiguous tensors, see Tensor.contiguous()");
+                          python::text_of(tensor.strides()) +
+                          "); allowed: contiguous tensors, see Tensor.contiguous()");
   }
   const auto* const data = use == Use::kWritten ? tensor.mutable_data_ptr() : tensor.const_data_ptr();
   if (use == Use::kWritten && !tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
