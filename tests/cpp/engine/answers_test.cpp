@@ -50,6 +50,7 @@ TEST(CallRecord, says_what_was_called_and_how_long_ago) {
                     .dtype = DataType::kFloat32,
                     .reduction = Reduction::kSum,
                     .sequence = 5,
+                    .replay = {},
                     .shape = {.sizes = {4, 256}, .num_dimensions = 2},
                     .called_at = sync::Clock::now() - std::chrono::milliseconds(3250),
                     .call_site = ""};
@@ -60,6 +61,18 @@ TEST(CallRecord, says_what_was_called_and_how_long_ago) {
   EXPECT_EQ(record.describe_with_age(), "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago");
   record.call_site = "train.py:12, in step";
   EXPECT_EQ(record.describe_with_age(), "all_reduce #5 (float32[4, 256], SUM), 3.2 s ago, at train.py:12, in step");
+}
+
+TEST(CallRecord, says_which_replay_of_a_graph_it_is) {
+  const CallRecord record{.kind = transport::OperationKind::kAllReduce,
+                          .dtype = DataType::kFloat32,
+                          .reduction = Reduction::kSum,
+                          .replay = {.call = 3, .launch = 17},
+                          .shape = {.sizes = {4, 256}, .num_dimensions = 2},
+                          .called_at = {},
+                          .call_site = "train.py:12, in step"};
+  EXPECT_EQ(record.describe(),
+            "all_reduce of CUDA graphs (captured as #3 at train.py:12, in step, launch #17) (float32[4, 256], SUM)");
 }
 
 }  // namespace
