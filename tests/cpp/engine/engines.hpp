@@ -37,7 +37,7 @@ class TestOperation final : public Operation {
   ConstBuffer input_;
 };
 
-// Makes transports of one network. A process's own engine uses kRings.
+// Makes transports of one network.
 std::vector<std::unique_ptr<transport::Transport>> transports_of(transport::Network& network, size_t count);
 // Makes transports over UCX.
 std::vector<std::unique_ptr<transport::Transport>> ucx_transports(size_t count);

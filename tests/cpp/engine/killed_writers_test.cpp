@@ -125,8 +125,7 @@ bool receives_from_one_that_is_killed(Engine& engine) {
 }
 
 TEST(KilledWritersTest, leave_no_queue_wedged_of_an_engine_that_takes_rings) {
-  const std::unique_ptr<transport::Network> network = transport::kRings.make();
-  Engine engine(network->make_transport(), this_host(), collectives::AlgorithmOverrides());
+  Engine engine(open_network().value(), this_host(), collectives::AlgorithmOverrides());
   for (int num_killed = 0; num_killed <= 40; ++num_killed) ASSERT_TRUE(receives_from_one_that_is_killed(engine));
 }
 
