@@ -38,7 +38,12 @@ void Initiator::begin(Transfer& transfer) noexcept {
     transfer.id_ = ++num_named_ | 1U << 31;
   }
   begin_device_works(transfer);
-  if (!transfer.is_final_) advance(transfer);
+  if (!transfer.is_final_) {
+    advance(transfer);
+  } else if (transfer.num_in_flight_ == 0 && !transfer.is_drained_) {
+    transfer.ListNode<Transfer>::unlink();  // what ended at once needs no later look
+    transfer.is_drained_ = true;
+  }
   transfer.release();
 }
 

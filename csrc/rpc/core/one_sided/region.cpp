@@ -147,13 +147,26 @@ void Regions::leave_to_process(Region& region, transport::PeerId peer, const std
 }
 
 void Regions::on_peer_lost(transport::PeerId peer) noexcept {
-  Result<engine::PolledProcess> living = engine::PolledProcess::find(engine_.peers().pid_of(peer), peer);
-  const bool lives = engine_.peers().is_neighbour(peer) && living.ok();
-  if (lives) lost_.push_back(std::move(living).value());
-  forget_readers(peer, lives ? Of::kHosts : Of::kAll);
+  const bool may_live = engine_.peers().is_neighbour(peer) && !has_ended(peer);
+  forget_readers(peer, may_live ? Of::kHosts : Of::kAll);
+}
+
+// A process that cannot be seen now may live: it is looked for again.
+bool Regions::has_ended(transport::PeerId peer) noexcept {
+  Result<engine::PolledProcess> found = engine::PolledProcess::find(engine_.peers().pid_of(peer), peer);
+  if (!found.ok() && found.status().code() == ErrorCode::kPeerLost) return true;
+  if (found.ok()) {
+    lost_.push_back(std::move(found).value());
+  } else {
+    unseen_.push_back(peer);
+  }
+  return false;
 }
 
 void Regions::look_after_lost() noexcept {
+  for (const transport::PeerId peer : std::exchange(unseen_, {})) {
+    if (has_ended(peer)) forget_readers(peer, Of::kAll);
+  }
   std::erase_if(lost_, [&](const engine::PolledProcess& process) {
     if (!process.has_ended()) return false;
     forget_readers(process.peer(), Of::kAll);

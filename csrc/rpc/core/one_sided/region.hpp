@@ -149,12 +149,15 @@ class Regions {
  private:
   enum class Of : uint8_t { kHosts, kAll };
   void forget_readers(transport::PeerId peer, Of regions) noexcept;
+  // Returns false if its process lives, or may live, and looks after it from then on.
+  bool has_ended(transport::PeerId peer) noexcept;
 
   engine::Engine& engine_;
   uint64_t incarnation_ = 0;
   Numbered<Region> numbers_;
   std::unordered_map<uint64_t, std::shared_ptr<Region>> regions_;  // shared with grants and users' handles
   std::vector<engine::PolledProcess> lost_;                        // peers that live
+  std::vector<transport::PeerId> unseen_;                          // lost peers whose processes could not be seen
 };
 
 }  // namespace axon::rpc

@@ -102,7 +102,11 @@ c10::DeviceIndex current_gpu() noexcept {
 void map_remote(const std::shared_ptr<rpc::RemoteMemory>& remote, c10::DeviceIndex gpu) noexcept {
   if (!remote->is_device() || remote->mapping() != nullptr || cuda::num_devices() == 0) return;
   const rpc::DeviceLocation& location = remote->device_location();
-  if (!remote->is_of_this_process() && !(location.is_mappable() && config::has_transport("cuda"))) return;
+  if (!remote->is_of_this_process()) {
+    // A peer of another host could name any process of this one.
+    const bool may_map = remote->connection()->is_neighbour() && config::has_transport("cuda");
+    if (!may_map || !location.is_mappable()) return;
+  }
   auto mapping = std::make_unique<CudaMapping>(*remote, remote->is_of_this_process() ? location.ordinal : gpu);
   if (mapping->is_usable_from(mapping->home())) remote->attach(std::move(mapping));
 }

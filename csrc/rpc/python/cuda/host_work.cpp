@@ -2,14 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "cuda/device.hpp"
 #include "rpc/core/connection.hpp"
 
 namespace axon::rpc_python {
+
+// A segment takes some 100 µs, but longer while the GPU does other work.
+static constexpr std::chrono::milliseconds kSpinTime{2};
+static constexpr std::chrono::microseconds kSleepTime{50};
 
 // The segments under way. A segment's blocks lie in its slot one after the other.
 class HostWork::Segments {
@@ -73,7 +79,10 @@ class HostWork::Segments {
 
   static void await(Segment& segment) noexcept {
     if (!segment.under_way) return;
-    while (segment.under_way->flag().load(std::memory_order_acquire) == 0) std::this_thread::yield();
+    const auto spin_until = sync::Clock::now() + kSpinTime;
+    while (segment.under_way->flag().load(std::memory_order_acquire) == 0) {
+      sync::Clock::now() < spin_until ? std::this_thread::yield() : std::this_thread::sleep_for(kSleepTime);
+    }
     segment.under_way.reset();
   }
 
