@@ -33,9 +33,16 @@ def several_hosts(number: int) -> AbstractContextManager[Hosts]:
 
 
 def run_on_hosts(
-    num_local: Sequence[int], store: Path, function: Callable[..., object], *arguments: object
+    num_local: Sequence[int],
+    store: Path,
+    function: Callable[..., object],
+    *arguments: object,
+    dying: Sequence[int] = (),
 ) -> list[object]:
-    """Returns what `function(store, rank, size, *arguments)` returns on each rank: num_local[h] ranks are on host h."""
+    """Returns what `function(store, rank, size, *arguments)` returns on each rank: num_local[h] ranks are on host h.
+
+    The `dying` ranks must end their processes meanwhile.
+    """
     with several_hosts(len(num_local)) as hosts, ExitStack() as stack:
         pools = []
         for host, number in enumerate(num_local):
@@ -45,4 +52,4 @@ def run_on_hosts(
                 pools.append(pool)
         for rank, pool in enumerate(pools):
             pool.start(function, str(store), rank, len(pools), *arguments)
-        return [pool.finish()[0] for pool in pools]
+        return [pool.finish(dying=[0] if rank in dying else ())[0] for rank, pool in enumerate(pools)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import exercise_all
-from support.hosts import move_to, run_on_hosts, several_hosts
-from support.pool import RankPool
+from support.hosts import run_on_hosts
 from support.reference import case, failure, same_bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
@@ -204,11 +202,4 @@ def _lose_a_rank(store: str, rank: int, size: int) -> None:
 
 
 def test_a_rank_that_dies_on_another_host_is_named_and_the_gpu_goes_on(tmp_path: Path) -> None:
-    with several_hosts(2) as hosts, ExitStack() as stack:
-        pools = [stack.enter_context(RankPool(1, meeting="none")) for _ in range(2)]
-        for pool, name in zip(pools, hosts.names, strict=True):
-            pool.run(move_to, name)
-        for rank, pool in enumerate(pools):
-            pool.start(_lose_a_rank, str(tmp_path / "store"), rank, 2)
-        pools[0].finish()
-        pools[1].finish(dying=[0])
+    run_on_hosts((1, 1), tmp_path / "store", _lose_a_rank, dying=[1])

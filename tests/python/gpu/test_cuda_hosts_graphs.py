@@ -6,7 +6,6 @@ import gc
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,8 +15,7 @@ import torch.distributed as dist
 
 from support.gpu import NAMES, meet, works
 from support.graphs import Loop, num_replays
-from support.hosts import move_to, run_on_hosts, several_hosts
-from support.pool import RankPool
+from support.hosts import run_on_hosts
 from support.reference import case, failure, same_bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
@@ -245,14 +243,7 @@ def _lose_a_rank(store: str, rank: int, size: int) -> None:
 
 
 def test_a_rank_that_dies_in_a_replay_is_named_and_the_gpu_goes_on(tmp_path: Path) -> None:
-    with several_hosts(2) as hosts, ExitStack() as stack:
-        pools = [stack.enter_context(RankPool(1, meeting="none")) for _ in range(2)]
-        for pool, name in zip(pools, hosts.names, strict=True):
-            pool.run(move_to, name)
-        for rank, pool in enumerate(pools):
-            pool.start(_lose_a_rank, str(tmp_path / "store"), rank, 2)
-        pools[0].finish()
-        pools[1].finish(dying=[0])
+    run_on_hosts((1, 1), tmp_path / "store", _lose_a_rank, dying=[1])
 
 
 def _hold_many_calls(store: str, rank: int, size: int) -> None:
