@@ -53,7 +53,7 @@ struct RegionOptions {
   Owner owner{};                  ///< released once no peer can touch the memory any more
 };
 
-/// What of a region a handle opens, and to which runtime.
+/// The part of a region that a handle opens, and the runtime to which it opens it.
 struct HandleOptions {
   uint64_t offset = 0;                  ///< the first byte, counted in the region
   std::optional<uint64_t> num_bytes{};  ///< the number of bytes; without it, up to the end of the region

@@ -33,7 +33,7 @@ struct Replay {
   uint32_t call = 0;  // from 1: among the group's captured collectives, or the messages of its direction, ranks and tag
   uint32_t launch = 0;  // from 1: of the graph
 
-  // What a message's sequence number has room for, beside the launch.
+  // A message's sequence number holds the call in this many bits, and the launch in the others.
   static constexpr int kBitsOfCall = 18;
   static constexpr uint32_t kMostCalls = (uint32_t{1} << kBitsOfCall) - 1;
 

@@ -25,7 +25,7 @@ class DeviceSegments {
   virtual size_t count() const noexcept = 0;      // at least 1
   virtual size_t num_slots() const noexcept = 0;  // at most kMostSlots and count()
 
-  // What the operation reads and writes in a segment, in its slot. Valid until the slot's next segment.
+  // The parts of a segment's slot that the operation reads and writes. Valid until the slot's next segment.
   struct Buffers {
     // Unless it is 0, the engine runs this operation on them instead of the user's: all_to_all or all_gather.
     transport::OperationKind kind{};

@@ -32,7 +32,8 @@ namespace axon::engine {
 class Engine;
 class Group;
 
-// What the user of an operation fills in. The spans in `arguments` and the strings must stay valid until on_released().
+// The fields of an operation that its user fills in. The spans in `arguments` and the strings must stay valid until
+// on_released().
 struct OperationSpecification {
   collectives::CollectiveArguments
       arguments;  // point to point: kind = kPointToPoint, inputs[0] (send) or outputs[0] (receive)

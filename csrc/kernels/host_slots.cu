@@ -33,8 +33,8 @@ struct SlotArguments : SlotCommand {
   SlotCopy copies[kCapacity];
 };
 
-// Of the device's ring: the entries written so far, and those of which it knows that the host has taken them. A trigger
-// finds the latter in device memory, and not over the bus, unless the ring looks full.
+// Counts of the device's ring: entries written so far, and entries that the host is known to have taken. The latter
+// count is in device memory, so a trigger reads the host's own count over the bus only if the ring looks full.
 __device__ uint32_t num_triggered;
 __device__ uint32_t num_known_taken;
 

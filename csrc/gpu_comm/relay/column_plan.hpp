@@ -1,5 +1,5 @@
-// What the plans of collectives in columns share (column_plans.hpp). Tensors are divided into segments, and segments
-// into the parts of columns. Within a host there are stages by kernels, and between hosts there may be a sum.
+// The common base of the plans of collectives in columns (column_plans.hpp). Tensors are divided into segments, and
+// segments into the parts of columns. Within a host there are stages by kernels, and between hosts there may be a sum.
 #pragma once
 
 #include <algorithm>

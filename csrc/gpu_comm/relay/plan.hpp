@@ -1,6 +1,6 @@
-// What an operation needs of a Relay (relay.hpp). A plan says how the operation is divided into segments, and what lies
-// where in their slots. It also says what the stream does before and after the engine has a slot. Each kind of
-// operation has a plan; all ranks of an operation make the same one.
+// Describes to a Relay how to run an operation (relay.hpp). A plan says how the operation is divided into segments, and
+// what lies where in their slots. It also says what the stream does before and after the engine has a slot. Each kind
+// of operation has a plan; all ranks of an operation make the same one.
 //
 // A Relay calls the functions that enqueue something within the call of the user, in the order of the segments. The
 // operation's arguments outlive that call only.
@@ -19,7 +19,7 @@
 
 namespace axon::gpu_comm {
 
-// What the engine does with a segment, and on which buffers of its slot.
+// The operation that the engine runs on a segment, and the buffers of its slot on which it runs it.
 struct SlotBuffers {
   // Unless it is 0, the engine runs this operation instead of the user's.
   transport::OperationKind kind{};

@@ -45,7 +45,7 @@ class ExpiredWait {
   const std::shared_ptr<PinnedBlock> memory_;
 };
 
-// What a CUDA graph that captures a relay gives it.
+// The trigger and the slots of a relay that a CUDA graph captures.
 struct RelayCapture {
   kernels::Trigger trigger{};
   std::shared_ptr<PinnedBlock> slots;  // shared with other relays of the graph; null: slots of its own

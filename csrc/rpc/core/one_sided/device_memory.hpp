@@ -109,7 +109,7 @@ class Device {
   ~Device() = default;
 };
 
-// What a region has beyond that of host memory.
+// The additional facts of a region of device memory.
 struct DeviceRegion {
   Device* device = nullptr;  // null: host memory
   DeviceLocation location;
