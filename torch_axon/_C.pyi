@@ -255,14 +255,14 @@ class RuntimePlan:
     ) -> RuntimeTransfer: ...
 
 def make_plan(
+    runtime: RuntimeCore,
     connection: RuntimeConnection,
     reads: bool,
-    parts: list[object],
-    local_layout: tuple[int, int, int, int],
-    remote: tuple[RuntimeRemote, int, int],
-    remote_layout: tuple[int, int, int, int],
+    local: tuple[list[list[object]], object],
+    remote: tuple[list[tuple[RuntimeRemote, int, int]], object],
     /,
 ) -> RuntimePlan: ...
+def locate_blocks(wanted: object, known: object, table: object, /) -> int: ...
 def expose(runtime: RuntimeCore, memory: list[object], access: int, name: str, /) -> RuntimeRegion: ...
 def expose_pointer(
     runtime: RuntimeCore, memory: tuple[int, int], gpu: int, access: int, name: str, keepalive: object, /

@@ -167,11 +167,14 @@ static rpc::BlockLayout layout_of(const Blocks& blocks) {
 static Result<Plan> make_plan(Plan::Kind kind, const std::shared_ptr<rpc::Connection>& connection,
                               const std::pair<Buffer, Blocks>& local, const std::pair<Remote, Blocks>& remote) {
   AXON_TRY(check_remote(connection, remote.first));
-  Result<rpc::TransferPlan> plan = rpc::TransferPlan::make(
-      {.memory = {&local.first, 1}, .layout = layout_of(local.second)}, {.memory = remote.first.memory(),
-                                                                         .offset = remote.first.offset(),
-                                                                         .num_bytes = remote.first.num_bytes(),
-                                                                         .layout = layout_of(remote.second)});
+  Result<rpc::LocalBlocks> here = rpc::LocalBlocks::laid_out(
+      {{.data = local.first.data, .num_bytes = local.first.num_bytes}}, layout_of(local.second));
+  if (!here.ok()) return std::move(here.status());
+  Result<rpc::RemoteBlocks> there = rpc::RemoteBlocks::laid_out(
+      {.memory = remote.first.memory(), .offset = remote.first.offset(), .num_bytes = remote.first.num_bytes()},
+      layout_of(remote.second));
+  if (!there.ok()) return std::move(there.status());
+  Result<rpc::TransferPlan> plan = rpc::TransferPlan::make(std::move(here).value(), std::move(there).value());
   if (!plan.ok()) return std::move(plan.status());
   return Plan(kind, connection, std::make_shared<const rpc::TransferPlan>(std::move(plan).value()));
 }

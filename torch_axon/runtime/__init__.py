@@ -40,6 +40,7 @@ from torch_axon.runtime._peer import Options as Options
 from torch_axon.runtime._peer import Peer as Peer
 from torch_axon.runtime._peer import publish as publish
 from torch_axon.runtime._plans import Blocks as Blocks
+from torch_axon.runtime._plans import BlockTable as BlockTable
 from torch_axon.runtime._plans import Plan as Plan
 from torch_axon.runtime._pool import Pool as Pool
 from torch_axon.runtime._runtime import Runtime as Runtime
@@ -47,6 +48,7 @@ from torch_axon.runtime._runtime import Runtime as Runtime
 __all__ = [
     "AccessDenied",
     "Answers",
+    "BlockTable",
     "Blocks",
     "Coming",
     "CurrentCall",

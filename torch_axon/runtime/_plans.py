@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_axon import _native
-from torch_axon.runtime._one_sided import LocalMemory, Remote, Transfer, stream_of, tag_of
+from torch_axon.runtime._one_sided import LocalMemory, Region, Remote, Transfer, stream_of, tag_of
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimePlan
     from torch_axon.runtime._peer import Peer
+    from torch_axon.runtime._runtime import Runtime
 
 # The numbers of blocks: an array or tensor of int32, or a sequence of int.
 Ids = Any
+# Memories, and a layout or a table, as the extension takes them.
+_Side = tuple[list[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -25,14 +28,15 @@ class Blocks:
     """Blocks of equal length at equal distances in memory, numbered from 0.
 
     Attributes:
-        memory: a Remote; or local memory, or a list or tuple of such, whose bytes are numbered one after the other
+        memory: a Remote; or local memory: a Region of this runtime, or what `Peer.read` accepts, or a list or tuple of
+            such, whose bytes are numbered one after the other
         nbytes: the bytes of each block
         offset: where block 0 begins, in bytes
         stride: bytes from the begin of a block to that of the next one; None: `nbytes`
         count: the number of blocks; None: all that fit
     """
 
-    memory: LocalMemory | Remote | Sequence[LocalMemory]
+    memory: LocalMemory | Region | Remote | Sequence[LocalMemory | Region]
     nbytes: int
     offset: int = 0
     stride: int | None = None
@@ -53,6 +57,51 @@ class Blocks:
         fitting = max(0, (num_bytes - self.offset - self.nbytes) // stride + 1)
         return self.offset, self.nbytes, stride, fitting if self.count is None else self.count
 
+    def _local(self, runtime: Runtime) -> _Side:
+        parts = list(self.memory) if isinstance(self.memory, list | tuple) else [self.memory]
+        return [[_part(part, runtime) for part in parts]], self._layout(sum(_num_bytes(part) for part in parts))
+
+    def _remote(self) -> _Side:
+        memory = _remote_memory(self.memory)
+        return [memory], self._layout(memory[2])
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTable:
+    """Blocks of any lengths in several memories, numbered from 0 by the rows of a table.
+
+    Attributes:
+        memories: Remotes of one peer; or local memories, each as in `Blocks`. Each may be on another device.
+        table: [n, 3], a NumPy array, tensor or sequence of rows of int: the number of the memory, the offset of the
+            block in it and its bytes. Blocks of 0 bytes are allowed.
+    """
+
+    memories: Sequence[LocalMemory | Region | Remote]
+    table: Any
+
+    def _rows(self) -> torch.Tensor:
+        """Returns the table as contiguous memory.
+
+        Raises:
+            TypeError: it does not consist of integers
+            ValueError: it has another shape
+        """
+        rows = torch.as_tensor(self.table, device="cpu")
+        if rows.numel() == 0:
+            return torch.empty(0, 3, dtype=torch.int64)
+        if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool:
+            raise TypeError(f"BlockTable: table is of {rows.dtype}; allowed: integers")
+        if rows.ndim != 2 or rows.shape[1] != 3:
+            raise ValueError(f"BlockTable: table has shape {list(rows.shape)}; allowed: [n, 3]")
+        return rows.to(torch.int64).contiguous()
+
+    def _local(self, runtime: Runtime) -> _Side:
+        memories = [list(memory) if isinstance(memory, list | tuple) else [memory] for memory in self.memories]
+        return [[_part(part, runtime) for part in memory] for memory in memories], self._rows()
+
+    def _remote(self) -> _Side:
+        return [_remote_memory(memory) for memory in self.memories], self._rows()
+
 
 class Plan:
     """Prepared blocks of local memory and of a peer's, as `Peer.plan` returns it. Any thread may post.
@@ -61,11 +110,11 @@ class Plan:
         verb: "read" or "write"
     """
 
-    def __init__(self, peer: Peer, verb: str, plan: RuntimePlan, remote: Remote) -> None:
+    def __init__(self, peer: Peer, verb: str, plan: RuntimePlan, remotes: list[Remote]) -> None:
         self.verb = verb
         self._peer = peer
         self._plan = plan
-        self._remote = remote
+        self._remotes = remotes
 
     def post(
         self,
@@ -78,7 +127,8 @@ class Plan:
     ) -> Transfer:
         """Starts the transfer of the i-th local block from or to the i-th remote block, for all i.
 
-        The ids are read before this returns. Nothing is posted if an argument is refused.
+        The ids are read before this returns. Nothing is posted if an argument is refused. Blocks that are neighbours on
+        both sides, and follow each other here, move as one.
 
         Args:
             local_ids: [n], the numbers of local blocks: a NumPy array or CPU tensor of int32, or a sequence of int.
@@ -93,14 +143,15 @@ class Plan:
 
         Raises:
             TypeError: ids are not of int32, or `notify` is not bytes
-            ValueError: the numbers of ids differ, one is out of range, `notify` is too long, or `stream` is of
-                another GPU
+            ValueError: the numbers of ids differ, one is out of range, the blocks of a pair differ in length,
+                `notify` is too long, or `stream` is of another GPU
+            AccessDenied: a Region that is local memory of the plan is closed
             RuntimeError: `stream` is captured into a CUDA graph
         """
         limit = self._peer._timeout if timeout is None else timeout
         here, there = _int32s("local_ids", local_ids), _int32s("remote_ids", remote_ids)
         native = self._plan.post(here, there, (tag_of(notify), limit, stream_of(stream)))
-        path = self._remote.path
+        path = self._remotes[0].path if self._remotes else "messages"
         return Transfer(self._peer, native, "messages" if path == "cma" and self.verb == "write" else path)
 
 
@@ -121,7 +172,7 @@ def _int32s(what: str, ids: Ids) -> object:
     return ids
 
 
-def make_plan(peer: Peer, verb: str, local: Blocks, remote: Blocks) -> Plan:
+def make_plan(peer: Peer, verb: str, local: Blocks | BlockTable, remote: Blocks | BlockTable) -> Plan:
     """Makes a plan for `Peer.plan`.
 
     Raises:
@@ -129,22 +180,30 @@ def make_plan(peer: Peer, verb: str, local: Blocks, remote: Blocks) -> Plan:
     """
     if verb not in ("read", "write"):
         raise ValueError(f"plan: verb is {verb!r}; allowed: 'read' and 'write'")
-    memory = remote.memory
+    for name, side in (("local", local), ("remote", remote)):
+        if not isinstance(side, Blocks | BlockTable):
+            raise TypeError(f"plan: {name} is of type {type(side).__name__}; allowed: Blocks and BlockTable")
+    runtime = peer._runtime
+    there, here = remote._remote(), local._local(runtime)
+    native = _native.load().make_plan(runtime._core, peer._connection, verb == "read", here, there)
+    remotes = [remote.memory] if isinstance(remote, Blocks) else remote.memories
+    return Plan(peer, verb, native, [each for each in remotes if isinstance(each, Remote)])
+
+
+def _part(part: LocalMemory | Region, runtime: Runtime) -> Any:
+    if not isinstance(part, Region):
+        return part
+    if part._runtime is not runtime:
+        raise ValueError(f"plan: local is {part!r} of another runtime; allowed: regions of '{runtime.name}'")
+    return part._region
+
+
+def _remote_memory(memory: object) -> tuple[Any, int, int]:
     if not isinstance(memory, Remote):
         raise TypeError(f"plan: remote is in memory of type {type(memory).__name__}; allowed: Remote, see Peer.open")
-    parts = list(local.memory) if isinstance(local.memory, list | tuple) else [local.memory]
-    num_local_bytes = sum(_num_bytes(part) for part in parts)
-    native = _native.load().make_plan(
-        peer._connection,
-        verb == "read",
-        parts,
-        local._layout(num_local_bytes),
-        (memory._memory, memory._offset, memory.nbytes),
-        remote._layout(memory.nbytes),
-    )
-    return Plan(peer, verb, native, memory)
+    return memory._memory, memory._offset, memory.nbytes
 
 
-def _num_bytes(memory: LocalMemory) -> int:
+def _num_bytes(memory: LocalMemory | Region) -> int:
     num_bytes = getattr(memory, "nbytes", None)
     return num_bytes if isinstance(num_bytes, int) else memoryview(memory).nbytes

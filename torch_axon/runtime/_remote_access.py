@@ -11,7 +11,7 @@ import torch
 from torch_axon import _native
 from torch_axon.runtime import _one_sided
 from torch_axon.runtime._one_sided import Remote, Transfer
-from torch_axon.runtime._plans import Blocks, Plan, make_plan
+from torch_axon.runtime._plans import Blocks, BlockTable, Plan, make_plan
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection
@@ -195,20 +195,22 @@ class RemoteAccess:
         checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream))
         return _one_sided.post(cast("Peer", self), verb, remotes, local, checked)
 
-    def plan(self, verb: str, local: Blocks, remote: Blocks) -> Plan:
+    def plan(self, verb: str, local: Blocks | BlockTable, remote: Blocks | BlockTable) -> Plan:
         """Prepares transfers of many blocks, which are then named by their numbers.
 
         Args:
             verb: "read" or "write"
-            local: blocks of memory of one device, see `read` and `write`. The plan keeps this memory.
-            remote: blocks of a Remote that this peer has opened, of equal length
+            local: blocks of local memory, see `read` and `write`, or of Regions of this runtime. The plan keeps this
+                memory, except for that of Regions, which only its transfers keep.
+            remote: blocks of Remotes that this peer has opened. Those of a pair have equal lengths.
 
         Returns:
             The plan. `Plan.post` starts a transfer.
 
         Raises:
-            TypeError: a memory has a wrong type
-            ValueError: `verb` is unknown, blocks exceed their memory or overlap, or their lengths differ
+            TypeError: a memory or a table has a wrong type
+            ValueError: `verb` is unknown, a block exceeds its memory or crosses the end of a part of it, blocks of a
+                layout overlap, their lengths differ, or a Region is that of another runtime
         """
         return make_plan(cast("Peer", self), verb, local, remote)
 

@@ -5,10 +5,14 @@
 #include <vector>
 
 #include "python/gil.hpp"
+#include "rpc/core/one_sided/address_ranges.hpp"
+#include "rpc/core/one_sided/region_use.hpp"
 #include "rpc/core/one_sided/transfer_plan.hpp"
+#include "rpc/core/runtime.hpp"
 #include "rpc/python/errors.hpp"
 #include "rpc/python/local_memory.hpp"
 #include "rpc/python/one_sided.hpp"
+#include "rpc/python/python_runtime.hpp"
 
 namespace axon::rpc_python {
 
@@ -18,13 +22,25 @@ namespace py = pybind11;
 
 using Kind = rpc::Transfer::Kind;
 
+// The local side of a plan.
+struct LocalSide {
+  std::vector<rpc::LocalBlocks::Memory> memories;
+  std::shared_ptr<std::vector<Owner>> owners = std::make_shared<std::vector<Owner>>();  // shared with transfers
+  std::vector<std::shared_ptr<rpc::Region>> regions;                                    // shared with the runtime
+};
+
 struct PythonPlan {
   Kind kind;
-  std::shared_ptr<rpc::Connection> connection;       // shared with the runtime
-  std::shared_ptr<const std::vector<Owner>> owners;  // of local memory; shared with transfers under way
+  std::shared_ptr<rpc::Connection> connection;  // shared with the runtime
+  std::shared_ptr<rpc::Exposed> exposed;        // of the runtime; shared with it
+  LocalSide local;
   rpc::TransferPlan plan;
-  c10::DeviceIndex gpu;  // of local memory; −1: the host's
 };
+
+template <typename T>
+std::span<const T> elements_of(const LocalMemory& memory) {
+  return {reinterpret_cast<const T*>(memory.buffer.data), memory.buffer.num_bytes / sizeof(T)};
+}
 
 // `numbers` are offset, num_bytes, stride and count.
 rpc::BlockLayout layout_of(const py::tuple& numbers) {
@@ -34,47 +50,96 @@ rpc::BlockLayout layout_of(const py::tuple& numbers) {
           .count = py::cast<uint64_t>(numbers[3])};
 }
 
-// `remote` is a tuple of memory, offset and length.
-std::unique_ptr<PythonPlan> make_plan(const std::shared_ptr<rpc::Connection>& connection, bool reads,
-                                      const py::list& parts, const py::tuple& local_layout, const py::tuple& remote,
-                                      const py::tuple& remote_layout) {
-  const auto memory = py::cast<std::shared_ptr<rpc::RemoteMemory>>(remote[0]);
-  if (memory->connection() != connection) throw py::value_error("plan: remote was opened with another peer");
-  auto owners = std::make_shared<std::vector<Owner>>();
-  std::vector<Buffer> buffers;
-  std::optional<c10::DeviceIndex> gpu;
-  for (const py::handle part : parts) {
-    LocalMemory here = local_memory(part, reads ? Use::kWritten : Use::kRead, "plan: local");
-    if (gpu.value_or(here.gpu) != here.gpu) throw py::value_error("plan: local is on several devices; allowed: one");
-    gpu = here.gpu;
-    buffers.push_back(here.buffer);
-    owners->push_back(std::move(here.owner));
+rpc::LocalBlocks::Memory memory_of(const rpc::Region& region) {
+  const int32_t device = region.is_device() ? region.device_location().ordinal : -1;
+  rpc::LocalBlocks::Memory memory;
+  for (const rpc::Extent& extent : region.extents()) {
+    memory.push_back(
+        {.data = reinterpret_cast<std::byte*>(extent.address), .num_bytes = extent.num_bytes, .device = device});
   }
-  rpc::TransferPlan plan = value_or_raise(rpc::TransferPlan::make(
-      {.memory = buffers, .layout = layout_of(local_layout)}, {.memory = memory,
-                                                               .offset = py::cast<uint64_t>(remote[1]),
-                                                               .num_bytes = py::cast<uint64_t>(remote[2]),
-                                                               .layout = layout_of(remote_layout)}));
-  return std::make_unique<PythonPlan>(PythonPlan{.kind = reads ? Kind::kRead : Kind::kWrite,
-                                                 .connection = connection,
-                                                 .owners = std::move(owners),
-                                                 .plan = std::move(plan),
-                                                 .gpu = gpu.value_or(-1)});
+  return memory;
 }
 
-std::span<const int32_t> ids_in(const LocalMemory& memory) {
-  return {reinterpret_cast<const int32_t*>(memory.buffer.data), memory.buffer.num_bytes / sizeof(int32_t)};
+// `memories` are lists of parts, of which each is a region or memory of Python.
+LocalSide local_side(const py::list& memories, bool reads) {
+  LocalSide side;
+  for (const py::handle memory : memories) {
+    rpc::LocalBlocks::Memory& parts = side.memories.emplace_back();
+    for (const py::handle part : py::cast<py::list>(memory)) {
+      if (py::isinstance<rpc::Region>(part)) {
+        auto region = py::cast<std::shared_ptr<rpc::Region>>(part);
+        for (const rpc::LocalBlocks::Block& extent : memory_of(*region)) parts.push_back(extent);
+        side.regions.push_back(std::move(region));
+        continue;
+      }
+      LocalMemory here = local_memory(part, reads ? Use::kWritten : Use::kRead, "plan: local");
+      parts.push_back({.data = here.buffer.data, .num_bytes = here.buffer.num_bytes, .device = here.gpu});
+      side.owners->push_back(std::move(here.owner));
+    }
+  }
+  return side;
+}
+
+// Each memory is a tuple of memory, offset and length.
+std::vector<rpc::RemoteBlocks::Memory> remote_side(const py::list& memories,
+                                                   const std::shared_ptr<rpc::Connection>& connection) {
+  std::vector<rpc::RemoteBlocks::Memory> side;
+  for (const py::handle each : memories) {
+    const auto memory = py::cast<py::tuple>(each);
+    auto remote = py::cast<std::shared_ptr<rpc::RemoteMemory>>(memory[0]);
+    if (remote->connection() != connection) throw py::value_error("plan: remote was opened with another peer");
+    side.push_back({.memory = std::move(remote),
+                    .offset = py::cast<uint64_t>(memory[1]),
+                    .num_bytes = py::cast<uint64_t>(memory[2])});
+  }
+  return side;
+}
+
+// Each side is a tuple of its memories, and a layout, or the contiguous memory of a table, which Python has checked.
+std::unique_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
+                                      bool reads, const py::tuple& local, const py::tuple& remote) {
+  const auto is_table = [](const py::tuple& side) { return !py::isinstance<py::tuple>(side[1]); };
+  LocalSide here = local_side(py::cast<py::list>(local[0]), reads);
+  rpc::LocalBlocks blocks_here = value_or_raise([&] {
+    if (!is_table(local)) return rpc::LocalBlocks::laid_out(here.memories.front(), layout_of(local[1]));
+    const LocalMemory table = host_memory(local[1], Use::kRead, "plan: local table");
+    return rpc::LocalBlocks::listed(here.memories, elements_of<rpc::BlockRow>(table));
+  }());
+  std::vector<rpc::RemoteBlocks::Memory> there = remote_side(py::cast<py::list>(remote[0]), connection);
+  rpc::RemoteBlocks blocks_there = value_or_raise([&] {
+    if (!is_table(remote)) return rpc::RemoteBlocks::laid_out(std::move(there.front()), layout_of(remote[1]));
+    const LocalMemory table = host_memory(remote[1], Use::kRead, "plan: remote table");
+    return rpc::RemoteBlocks::listed(std::move(there), elements_of<rpc::BlockRow>(table));
+  }());
+  return std::make_unique<PythonPlan>(
+      PythonPlan{.kind = reads ? Kind::kRead : Kind::kWrite,
+                 .connection = connection,
+                 .exposed = self.runtime().core().exposed(),
+                 .local = std::move(here),
+                 .plan = value_or_raise(rpc::TransferPlan::make(std::move(blocks_here), std::move(blocks_there)))});
 }
 
 // Adds the blocks to the transfer, or to those that a device moves.
 Status add_blocks(const PythonPlan& self, PythonTransfer& transfer, std::span<const int32_t> local_ids,
                   std::span<const int32_t> remote_ids, std::vector<DeviceBlock>& of_devices) {
-  const std::shared_ptr<rpc::RemoteMemory>& remote = self.plan.remote();
-  if (!needs_device(*remote, self.gpu)) return self.plan.add_to(transfer, local_ids, remote_ids);
-  of_devices.reserve(local_ids.size());
-  return self.plan.for_each(local_ids, remote_ids, [&](uint64_t offset, Buffer local) {
-    of_devices.push_back({.remote = remote.get(), .offset = offset, .local = local, .gpu = self.gpu});
-  });
+  return self.plan.for_each(
+      local_ids, remote_ids,
+      [&](const std::shared_ptr<rpc::RemoteMemory>& remote, uint64_t offset, const rpc::LocalBlocks::Block& local) {
+        const Buffer here{.data = local.data, .num_bytes = local.num_bytes};
+        const auto gpu = static_cast<c10::DeviceIndex>(local.device);
+        if (!needs_device(*remote, gpu)) return transfer.add(remote, offset, here);
+        of_devices.push_back({.remote = remote.get(), .offset = offset, .local = here, .gpu = gpu});
+      });
+}
+
+// Keeps the local memory of a transfer.
+std::shared_ptr<std::vector<Owner>> uses_of(const PythonPlan& self) {
+  auto uses = std::make_shared<std::vector<Owner>>();
+  uses->push_back(Owner::of(self.local.owners));
+  for (const std::shared_ptr<rpc::Region>& region : self.local.regions) {
+    uses->push_back(value_or_raise(rpc::use_region(self.connection->engine(), self.exposed, region)));
+  }
+  return uses;
 }
 
 // The ids are contiguous memory of int32, which Python has checked. `options` are as for post_blocks().
@@ -84,16 +149,29 @@ rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, 
   const LocalMemory remote = host_memory(remote_ids, Use::kRead, "post: remote_ids");
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(self.kind, self.connection));
   set_options(*transfer, options[0], py::cast<double>(options[1]));
+  const std::shared_ptr<std::vector<Owner>> uses = uses_of(self);  // shared by the transfer and its devices' work
+  transfer->keep(Owner::of(uses));
   std::vector<DeviceBlock> of_devices;
-  if (const Status added = add_blocks(self, *transfer, ids_in(local), ids_in(remote), of_devices); !added.ok()) {
-    raise(added);
-  }
-  transfer->keep(Owner::of(self.owners));
+  const Status added =
+      add_blocks(self, *transfer, elements_of<int32_t>(local), elements_of<int32_t>(remote), of_devices);
+  if (!added.ok()) raise(added);
   std::vector<Owner> owners;
-  owners.push_back(Owner::of(self.owners));
+  owners.push_back(Owner::of(uses));
   post_to_devices(*transfer, of_devices, std::move(owners), stream_in(options[2]));
   start_transfer(*transfer);
   return transfer;
+}
+
+// Writes into `table`, whose rows are those of a plan, where each range of `wanted` lies within `known`. Both have rows
+// of address, length and device; Python has checked the shapes. Returns the number of rows before the first one that is
+// in none of them.
+size_t locate_blocks(py::handle wanted, py::handle known, py::handle table) {
+  const LocalMemory from = host_memory(wanted, Use::kRead, "locate: wanted");
+  const LocalMemory in = host_memory(known, Use::kRead, "locate: known");
+  const LocalMemory to = host_memory(table, Use::kWritten, "locate: table");
+  const python::GilReleased no_gil;
+  const rpc::AddressRanges ranges(elements_of<rpc::AddressRange>(in));
+  return ranges.locate(elements_of<rpc::AddressRange>(from), reinterpret_cast<rpc::BlockRow*>(to.buffer.data));
 }
 
 }  // namespace
@@ -101,6 +179,7 @@ rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, 
 void bind_plan(py::module_& module) {
   py::class_<PythonPlan>(module, "RuntimePlan").def("post", &post);
   module.def("make_plan", &make_plan);
+  module.def("locate_blocks", &locate_blocks);
 }
 
 }  // namespace axon::rpc_python

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_axon.runtime import AccessDenied, Blocks, Peer, Remote, Runtime
+from torch_axon.runtime import AccessDenied, Blocks, BlockTable, Peer, Remote, Runtime
 
 DEADLINE_S = 30.0
 NBYTES = 4096
@@ -118,6 +118,8 @@ def test_misuse_of_plans_is_refused_with_names(opened: tuple[Peer, Remote]) -> N
         peer.plan("put", here, there)
     with pytest.raises(TypeError, match="remote is in memory of type Tensor; allowed: Remote"):
         peer.plan("read", here, here)
+    with pytest.raises(TypeError, match="local is of type Tensor; allowed: Blocks and BlockTable"):
+        peer.plan("read", memory, there)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="local blocks have 4096 bytes, and remote ones 64"):
         peer.plan("read", here, Blocks(remote, 64))
     with pytest.raises(ValueError, match="stride 100; allowed: 1 byte or more, and no overlap"):
@@ -159,3 +161,70 @@ def test_a_plan_of_a_closed_region_is_denied() -> None:
         assert region.close(DEADLINE_S)
         with pytest.raises(AccessDenied, match="closed"):
             plan.post([1], [3]).result(DEADLINE_S)
+
+
+def test_a_table_names_blocks_of_any_length_in_several_memories() -> None:
+    generator = np.random.default_rng(5)
+    here = [torch.zeros(300, dtype=torch.uint8), np.zeros(5000, dtype=np.uint8)]
+    there = [generator.integers(0, 256, size, dtype=np.uint8) for size in (4000, 100, 7)]
+    with Runtime("itself") as runtime:
+        peer = runtime.connect(runtime.address)
+        remotes = [peer.open(runtime.expose(memory).handle()) for memory in there]
+        remotes[0] = remotes[0][1000:]
+        local = BlockTable(here, [(1, 4990, 10), (0, 0, 300), (1, 0, 7), (1, 7, 0)])
+        remote = BlockTable(remotes, np.array([(2, 0, 7), (0, 5, 300), (1, 100, 0), (1, 90, 10)], dtype=np.uint64))
+        transfer = peer.plan("read", local, remote).post([2, 1, 0, 3], [0, 1, 3, 2])
+        transfer.result(DEADLINE_S)
+        assert transfer.stats().nbytes == 317
+    assert np.array_equal(here[0].numpy(), there[0][1005:1305])
+    assert np.array_equal(here[1][4990:], there[1][90:])
+    assert np.array_equal(here[1][:7], there[2])
+    assert not here[1][7:4990].any()
+
+
+def test_misuse_of_tables_is_refused_with_names(opened: tuple[Peer, Remote]) -> None:
+    peer, remote = opened
+    there = BlockTable([remote], [(0, 0, 8), (0, 8, 16)])
+    memory = bytearray(64)
+    with pytest.raises(ValueError, match=r"table has shape \[2\]; allowed: \[n, 3\]"):
+        peer.plan("read", BlockTable([memory], [1, 2]), there)
+    with pytest.raises(TypeError, match=r"table is of torch.float32; allowed: integers"):
+        peer.plan("read", BlockTable([memory], [(0.0, 1.0, 2.0)]), there)
+    with pytest.raises(ValueError, match="local block 0 is in memory 1; allowed: 0 to 1, exclusive"):
+        peer.plan("read", BlockTable([memory], [(1, 0, 8)]), there)
+    with pytest.raises(ValueError, match="local block 0, of 65 bytes at offset 0, exceeds memory 0 of 64 bytes"):
+        peer.plan("read", BlockTable([memory], [(0, 0, 65)]), there)
+    with pytest.raises(TypeError, match="remote is in memory of type bytearray; allowed: Remote"):
+        peer.plan("read", there, BlockTable([memory], [(0, 0, 8)]))
+    plan = peer.plan("read", BlockTable([memory], [(0, 0, 8)]), there)
+    with pytest.raises(ValueError, match="pair 1 is a local block of 8 bytes and a remote one of 16"):
+        plan.post([0, 0], [0, 1])
+
+
+def test_neighbouring_blocks_move_as_one(owner: Owner, opened: tuple[Peer, Remote]) -> None:
+    peer, remote = opened
+    into = np.zeros(8 * NBYTES, dtype=np.uint8)
+    plan = peer.plan("read", Blocks(into, NBYTES), Blocks(remote, NBYTES))
+    transfer = plan.post(range(8), [20, 21, 22, 23, 30, 31, 32, 34])
+    transfer.result(DEADLINE_S)
+    assert (transfer.stats().nbytes, transfer.stats().blocks) == (8 * NBYTES, 3)
+    before, _ = owner.memory()
+    assert np.array_equal(into[: 4 * NBYTES], before[20 * NBYTES : 24 * NBYTES])
+    assert np.array_equal(into[7 * NBYTES :], before[34 * NBYTES : 35 * NBYTES])
+
+
+def test_a_region_is_local_memory_too(owner: Owner, opened: tuple[Peer, Remote]) -> None:
+    peer, remote = opened
+    runtime = peer._runtime
+    parts = [np.zeros(NBYTES, dtype=np.uint8), torch.zeros(2 * NBYTES, dtype=torch.uint8)]
+    region = runtime.expose(parts, name="destination")
+    plan = peer.plan("read", Blocks(region, NBYTES), Blocks(remote, NBYTES))
+    plan.post([0, 2], [5, 6]).result(DEADLINE_S)
+    before, _ = owner.memory()
+    assert np.array_equal(parts[0], before[5 * NBYTES : 6 * NBYTES])
+    assert np.array_equal(parts[1][NBYTES:].numpy(), before[6 * NBYTES : 7 * NBYTES])
+    with Runtime("another") as another, pytest.raises(ValueError, match="of another runtime; allowed: regions of"):
+        peer.plan("read", Blocks(another.expose(bytearray(NBYTES)), NBYTES), Blocks(remote, NBYTES))
+    assert region.close(DEADLINE_S)
+    with pytest.raises(AccessDenied, match="the region 'destination' is closed"):
+        plan.post([0], [0])

@@ -186,6 +186,7 @@ void Regions::forget_readers(transport::PeerId peer, Of regions) noexcept {
 void Regions::revoke(Region& region) noexcept {
   region.is_revoked_ = true;
   region.generation_flag_.clear();
+  (void)region.local_uses_.close();  // at_rest() asks whether uses are left
 }
 
 void Regions::revoke_all() noexcept {

@@ -25,6 +25,7 @@
 #include "rpc/core/one_sided/device_memory.hpp"
 #include "rpc/core/one_sided/generation_flag.hpp"
 #include "rpc/core/one_sided/region_handle.hpp"
+#include "rpc/core/one_sided/use_gate.hpp"
 
 namespace axon::rpc {
 
@@ -72,7 +73,9 @@ class Region {
   uint64_t number() const noexcept { return number_; }
 
   bool is_revoked() const noexcept { return is_revoked_; }
-  bool at_rest() const noexcept { return is_revoked_ && num_in_flight_ == 0 && readers_.empty(); }
+  bool at_rest() const noexcept {
+    return is_revoked_ && num_in_flight_ == 0 && readers_.empty() && local_uses_.is_empty();
+  }
   // Returns where the bytes of a range are, or null unless they lie within one extent.
   std::byte* find(uint64_t offset, uint64_t num_bytes) const noexcept;
   // Returns the extents of a range, cut to it. The range lies within the region.
@@ -80,6 +83,8 @@ class Region {
   // The same, at the addresses by which peers find mapped device memory.
   std::vector<Extent> mapped_extents_of(uint64_t offset, uint64_t num_bytes) const;
 
+  // Transfers of this process that use the memory as local memory; see region_use.hpp. Any thread. Closed by revoke().
+  UseGate& local_uses() noexcept { return local_uses_; }
   void begin_in_flight() noexcept { ++num_in_flight_; }
   void end_in_flight() noexcept { --num_in_flight_; }
 
@@ -99,6 +104,7 @@ class Region {
   bool is_revoked_ = false;
   size_t num_in_flight_ = 0;  // transfers by which this process sends or receives the memory
   std::vector<Reader> readers_;
+  UseGate local_uses_;
 };
 
 class Regions {

@@ -1,0 +1,135 @@
+#include "rpc/core/one_sided/block_lists.hpp"
+
+#include <algorithm>
+#include <string>
+
+namespace axon::rpc {
+
+namespace {
+
+Status invalid(std::string why) {
+  return {ErrorCode::kInvalidArgument, "plan: " + std::move(why)};
+}
+
+Status check(const BlockLayout& layout, uint64_t num_bytes, const char* side) {
+  if (layout.num_bytes == 0) return invalid(std::string(side) + " blocks have 0 bytes; allowed: 1 or more");
+  if (layout.stride < layout.num_bytes) {
+    return invalid(std::string(side) + " blocks of " + std::to_string(layout.num_bytes) + " bytes have a stride of " +
+                   std::to_string(layout.stride) + " bytes; allowed: their length or more");
+  }
+  if (layout.count == 0) return {};
+  uint64_t end = 0;
+  const bool overflows = __builtin_mul_overflow(layout.count - 1, layout.stride, &end) ||
+                         __builtin_add_overflow(end, layout.offset, &end) ||
+                         __builtin_add_overflow(end, layout.num_bytes, &end);
+  if (!overflows && end <= num_bytes) return {};
+  return invalid(std::to_string(layout.count) + " " + side + " blocks of " + std::to_string(layout.num_bytes) +
+                 " bytes, at a stride of " + std::to_string(layout.stride) + " from offset " +
+                 std::to_string(layout.offset) + " on, exceed the memory of " + std::to_string(num_bytes) + " bytes");
+}
+
+// Checks a row of a table against the bytes of its memory. `sizes` are those of all memories.
+Status check(const BlockRow& row, size_t number, std::span<const uint64_t> sizes, const char* side) {
+  const auto which = [&] { return std::string(side) + " block " + std::to_string(number); };
+  if (row.memory >= sizes.size()) {
+    return invalid(which() + " is in memory " + std::to_string(row.memory) + "; allowed: 0 to " +
+                   std::to_string(sizes.size()) + ", exclusive");
+  }
+  const uint64_t size = sizes[row.memory];
+  if (row.offset <= size && row.num_bytes <= size - row.offset) return {};
+  return invalid(which() + ", of " + std::to_string(row.num_bytes) + " bytes at offset " + std::to_string(row.offset) +
+                 ", exceeds memory " + std::to_string(row.memory) + " of " + std::to_string(size) + " bytes");
+}
+
+std::vector<uint64_t> ends_of(const LocalBlocks::Memory& memory) {
+  std::vector<uint64_t> ends;
+  ends.reserve(memory.size());
+  for (const LocalBlocks::Block& part : memory) ends.push_back((ends.empty() ? 0 : ends.back()) + part.num_bytes);
+  return ends;
+}
+
+// Finds blocks of one memory, mostly in the part of the one before.
+class Parts {
+ public:
+  explicit Parts(const LocalBlocks::Memory& memory) : memory_(&memory), ends_(ends_of(memory)) {}
+
+  uint64_t num_bytes() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
+
+  // The range is within the memory.
+  Result<LocalBlocks::Block> find(uint64_t offset, uint64_t num_bytes, size_t number) {
+    if (num_bytes == 0) return LocalBlocks::Block();
+    if (offset >= ends_[latest_] || offset < begin_of(latest_)) {
+      latest_ = static_cast<size_t>(std::ranges::upper_bound(ends_, offset) - ends_.begin());
+    }
+    if (num_bytes > ends_[latest_] - offset) {
+      return invalid("local block " + std::to_string(number) + " crosses the end of part " + std::to_string(latest_) +
+                     "; allowed: blocks within one part of the memory");
+    }
+    const LocalBlocks::Block& part = (*memory_)[latest_];
+    return LocalBlocks::Block{
+        .data = part.data + (offset - begin_of(latest_)), .num_bytes = num_bytes, .device = part.device};
+  }
+
+ private:
+  uint64_t begin_of(size_t part) const noexcept { return part == 0 ? 0 : ends_[part - 1]; }
+
+  const LocalBlocks::Memory* memory_;
+  std::vector<uint64_t> ends_;  // of the parts
+  size_t latest_ = 0;
+};
+
+}  // namespace
+
+Result<LocalBlocks> LocalBlocks::laid_out(const Memory& memory, const BlockLayout& layout) {
+  Parts parts(memory);
+  AXON_TRY(check(layout, parts.num_bytes(), "local"));
+  std::vector<Block> blocks;
+  blocks.reserve(layout.count);
+  for (uint64_t i = 0; i < layout.count; ++i) {
+    Result<Block> block = parts.find(layout.offset + i * layout.stride, layout.num_bytes, i);
+    if (!block.ok()) return std::move(block.status());
+    blocks.push_back(block.value());
+  }
+  return LocalBlocks(std::move(blocks), layout.num_bytes);
+}
+
+Result<LocalBlocks> LocalBlocks::listed(std::span<const Memory> memories, std::span<const BlockRow> table) {
+  std::vector<Parts> parts(memories.begin(), memories.end());
+  std::vector<uint64_t> sizes;
+  for (const Parts& memory : parts) sizes.push_back(memory.num_bytes());
+  std::vector<Block> blocks;
+  blocks.reserve(table.size());
+  for (size_t i = 0; i < table.size(); ++i) {
+    AXON_TRY(check(table[i], i, sizes, "local"));
+    Result<Block> block = parts[table[i].memory].find(table[i].offset, table[i].num_bytes, i);
+    if (!block.ok()) return std::move(block.status());
+    blocks.push_back(block.value());
+  }
+  return LocalBlocks(std::move(blocks), std::nullopt);
+}
+
+Result<RemoteBlocks> RemoteBlocks::laid_out(Memory memory, const BlockLayout& layout) {
+  AXON_TRY(check(layout, memory.num_bytes, "remote"));
+  std::vector<Block> blocks;
+  blocks.reserve(layout.count);
+  for (uint64_t i = 0; i < layout.count; ++i) {
+    blocks.push_back({.offset = memory.offset + layout.offset + i * layout.stride, .num_bytes = layout.num_bytes});
+  }
+  return RemoteBlocks({std::move(memory)}, std::move(blocks), layout.num_bytes);
+}
+
+Result<RemoteBlocks> RemoteBlocks::listed(std::vector<Memory> memories, std::span<const BlockRow> table) {
+  std::vector<uint64_t> sizes;
+  for (const Memory& memory : memories) sizes.push_back(memory.num_bytes);
+  std::vector<Block> blocks;
+  blocks.reserve(table.size());
+  for (size_t i = 0; i < table.size(); ++i) {
+    AXON_TRY(check(table[i], i, sizes, "remote"));
+    const auto memory = static_cast<uint32_t>(table[i].memory);
+    blocks.push_back(
+        {.offset = memories[memory].offset + table[i].offset, .num_bytes = table[i].num_bytes, .memory = memory});
+  }
+  return RemoteBlocks(std::move(memories), std::move(blocks), std::nullopt);
+}
+
+}  // namespace axon::rpc
