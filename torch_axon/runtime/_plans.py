@@ -204,6 +204,6 @@ def _remote_memory(memory: object) -> tuple[Any, int, int]:
     return memory._memory, memory._offset, memory.nbytes
 
 
-def _num_bytes(memory: LocalMemory | Region) -> int:
+def _num_bytes(memory: Any) -> int:
     num_bytes = getattr(memory, "nbytes", None)
     return num_bytes if isinstance(num_bytes, int) else memoryview(memory).nbytes

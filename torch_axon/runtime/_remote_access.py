@@ -48,6 +48,26 @@ class RemoteAccess:
         opening.result()
         return _one_sided.remote_of(opening, _native.load().current_gpu())
 
+    def open_all(self, handles: Sequence[bytes], timeout: float | None = None) -> list[Remote]:
+        """Opens several handles as `open` does, all at the same time.
+
+        Args:
+            handles: what `Region.handle` returned at the peer
+            timeout: as for `open`
+
+        Returns:
+            The remote memories, in the same order.
+
+        Raises:
+            TypeError, ValueError, AccessDenied, TimeoutError, PeerLostError, BufferError: as for `open`, for the first
+                handle that cannot be opened
+        """
+        openings = [self._opening(handle, timeout) for handle in handles]
+        for opening in openings:
+            opening.result()
+        gpu = _native.load().current_gpu()
+        return [_one_sided.remote_of(opening, gpu) for opening in openings]
+
     async def aopen(self, handle: bytes, timeout: float | None = None) -> Remote:
         """Opens memory as `open` does, without blocking the event loop.
 

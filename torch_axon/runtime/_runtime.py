@@ -142,7 +142,24 @@ class Runtime(Exposing, Closable):
         the same, also after a restart, as long as secret, host and port do. Without a secret it is valid until the
         runtime is closed.
         """
-        address: bytes = self._core.address()
+        address: bytes = self._core.address("")
+        return address
+
+    def address_at(self, host: str) -> bytes:
+        """The address for processes that reach this host by another name than that of `listen`.
+
+        Args:
+            host: a name or address of this host. A runtime that listens on "0.0.0.0" has no address without one.
+
+        Returns:
+            The address, as `address` does.
+
+        Raises:
+            TypeError: `host` is not text
+            ValueError: `host` is empty or too long, or the runtime is closed
+        """
+        host, _ = _connecting.listening_address(host, 0)
+        address: bytes = self._core.address(host)
         return address
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> int:

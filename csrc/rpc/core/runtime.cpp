@@ -50,7 +50,11 @@ uint16_t Runtime::install_held(const SocketAddress& socket_address, std::unique_
   return listener_->port();
 }
 
-Result<std::vector<std::byte>> Runtime::address() {
+static bool is_wildcard(const std::string& host) noexcept {
+  return host == "0.0.0.0" || host == "::";
+}
+
+Result<std::vector<std::byte>> Runtime::address(const std::string& host) {
   const std::lock_guard lock(mutex_);
   if (!listener_address_) {
     const SocketAddress own{.host = "127.0.0.1", .port = 0};
@@ -59,12 +63,14 @@ Result<std::vector<std::byte>> Runtime::address() {
     if (!opened.ok()) return std::move(opened.status());
     install_held(own, std::move(opened).value());
   }
-  if (listener_address_->host == "0.0.0.0" || listener_address_->host == "::") {
-    return Status(ErrorCode::kInvalidArgument,
-                  "the runtime '" + name() + "' listens on host " + listener_address_->host +
-                      ", an address that means another host elsewhere; listen on a host that peers can reach");
+  ListenerAddress found = *listener_address_;
+  if (!host.empty()) found.host = host;
+  if (is_wildcard(found.host)) {
+    return Status(ErrorCode::kInvalidArgument, "the runtime '" + name() + "' listens on host " + found.host +
+                                                   ", an address that means another host elsewhere; listen on a host "
+                                                   "that peers can reach, or name one to address_at()");
   }
-  return listener_address_->encode();
+  return found.encode();
 }
 
 std::optional<Listener::Counts> Runtime::counts() {

@@ -41,7 +41,8 @@ class Runtime {
   Result<uint16_t> listen(const SocketAddress& socket_address, const Secret& secret);
   // Returns an address whose holders may connect without learning the secret. If the runtime does not listen yet, it
   // listens on this host only, with a secret of its own.
-  Result<std::vector<std::byte>> address();
+  // `host`: another name of this host than that of listen(); empty: that one.
+  Result<std::vector<std::byte>> address(const std::string& host = {});
   // Counts of accepted and dropped connections; empty while it does not listen.
   std::optional<Listener::Counts> counts();
 

@@ -184,8 +184,8 @@ uint16_t listen(PythonRuntime& self, std::string host, uint16_t port, const py::
   return value_or_raise(std::move(listening));
 }
 
-py::bytes address(PythonRuntime& self) {
-  const std::vector<std::byte> bytes = value_or_raise(self.runtime().address());
+py::bytes address(PythonRuntime& self, const std::string& host) {
+  const std::vector<std::byte> bytes = value_or_raise(self.runtime().address(host));
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 

@@ -8,6 +8,8 @@
 
 #include "rpc/core/one_sided/address_ranges.hpp"
 #include "rpc/core/one_sided/transfer_plan.hpp"
+#include "rpc/core/runtimes.hpp"
+#include "transport/node.hpp"
 
 namespace axon::rpc {
 namespace {
@@ -19,11 +21,21 @@ LocalBlocks::Block part(std::span<std::byte> bytes, int32_t device = -1) {
   return {.data = bytes.data(), .num_bytes = bytes.size(), .device = device};
 }
 
-std::shared_ptr<RemoteMemory> remote_of(uint64_t num_bytes) {
-  GrantInfo info;
-  info.prefix.num_bytes = num_bytes;
-  return std::make_shared<RemoteMemory>(nullptr, 1, std::move(info));
-}
+// Remote memory needs a connection, which is told of its end.
+class BlockListsTest : public testing::Test {
+ protected:
+  std::shared_ptr<RemoteMemory> remote_of(uint64_t num_bytes) {
+    GrantInfo info;
+    info.prefix.num_bytes = num_bytes;
+    return std::make_shared<RemoteMemory>(pair_.to_server, 1, std::move(info));
+  }
+
+ private:
+  transport::LoopbackFabric fabric_{{.mailbox_capacity = 1 << 20}};
+  TwoRuntimes pair_{engine::loopback_transports(fabric_, 2)};
+};
+using RemoteBlocksTest = BlockListsTest;
+using TransferPlanTest = BlockListsTest;
 
 TEST(LocalBlocks, listed_blocks_are_in_their_memories_and_parts) {
   const LocalBlocks::Memory two_parts{part(std::span(memory_a).first(1000)), part(std::span(memory_a).last(1000), 1)};
@@ -54,7 +66,7 @@ TEST(LocalBlocks, rows_outside_their_memories_are_refused_by_number) {
             "plan: local block 1 crosses the end of part 0; allowed: blocks within one part of the memory");
 }
 
-TEST(RemoteBlocks, listed_blocks_count_from_their_slices) {
+TEST_F(RemoteBlocksTest, listed_blocks_count_from_their_slices) {
   std::vector<RemoteBlocks::Memory> memories{{remote_of(1000), 0, 1000}, {remote_of(5000), 1000, 50}};
   const RemoteBlocks blocks = RemoteBlocks::listed(memories, std::vector<BlockRow>{{1, 49, 1}, {0, 0, 1000}}).value();
   EXPECT_EQ(blocks[0].offset, 1049u);
@@ -82,7 +94,7 @@ std::vector<Moved> moved_by(const TransferPlan& plan, const std::vector<int32_t>
   return moved;
 }
 
-TEST(TransferPlan, neighbours_on_both_sides_move_as_one) {
+TEST_F(TransferPlanTest, neighbours_on_both_sides_move_as_one) {
   const BlockLayout layout{.offset = 0, .num_bytes = 16, .stride = 16, .count = 8};
   const TransferPlan plan = TransferPlan::make(LocalBlocks::laid_out({part(memory_a)}, layout).value(),
                                                RemoteBlocks::laid_out({remote_of(4096), 0, 4096}, layout).value())
@@ -94,7 +106,7 @@ TEST(TransferPlan, neighbours_on_both_sides_move_as_one) {
   EXPECT_EQ(moved_by(plan, {}, {}), std::vector<Moved>{});
 }
 
-TEST(TransferPlan, neighbours_in_different_memories_or_devices_stay_apart) {
+TEST_F(TransferPlanTest, neighbours_in_different_memories_or_devices_stay_apart) {
   const std::vector<LocalBlocks::Memory> here{{part(std::span(memory_a).first(16))},
                                               {part(std::span(memory_a).subspan(16, 16), 1)}};
   const std::vector<BlockRow> rows{{0, 0, 16}, {1, 0, 16}};
@@ -109,7 +121,7 @@ TEST(TransferPlan, neighbours_in_different_memories_or_devices_stay_apart) {
   EXPECT_EQ(moved_by(by_memory, {0, 1}, {0, 1}).size(), 2u);
 }
 
-TEST(TransferPlan, pairs_of_different_lengths_are_refused) {
+TEST_F(TransferPlanTest, pairs_of_different_lengths_are_refused) {
   const std::vector<BlockRow> rows{{0, 0, 16}, {0, 16, 8}};
   const TransferPlan plan =
       TransferPlan::make(LocalBlocks::listed(std::vector<LocalBlocks::Memory>{{part(memory_a)}}, rows).value(),

@@ -1,0 +1,688 @@
+"""NIXL's Python interface: `nixl_agent` and what it takes and returns."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import pickle
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from torch_axon.nixl import _bindings as nixlBind
+from torch_axon.nixl._agent import BACKEND, Bytes
+from torch_axon.nixl._enums import nixl_mem_t
+from torch_axon.nixl._lists import nixlRegDList, nixlRemoteDList, nixlXferDList
+from torch_axon.nixl._logging import get_logger
+from torch_axon.nixl._requests import nixlXferTelemetry
+
+DEFAULT_COMM_PORT = nixlBind.DEFAULT_COMM_PORT
+nixl_backend_handle = int
+
+_log: logging.Logger = get_logger(__name__)
+
+_KINDS = {
+    "DRAM": nixl_mem_t.DRAM_SEG,
+    "VRAM": nixl_mem_t.VRAM_SEG,
+    "FILE": nixl_mem_t.FILE_SEG,
+    "BLOCK": nixl_mem_t.BLK_SEG,
+    "OBJ": nixl_mem_t.OBJ_SEG,
+    "cpu": nixl_mem_t.DRAM_SEG,
+    "cuda": nixl_mem_t.VRAM_SEG,
+}
+_OPERATIONS = {"WRITE": nixlBind.NIXL_WRITE, "READ": nixlBind.NIXL_READ}
+_STATES = {nixlBind.NIXL_SUCCESS: "DONE", nixlBind.NIXL_IN_PROG: "PROC"}
+
+L = TypeVar("L", nixlXferDList, nixlRegDList, nixlRemoteDList)
+Names = Sequence[str]
+_NONE: Names = ()
+
+
+class nixl_thread_sync_t(enum.Enum):
+    """How an agent guards itself against several threads. Has no effect: any thread may always use an agent."""
+
+    NIXL_THREAD_SYNC_NONE = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
+    NIXL_THREAD_SYNC_STRICT = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
+    NIXL_THREAD_SYNC_RW = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_RW
+    NIXL_THREAD_SYNC_DEFAULT = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_DEFAULT
+
+
+class nixl_agent_config:
+    """Settings of an agent. They may be used for several agents.
+
+    Args:
+        enable_prog_thread: has no effect: an agent always has a thread of its own
+        enable_listen_thread: whether others may exchange metadata with the agent at `listen_port`
+        listen_port: the TCP port for that; 0: any free one
+        capture_telemetry: whether `get_xfer_telemetry` works; NIXL_TELEMETRY_ENABLE overrides it
+        num_threads: has no effect
+        backends: which backends the agent creates; "UCX" is the only one here, and stands for this engine
+        sync_mode: has no effect
+
+    Raises:
+        TypeError: `sync_mode` is not a nixl_thread_sync_t
+    """
+
+    def __init__(
+        self,
+        enable_prog_thread: bool = True,
+        enable_listen_thread: bool = False,
+        listen_port: int = DEFAULT_COMM_PORT,
+        capture_telemetry: bool = False,
+        num_threads: int = 0,
+        backends: list[str] | None = None,
+        sync_mode: nixl_thread_sync_t | None = None,
+    ) -> None:
+        if sync_mode is not None and not isinstance(sync_mode, nixl_thread_sync_t):
+            raise TypeError(f"sync_mode must be a nixl_thread_sync_t (got {type(sync_mode).__name__!r})")
+        self.enable_pthread = enable_prog_thread
+        self.enable_listen = enable_listen_thread
+        self.port = listen_port
+        self.capture_telemetry = capture_telemetry
+        self.num_threads = num_threads
+        self.backends = [BACKEND] if backends is None else backends
+        self.sync_mode = sync_mode
+
+
+class _Handle:
+    """Something of an agent that is released once, at the latest when nothing refers to it."""
+
+    __slots__ = ("__weakref__", "_agent", "_handle", "_released")
+
+    def __init__(self, agent: nixlBind.nixlAgent, handle: int) -> None:
+        self._agent = agent
+        self._handle = handle
+        self._released = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._handle:#x}, released={self._released})"
+
+    def release(self) -> None:
+        """Releases it. Doing so again does nothing."""
+        if not self._released:
+            self._released = True
+            self._release()
+
+    def _release(self) -> None:
+        raise NotImplementedError
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.release()
+
+
+class nixl_prepped_dlist_handle(_Handle):
+    """One side of transfers, as `nixl_agent.prep_xfer_dlist` returns it."""
+
+    __slots__ = ()
+
+    def _release(self) -> None:
+        self._agent.releasedDlistH(self._handle)
+
+
+class nixl_xfer_handle(_Handle):
+    """A transfer, as `nixl_agent.initialize_xfer` returns it. Its release cancels it if it is under way."""
+
+    __slots__ = ()
+
+    def _release(self) -> None:
+        self._agent.releaseXferReq(self._handle)
+
+
+class nixl_agent:
+    """An agent: it registers memory, and reads and writes the registered memory of other agents.
+
+    This class has the methods of NIXL's, with their arguments, results and exceptions. docs/nixl.md says where this
+    module differs. Names of agents are str or bytes, and messages str, bytes or bytearray. Any thread may use an agent.
+
+    Args:
+        agent_name: its name, 1 to 255 bytes
+        nixl_conf: its settings; None: the defaults
+        instantiate_all: has no effect: there is one backend
+
+    Attributes:
+        name: its name
+        agent: the agent of the bindings
+        notifs: notifications that `update_notifs` has taken, by the name of the sender
+
+    Raises:
+        ValueError: the name is empty or too long
+        RuntimeError: the port of the listening thread is taken
+    """
+
+    def __init__(
+        self, agent_name: str, nixl_conf: nixl_agent_config | None = None, instantiate_all: bool = False
+    ) -> None:
+        settings = nixl_conf or nixl_agent_config()
+        config = nixlBind.nixlAgentConfig()
+        config.useProgThread = settings.enable_pthread
+        config.useListenThread = settings.enable_listen
+        config.listenPort = settings.port
+        config.captureTelemetry = settings.capture_telemetry
+        by_default = "STRICT" if settings.enable_listen else "NONE"
+        config.syncMode = (settings.sync_mode or nixl_thread_sync_t[f"NIXL_THREAD_SYNC_{by_default}"]).value
+        self.agent = nixlBind.nixlAgent(agent_name, config)
+        self.name = agent_name
+        self.notifs: dict[str, list[bytes]] = {}
+        self.backends: dict[str, int] = {}
+        self.backend_mems: dict[str, list[str]] = {}
+        self.backend_options: dict[str, dict[str, str]] = {}
+        self.plugin_list = self.agent.getAvailPlugins()
+        self.plugin_b_options: dict[str, dict[str, str]] = {}
+        self.plugin_mem_types: dict[str, list[str]] = {}
+        for plugin in self.plugin_list:
+            self.plugin_b_options[plugin], self.plugin_mem_types[plugin] = self.agent.getPluginParams(plugin)
+        self.nixl_mems = dict(_KINDS)
+        self.nixl_ops = dict(_OPERATIONS)
+        self._leaked_xfer_handles: list[nixl_xfer_handle] = []
+        for backend in settings.backends:
+            if backend in self.plugin_list:
+                self.create_backend(backend)
+            else:
+                _log.warning("Skipping backend registration %s: there is no such backend", backend)
+
+    # ---- Backends
+
+    def get_plugin_list(self) -> list[str]:
+        """Returns the names of the backends."""
+        return self.plugin_list
+
+    def get_plugin_mem_types(self, backend: str) -> list[str]:
+        """Returns the kinds of memory that a backend supports; an empty list if there is none of this name."""
+        return _found(self.plugin_mem_types, backend, "plugin") or []
+
+    def get_plugin_params(self, backend: str) -> dict[str, str]:
+        """Returns the parameters of a backend; empty if there is none of this name."""
+        return _found(self.plugin_b_options, backend, "plugin") or {}
+
+    def get_backend_mem_types(self, backend: str) -> list[str]:
+        """Returns the kinds of memory of a backend that was created; an empty list if it was not."""
+        return _found(self.backend_mems, backend, "backend") or []
+
+    def get_backend_params(self, backend: str) -> dict[str, str]:
+        """Returns the parameters of a backend that was created; empty if it was not."""
+        return _found(self.backend_options, backend, "backend") or {}
+
+    def create_backend(self, backend: str, initParams: Mapping[str, str] | None = None) -> None:
+        """Creates a backend.
+
+        Args:
+            backend: its name
+            initParams: parameters, which have no effect
+
+        Raises:
+            nixlNotFoundError: there is no such backend
+            nixlInvalidParamError: it was created already
+            TypeError: a parameter is not text
+        """
+        self.backends[backend] = self.agent.createBackend(backend, initParams or {})
+        self.backend_options[backend], self.backend_mems[backend] = self.agent.getBackendParams(self.backends[backend])
+
+    def _handles(self, backends: Names) -> list[int]:
+        return [self.backends[name] for name in backends]
+
+    # ---- Registered memory
+
+    def register_memory(self, reg_list: Any, mem_type: str | None = None, backends: Names = _NONE) -> nixlRegDList:
+        """Registers memory, so that other agents that have this agent's metadata can read and write it.
+
+        Tensors are kept until they are deregistered. Memory that is named by its address must stay valid until then.
+
+        Args:
+            reg_list: what `get_reg_descs` takes
+            mem_type: as for `get_reg_descs`
+            backends: names of backends
+
+        Returns:
+            The descriptors, for `deregister_memory`.
+
+        Raises:
+            TypeError: these are no descriptors
+            nixlNotFoundError: the agent has no backend for this kind of memory
+            nixlBackendError: the memory cannot be registered
+        """
+        descs = self.get_reg_descs(reg_list, mem_type)
+        if descs is None:
+            raise TypeError("register_memory: reg_list is none of what get_reg_descs takes; the log says why")
+        self.agent.registerMem(descs, self._handles(backends))
+        return descs
+
+    def deregister_memory(self, dereg_list: nixlRegDList, backends: Names = _NONE) -> None:
+        """Ends registrations. No other agent can touch the memory any more when this returns.
+
+        Args:
+            dereg_list: descriptors that were registered
+            backends: names of backends
+
+        Raises:
+            TypeError: it is not a nixlRegDList
+            nixlNotFoundError: one of them is not registered
+            nixlBackendError: other agents still use the memory; the text names them
+        """
+        self.agent.deregisterMem(dereg_list, self._handles(backends))
+
+    def query_memory(self, reg_list: Any, backend: str, mem_type: str | None = None) -> list[dict[str, str] | None]:
+        """Asks a backend of files or objects about them. There is none here.
+
+        Raises:
+            ValueError: the backend was not created
+            nixlNotSupportedError: it is not one of files
+        """
+        if backend not in self.backends:
+            raise ValueError(f"query_memory: backend {backend!r} was not created; allowed: {list(self.backends)}")
+        descs = self.get_reg_descs(reg_list, mem_type)
+        if descs is None:
+            raise TypeError("query_memory: reg_list is none of what get_reg_descs takes; the log says why")
+        return self.agent.queryMem(descs, self.backends[backend])
+
+    # ---- Transfers
+
+    def make_connection(self, remote_agent: str | bytes, backends: Names = _NONE) -> None:
+        """Connects to an agent, which its first transfer would do otherwise.
+
+        Raises:
+            nixlNotFoundError: the agent is not known
+            nixlRemoteDisconnectError: it cannot be reached
+        """
+        self.agent.makeConnection(remote_agent, self._handles(backends))
+
+    def prep_xfer_dlist(
+        self, agent_name: str | bytes, xfer_list: Any, mem_type: str | None = None, backends: Names = _NONE
+    ) -> nixl_prepped_dlist_handle:
+        """Prepares one side of transfers whose blocks are then named by their numbers.
+
+        Args:
+            agent_name: "" or "NIXL_INIT_AGENT" for memory of this agent; or the name of the agent that has the memory
+            xfer_list: what `get_xfer_descs` takes; or a NumPy array [n, 5] of uint64 or int64 of address, bytes,
+                device, stride and count, whose blocks are numbered row by row
+            mem_type: as for `get_xfer_descs`; required for [n, 5]
+            backends: names of backends
+
+        Raises:
+            TypeError, ValueError: these are no descriptors
+            nixlNotFoundError: a block does not lie within registered memory, or the agent is not known
+        """
+        backend_handles = self._handles(backends)
+        if isinstance(xfer_list, np.ndarray) and xfer_list.ndim == 2 and xfer_list.shape[1] == 5:
+            if mem_type is None:
+                raise ValueError("Please specify a mem type for strided descriptors")
+            handle = self.agent.prepXferDlist(agent_name, self.nixl_mems[mem_type], xfer_list, backend=backend_handles)
+            return nixl_prepped_dlist_handle(self.agent, handle)
+        descs = self.get_xfer_descs(xfer_list, mem_type)
+        if descs is None:
+            raise TypeError("prep_xfer_dlist: xfer_list is none of what get_xfer_descs takes; the log says why")
+        return nixl_prepped_dlist_handle(
+            self.agent, self.agent.prepXferDlist(agent_name, descs, backend=backend_handles)
+        )
+
+    def make_prepped_xfer(
+        self,
+        operation: str,
+        local_xfer_side: nixl_prepped_dlist_handle,
+        local_indices: Any,
+        remote_xfer_side: nixl_prepped_dlist_handle,
+        remote_indices: Any,
+        notif_msg: Bytes = b"",
+        backends: Names = _NONE,
+        skip_desc_merge: bool = False,
+    ) -> nixl_xfer_handle:
+        """Makes a transfer of the i-th local block from or to the i-th remote block, for all i.
+
+        Args:
+            operation: "READ" or "WRITE"
+            local_xfer_side: a local side
+            local_indices: [n], numbers of its blocks: a list, or a NumPy array of integers
+            remote_xfer_side: a side of another agent
+            remote_indices: [n], numbers of its blocks
+            notif_msg: what the other agent is told at the end; empty: nothing
+            backends: names of backends
+            skip_desc_merge: has no effect: neighbours on both sides always move as one
+
+        Raises:
+            KeyError: the operation is unknown
+            nixlInvalidParamError: the numbers of indices differ or are 0, one is out of range, or lengths differ
+            nixlNotFoundError: the other agent was removed
+        """
+        operation_code = self.nixl_ops[operation]
+        sides = local_xfer_side._handle, local_indices, remote_xfer_side._handle, remote_indices
+        number = self.agent.makeXferReq(operation_code, *sides, notif_msg, self._handles(backends), skip_desc_merge)
+        return nixl_xfer_handle(self.agent, number)
+
+    def initialize_xfer(
+        self,
+        operation: str,
+        local_descs: nixlXferDList,
+        remote_descs: nixlXferDList,
+        remote_agent: str | bytes,
+        notif_msg: Bytes = b"",
+        backends: Names = _NONE,
+    ) -> nixl_xfer_handle:
+        """Makes a transfer of all descriptors of two lists, in pairs.
+
+        Args:
+            operation: "READ" or "WRITE"
+            local_descs: memory of this agent
+            remote_descs: as many descriptors of the same lengths
+            remote_agent: the agent that has that memory
+            notif_msg: what it is told at the end; empty: nothing
+            backends: names of backends
+
+        Raises:
+            KeyError: the operation is unknown
+            TypeError: these are no lists
+            nixlInvalidParamError: the descriptors differ in number or length
+            nixlNotFoundError: one does not lie within registered memory, or the agent is not known
+        """
+        number = self.agent.createXferReq(
+            self.nixl_ops[operation], local_descs, remote_descs, remote_agent, notif_msg, self._handles(backends)
+        )
+        return nixl_xfer_handle(self.agent, number)
+
+    def transfer(self, handle: nixl_xfer_handle, notif_msg: Bytes = b"") -> str:
+        """Starts a transfer, also one that has ended before.
+
+        Args:
+            handle: the transfer
+            notif_msg: takes the place of its message, unless it is empty
+
+        Returns:
+            "DONE" or "PROC".
+
+        Raises:
+            nixlRepostActiveError: it is under way
+            nixlRemoteDisconnectError: the other agent has ended, or cannot be reached
+            nixlNotFoundError: the other agent was removed, or local memory was deregistered
+            Exception: others of the bindings, if it fails at once
+        """
+        return _STATES[self.agent.postXferReq(handle._handle, notif_msg)]
+
+    def check_xfer_state(self, handle: nixl_xfer_handle) -> str:
+        """Returns "DONE" or "PROC". Never waits.
+
+        Raises:
+            nixlNotPostedError: it was not started
+            nixlRemoteDisconnectError: the other agent has ended
+            nixlNotAllowedError: the other agent has deregistered the memory
+            nixlBackendError: it has failed otherwise, for example by its timeout
+        """
+        return _STATES[self.agent.getXferStatus(handle._handle)]
+
+    def get_xfer_telemetry(self, handle: nixl_xfer_handle) -> nixlXferTelemetry:
+        """Returns what a transfer that has ended has done.
+
+        Raises:
+            nixlNoTelemetryError: telemetry is off, or the transfer is under way
+            nixlNotPostedError: it was not started
+        """
+        return self.agent.getXferTelemetry(handle._handle)
+
+    def estimate_xfer_cost(self, handle: nixl_xfer_handle) -> tuple[int, int, str]:
+        """Returns (0, 0, "UNKNOWN"): there is no estimate."""
+        duration, margin, _ = self.agent.estimateXferCost(handle._handle)
+        return duration, margin, "UNKNOWN"
+
+    def query_xfer_backend(self, handle: nixl_xfer_handle) -> str:
+        """Returns the name of the backend of a transfer."""
+        number = self.agent.queryXferBackend(handle._handle)
+        return next(name for name, each in self.backends.items() if each == number)
+
+    def release_xfer_handle(self, handle: nixl_xfer_handle) -> None:
+        """Releases a transfer, and cancels it if it is under way. Doing so again does nothing."""
+        handle.release()
+
+    def release_dlist_handle(self, handle: nixl_prepped_dlist_handle) -> None:
+        """Releases a prepared side. Transfers that use it go on. Doing so again does nothing."""
+        handle.release()
+
+    def prep_mem_view(self, dlist: nixlXferDList | nixlRemoteDList, *, backends: Names | None = None) -> int:
+        """Is not supported: it belongs to UCX's device API.
+
+        Raises:
+            nixlNotSupportedError: always
+        """
+        return self.agent.prepMemView(dlist, self._handles(backends or ()))
+
+    def release_mem_view(self, mem_view: int) -> None:
+        """Is not supported.
+
+        Raises:
+            nixlNotSupportedError: always
+        """
+        self.agent.releaseMemView(mem_view)
+
+    # ---- Notifications
+
+    def get_new_notifs(self, backends: Names = _NONE) -> dict[str, list[bytes]]:
+        """Takes the notifications that have arrived, by the name of the sender. Never waits."""
+        return self.agent.getNotifs({}, self._handles(backends))
+
+    def update_notifs(self, backends: Names = _NONE) -> dict[str, list[bytes]]:
+        """Adds the notifications that have arrived to `notifs`, and returns all of these."""
+        self.notifs = self.agent.getNotifs(self.notifs, self._handles(backends))
+        return self.notifs
+
+    def check_remote_xfer_done(
+        self,
+        remote_agent_name: str | bytes,
+        lookup_tag: bytes,
+        backends: Names = _NONE,
+        tag_is_prefix: bool = True,
+    ) -> bool:
+        """Returns whether an agent has sent a notification, and takes it.
+
+        Args:
+            remote_agent_name: the agent
+            lookup_tag: what the notification begins with, or contains
+            backends: names of backends
+            tag_is_prefix: whether it must begin with `lookup_tag`
+
+        Raises:
+            TypeError: `lookup_tag` is not bytes
+        """
+        if not isinstance(lookup_tag, bytes):
+            raise TypeError(f"lookup_tag is of type {type(lookup_tag).__name__}; allowed: bytes")
+        name = remote_agent_name.decode() if isinstance(remote_agent_name, bytes) else remote_agent_name
+        messages = self.update_notifs(backends).get(name, [])
+        for i, message in enumerate(messages):
+            if message.startswith(lookup_tag) if tag_is_prefix else lookup_tag in message:
+                del messages[i]
+                return True
+        return False
+
+    def send_notif(self, remote_agent_name: str | bytes, notif_msg: Bytes, backend: str | None = None) -> None:
+        """Sends an agent a notification, without waiting for its arrival.
+
+        Raises:
+            nixlNotFoundError: the agent is not known
+            nixlRemoteDisconnectError: it has ended, or cannot be reached
+        """
+        self.agent.genNotif(remote_agent_name, notif_msg, self._handles([backend] if backend else []))
+
+    # ---- Metadata
+
+    def get_agent_metadata(self) -> bytes:
+        """Returns how others connect to this agent, and all memory that it has registered so far.
+
+        The bytes are a secret: whoever has them can use that memory.
+        """
+        return self.agent.getLocalMD()
+
+    def get_partial_agent_metadata(
+        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Names = _NONE
+    ) -> bytes:
+        """Returns some of the registered memory, and how others connect if `inc_conn_info` is true.
+
+        Raises:
+            nixlNotFoundError: a descriptor is not registered
+        """
+        return self.agent.getLocalPartialMD(descs, inc_conn_info, self._handles(backends))
+
+    def add_remote_agent(self, metadata: bytes) -> bytes:
+        """Takes the metadata of another agent. What is known of it already stays valid.
+
+        Returns:
+            Its name, as bytes.
+
+        Raises:
+            nixlMismatchError: the bytes are not the metadata of an agent of this module
+            nixlInvalidParamError: they are this agent's own
+            nixlNotAllowedError: another agent of this name is known; remove that first
+            nixlNotFoundError: they are partial, and the agent is not known
+        """
+        return self.agent.loadRemoteMD(metadata)
+
+    def remove_remote_agent(self, agent: str | bytes) -> None:
+        """Forgets an agent. What was prepared for it becomes invalid. One that is not known is ignored."""
+        self.agent.invalidateRemoteMD(agent)
+
+    def send_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
+        """Gives the agent that listens at an address this agent's metadata, in the background.
+
+        Raises:
+            nixlInvalidParamError: there is no address
+        """
+        self.agent.sendLocalMD(ip_addr, port)
+
+    def send_partial_agent_metadata(
+        self,
+        descs: nixlRegDList,
+        inc_conn_info: bool = False,
+        backends: Names = _NONE,
+        ip_addr: str = "",
+        port: int = DEFAULT_COMM_PORT,
+        label: str = "",
+    ) -> None:
+        """Gives the agent that listens at an address partial metadata, in the background.
+
+        Raises:
+            nixlNotFoundError: a descriptor is not registered
+            nixlInvalidParamError: there is no address
+        """
+        self.agent.sendLocalPartialMD(descs, inc_conn_info, self._handles(backends), ip_addr, port, label)
+
+    def fetch_remote_metadata(
+        self, remote_agent: str, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = ""
+    ) -> None:
+        """Takes the metadata of the agent that listens at an address, in the background.
+
+        Raises:
+            nixlInvalidParamError: there is no address
+        """
+        self.agent.fetchRemoteMD(remote_agent, ip_addr, port, label)
+
+    def invalidate_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
+        """Lets the agent that listens at an address forget this one, in the background.
+
+        Raises:
+            nixlInvalidParamError: there is no address
+        """
+        self.agent.invalidateLocalMD(ip_addr, port)
+
+    def check_remote_metadata(self, agent: str | bytes, descs: nixlXferDList | None = None) -> bool:
+        """Returns whether an agent is known, and has registered all descriptors."""
+        wanted = nixlXferDList(nixl_mem_t.DRAM_SEG) if descs is None else descs
+        return self.agent.checkRemoteMD(agent, wanted) == nixlBind.NIXL_SUCCESS
+
+    # ---- Descriptors
+
+    def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> nixlXferDList | None:
+        """Makes descriptors for transfers.
+
+        Args:
+            descs: a contiguous tensor, or a list of such on one device; a list of tuples of address, bytes and device;
+                a NumPy array [n, 3] of uint64 or int64 of these; or a nixlXferDList, which is returned as it is
+            mem_type: "DRAM" or "cpu", "VRAM" or "cuda"; required for tuples and arrays
+
+        Returns:
+            The descriptors; None if `descs` is something else, which is logged.
+
+        Raises:
+            KeyError: `mem_type` is unknown
+            IndexError: `descs` is empty
+            ValueError, RuntimeError: a tuple or array has wrong elements
+        """
+        return _descriptors(nixlXferDList, descs, mem_type)
+
+    def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> nixlRegDList | None:
+        """Makes descriptors to register.
+
+        Args:
+            descs: as for `get_xfer_descs`; tuples have a fourth element, a text for backends
+            mem_type: as for `get_xfer_descs`
+
+        Returns, Raises: as `get_xfer_descs`.
+        """
+        return _descriptors(nixlRegDList, descs, mem_type)
+
+    def get_remote_descs(self, descs: Any, mem_type: str | None = None) -> nixlRemoteDList | None:
+        """Makes descriptors of memory of several agents: tuples of address, bytes, device and the agent's name."""
+        return _descriptors(nixlRemoteDList, descs, mem_type)
+
+    def get_serialized_descs(self, descs: nixlXferDList | nixlRegDList) -> bytes:
+        """Returns descriptors as bytes, by pickle."""
+        return pickle.dumps(descs)
+
+    def deserialize_descs(self, serialized_descs: bytes) -> nixlXferDList | nixlRegDList:
+        """Reads what `get_serialized_descs` has returned. Only data of this module are unpickled.
+
+        Raises:
+            nixlMismatchError: the bytes are something else
+        """
+        return nixlBind.unpickled(serialized_descs)
+
+
+def _found(table: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in table:
+        _log.warning("there is no %s %s", what, name)
+        return None
+    return table[name]
+
+
+def _descriptors(kind: type[L], descs: Any, mem_type: str | None) -> L | None:
+    """Returns a list of this class, or None, which is logged."""
+    if isinstance(descs, kind):
+        return descs
+    if isinstance(descs, nixlXferDList | nixlRegDList | nixlRemoteDList):
+        _log.error("descriptors are a %s; allowed: a %s", type(descs).__name__, kind.__name__)
+        return None
+    first = descs[0]
+    if isinstance(first, tuple) or isinstance(descs, np.ndarray):
+        return _of_numbers(kind, descs, first, mem_type)
+    tensors = [descs] if _is_tensor(descs) else descs
+    if isinstance(tensors, list | tuple) and all(_is_tensor(tensor) for tensor in tensors):
+        return _of_tensors(kind, tensors)
+    _log.error("descriptors are of type %s; allowed: tensors, tuples or a NumPy array", type(descs).__name__)
+    return None
+
+
+def _of_numbers(kind: type[L], descs: Any, first: Any, mem_type: str | None) -> L | None:
+    arity = 3 if isinstance(descs, np.ndarray) else kind._arity()
+    if mem_type is None:
+        _log.error("descriptors are numbers, without a mem_type")
+        return None
+    if (isinstance(descs, np.ndarray) and descs.ndim != 2) or len(first) != arity:
+        _log.error("descriptors have %s elements; allowed: %d", len(np.atleast_1d(first)), arity)
+        return None
+    return kind(_KINDS[mem_type], descs)
+
+
+def _of_tensors(kind: type[L], tensors: Sequence[Any]) -> L | None:
+    if any(tensor.device != tensors[0].device for tensor in tensors):
+        _log.error("tensors are on several devices; allowed: one")
+        return None
+    if not all(tensor.is_contiguous() for tensor in tensors):
+        _log.error("a tensor is not contiguous")
+        return None
+    gpu = tensors[0].get_device()
+    rows = [(tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(gpu, 0)) for tensor in tensors]
+    made = kind(nixl_mem_t.DRAM_SEG if gpu < 0 else nixl_mem_t.VRAM_SEG, np.array(rows, dtype=np.uint64).reshape(-1, 3))
+    if isinstance(made, nixlRegDList):
+        made._owners = tuple(tensors)
+    return made
+
+
+def _is_tensor(value: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)

@@ -1,0 +1,90 @@
+"""Exchanges metadata between agents over the network, for programs that do not pass it themselves.
+
+An agent with a listening thread answers at its port. Agents need the same secret for this, by default a public one:
+then anybody who reaches the port learns how to use the agent's registered memory, as with NIXL. `AXON_SECRET` sets
+another one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from torch_axon.nixl._logging import get_logger
+from torch_axon.runtime import Peer, Runtime
+
+_PUBLIC_SECRET = "torch_axon.nixl without a secret"
+_TIMEOUT_S = 10.0
+
+_log = get_logger(__name__)
+
+
+class Exchange:
+    """One end of exchanges. It connects to others; after `listen`, others connect to it, too.
+
+    Args:
+        name: the name of the agent
+        own: returns the metadata of the agent, as bytes
+        load: takes the metadata of another agent
+        forget: forgets the agent of this name
+    """
+
+    def __init__(
+        self, name: str, own: Callable[[], bytes], load: Callable[[bytes], object], forget: Callable[[str], object]
+    ) -> None:
+        self._runtime = Runtime(
+            f"{name} (metadata)"[:255], timeout=_TIMEOUT_S, secret=os.environ.get("AXON_SECRET") or _PUBLIC_SECRET
+        )
+        self._load = load
+        # One after the other, in the order of the calls. Nobody waits for them.
+        self._tasks = ThreadPoolExecutor(1, thread_name_prefix="axon-nixl-metadata")
+        self._runtime.register("own")(own)
+        self._runtime.register("load")(lambda blob: load(blob) and None)
+        self._runtime.register("forget")(lambda agent: forget(agent) and None)
+
+    def listen(self, port: int) -> None:
+        """Lets other agents connect.
+
+        Raises:
+            RuntimeError: the port is taken
+        """
+        try:
+            self._runtime.listen("0.0.0.0", port)
+        except ValueError as error:
+            raise RuntimeError(f"Failed to bind metadata listener socket: {error}") from error
+        if "AXON_SECRET" not in os.environ:
+            _log.warning(
+                "the metadata of this agent can be read by anybody who reaches port %d; AXON_SECRET restricts that",
+                port,
+            )
+
+    def send(self, ip: str, port: int, blob: bytes) -> None:
+        """Gives an agent metadata, in the background."""
+        self._in_background(ip, port, lambda peer: peer.invoke("load", blob).result())
+
+    def fetch(self, ip: str, port: int) -> None:
+        """Takes the metadata of an agent, in the background."""
+        self._in_background(ip, port, lambda peer: self._load(peer.invoke("own").result()))
+
+    def invalidate(self, ip: str, port: int, name: str) -> None:
+        """Lets an agent forget the one of this name, in the background."""
+        self._in_background(ip, port, lambda peer: peer.invoke("forget", name).result())
+
+    def _in_background(self, ip: str, port: int, task: Callable[[Peer], object]) -> None:
+        def run() -> None:
+            try:
+                with self._runtime.connect((ip, port)) as peer:
+                    task(peer)
+            except Exception as error:
+                _log.error("metadata exchange with %s:%d failed: %s", ip, port, error)
+
+        self._tasks.submit(run)
+
+    def close(self) -> None:
+        """Ends after what is under way, without waiting for it."""
+        try:
+            self._tasks.submit(self._runtime.close, drain=False)
+        except RuntimeError:  # the interpreter exits, and has waited for the tasks
+            self._runtime.close(drain=False)
+        self._tasks.shutdown(wait=False)

@@ -1,0 +1,57 @@
+"""Notifications of an agent, in both directions."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import suppress
+
+from torch_axon.nixl._logging import get_logger
+from torch_axon.runtime import Future, Peer, Runtime, RuntimeClosedError
+
+# Programs may leave notifications unread. So many are kept here, beyond those that wait in the runtime. Then their
+# senders get errors.
+_MOST = 1 << 20
+
+_log = get_logger(__name__)
+
+
+class Inbox:
+    """Sends notifications, and keeps what has arrived. Any thread.
+
+    Args:
+        runtime: the runtime of the agent
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._arrived: deque[tuple[str, bytes]] = deque()
+
+    def collect(self) -> None:
+        """Makes room in the runtime, for agents that never ask for their notifications."""
+        with self._lock:
+            if len(self._arrived) < _MOST:
+                self._take_new()
+
+    def take(self) -> list[tuple[str, bytes]]:
+        """Takes all that has arrived: pairs of the sender's name and the message."""
+        with self._lock:
+            self._take_new()
+            taken = list(self._arrived)
+            self._arrived.clear()
+            return taken
+
+    def _take_new(self) -> None:
+        with suppress(RuntimeClosedError):
+            self._arrived += [(peer.name, message) for peer, message in self._runtime.notifications()]
+
+    def send(self, peer: Peer, message: bytes) -> None:
+        """Sends a notification. A later failure is logged: nobody waits for it."""
+        sent = peer.notify(message)
+        sent.add_done_callback(_log_failure)
+
+
+def _log_failure(sent: Future) -> None:
+    if (error := sent.exception()) is not None:
+        _log.error("a notification was not delivered: %s", error)
