@@ -82,6 +82,9 @@ class Engine final : private messaging::LossListener, private Driver {
   // Returns whether events may have been missed: the last catch_up() and `then` (by coarse_now()) are both old enough
   // that this process may have been stopped since.
   bool has_events_since(std::chrono::milliseconds then) const noexcept;
+  // Drives once, unless another thread drives. For threads that ask again and again whether something is finished: the
+  // background thread sleeps between its rounds. Never blocks, but may run completions.
+  void poll() noexcept { progress_->pump(); }
   // For threads that set a flag on which other threads wait, outside a complete().
   void nudge() noexcept { progress_->nudge(); }
   template <typename Action>
@@ -106,6 +109,8 @@ class Engine final : private messaging::LossListener, private Driver {
   void run_ready() noexcept;
   // Begins what is submitted, and completes everything that can complete without the network; called after failures.
   void settle() noexcept;
+  // See Progress::note_served().
+  void note_served() noexcept { progress_->note_served(); }
   // Calls the waiter after the flag, which a device writes, has reached the awaited value.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag, uint32_t awaited = 1) noexcept;
   // An operation on a device's tensors has begun, or has ended.

@@ -26,9 +26,10 @@ inline constexpr milliseconds kLongestOversubscribed{128};
 
 // The background thread drives without pause for this long after something moved …
 inline constexpr microseconds kHot{100};
-// … or for this long, if operations on a device are in progress. A device waits for it as a waiting thread would drive.
-inline constexpr milliseconds kHotForDevice{1};
-// … then sleeps briefly, and only after this long blocks, which makes senders pay for its wake-up.
+// … or for this long, if it works for a device, or for requests of peers, on which no thread of this process waits.
+inline constexpr milliseconds kHotAlone{1};
+// … then sleeps briefly, and only after this long blocks, which makes senders pay for its wake-up. Where it has
+// answered requests of peers, it blocks at once: a sleep that a request does not end would delay each of them.
 inline constexpr milliseconds kWarm{5};
 inline constexpr microseconds kShortSleep{50};
 inline constexpr microseconds kLongSleep{500};

@@ -274,7 +274,7 @@ microseconds Progress::drive_in_background() noexcept {
   const sync::Clock::time_point now = sync::Clock::now();
   driver_.tick(now);
   const bool awaits_flag = driver_.has_flag_waiters();
-  const bool running = awaits_flag || driver_.has_running();
+  const bool running = awaits_flag || is_serving_ || driver_.has_running();
   const uint64_t num_busy_rounds = num_busy_rounds_.load(std::memory_order_relaxed);
   if (num_busy_rounds != seen_busy_rounds_) {
     seen_busy_rounds_ = num_busy_rounds;
@@ -282,14 +282,16 @@ microseconds Progress::drive_in_background() noexcept {
   }
   const bool oversubscribed = now < oversubscribed_until_;
   const sync::Clock::duration quiet = oversubscribed ? pace::kWarm : now - busy_at_;
-  const sync::Clock::duration hot = driver_.serves_device() ? pace::kHotForDevice : sync::Clock::duration(pace::kHot);
+  const bool answers_alone = driver_.serves_device() || is_serving_;
+  const sync::Clock::duration hot = answers_alone ? pace::kHotAlone : sync::Clock::duration(pace::kHot);
   if ((moved && !oversubscribed) || (running && quiet < hot)) return microseconds{0};
   const microseconds sleep_time = running ? pace::kShortSleep : pace::kLongSleep;
-  if (quiet < pace::kWarm && (awaits_flag || driver_.has_neighbours())) return sleep_time;
+  if (quiet < pace::kWarm && (awaits_flag || (driver_.has_neighbours() && !is_serving_))) return sleep_time;
   if (const Armed armed = arm(); armed != Armed::kYes)
     return armed == Armed::kMoved ? microseconds{0} : pace::kShortSleep;
   background_blocks_.store(true);
   if (quiet < pace::kWarm) return sleep_time;
+  is_serving_ = false;
   if (awaits_flag) {
     const auto fraction = std::chrono::duration_cast<microseconds>(quiet / pace::kFlagSleepFraction);
     return std::clamp<microseconds>(fraction, pace::kShortSleep, pace::kLongSleep);

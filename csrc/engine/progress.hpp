@@ -91,6 +91,9 @@ class Progress {
 
   // Makes sure that the background thread drives what is running.
   void wake() noexcept;
+  // A peer's request has been answered by the engine itself, while no thread of this process waits: the next one
+  // probably follows. Progress owner only.
+  void note_served() noexcept { is_serving_ = true; }
   // An operation waits for a flag from now on: no thread may stay blocked. Progress owner only.
   void wake_to_look() noexcept;
   // Ends every sleep: something has been submitted, and its submitter does not drive.
@@ -168,6 +171,7 @@ class Progress {
   // Progress owner only.
   sync::Clock::time_point oversubscribed_until_{};
   sync::Clock::duration oversubscribed_for_ = pace::kShortestOversubscribed;
+  bool is_serving_ = false;  // has answered requests of peers lately
 
   // Background thread only.
   uint64_t seen_busy_rounds_ = 0;

@@ -220,6 +220,11 @@ class Transfer(Future):
         self._transfer = transfer
         self._path = path
 
+    def done(self) -> bool:
+        """Returns whether the transfer has ended. A program that asks again and again drives the engine by that."""
+        done: bool = self._transfer.poll()
+        return done
+
     @property
     def released(self) -> bool:
         """Whether nothing moves to or from the local memory any more."""

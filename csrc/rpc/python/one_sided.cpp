@@ -208,8 +208,24 @@ py::list listed(std::vector<rpc::Notification> notifications) {
   return list;
 }
 
+// A program that asks again and again drives the engine by that.
+void poll(engine::Engine& engine) {
+  if (engine.is_forked()) return;
+  const python::GilReleased no_gil;
+  engine.poll();
+}
+
 py::list take_notifications(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& from) {
-  return listed(self.runtime().core().exposed()->notifications.take(from.get()));
+  rpc::RuntimeCore& core = self.runtime().core();
+  std::vector<rpc::Notification> taken = core.exposed()->notifications.take(from.get());
+  if (!taken.empty()) return listed(std::move(taken));
+  poll(core.engine());
+  return listed(core.exposed()->notifications.take(from.get()));
+}
+
+bool poll_transfer(PythonTransfer& self) {
+  if (!self.finished()) poll(self.connection()->engine());
+  return self.call()->finished();
 }
 
 py::list take_first_notification(PythonRuntime& self) {
@@ -311,6 +327,7 @@ void bind_one_sided(py::module_& module) {
       .def(
           "cancel", [](PythonTransfer& self) { self.connection()->one_sided().cancel(self); },
           py::call_guard<python::GilReleased>())
+      .def("poll", &poll_transfer)
       .def("stats", &stats_of);
   bind_plan(module);
   module.def("expose", &expose_objects);

@@ -18,7 +18,7 @@ inline constexpr microseconds kShortestOversubscribed{10};
 inline constexpr microseconds kLongestOversubscribed{40};
 
 inline constexpr microseconds kHot{2};
-inline constexpr microseconds kHotForDevice{3};
+inline constexpr microseconds kHotAlone{3};
 inline constexpr microseconds kWarm{4};
 inline constexpr microseconds kShortSleep{10};
 inline constexpr microseconds kLongSleep{20};

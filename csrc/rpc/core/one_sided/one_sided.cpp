@@ -29,7 +29,13 @@ static bool may_wait(MessageKind kind) noexcept {
          kind == MessageKind::kGrant;
 }
 
+static bool is_request(MessageKind kind) noexcept {
+  return kind == MessageKind::kOpenRegion || kind == MessageKind::kWrite || kind == MessageKind::kScatter ||
+         kind == MessageKind::kRead || kind == MessageKind::kGather || kind == MessageKind::kNotify;
+}
+
 void OneSided::on_message(const transport::OneSidedHeader& header, const transport::Payload& payload) noexcept {
+  if (is_request(header.kind)) connection_.engine().note_served();
   if (payload.rendezvous != nullptr && !may_wait(header.kind)) return target_.deny_long(header, payload);
   switch (header.kind) {
     case MessageKind::kOpenRegion:
