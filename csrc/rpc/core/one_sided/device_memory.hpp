@@ -70,10 +70,11 @@ class DeviceCopy : public engine::Submission, private engine::FlagWaiter {
   ~DeviceCopy() = default;
 
  private:
+  // The device's thread must not drive the engine: it could run callbacks of the user, and wait for Python's lock,
+  // while copies wait for it.
   void go_on() noexcept {
     engine::Engine& engine = engine_;  // this object may be destroyed within the call
-    engine.submit_after_completion(*this);
-    engine.wake();
+    engine.submit_to_drivers(*this);
   }
   void begin() noexcept override {
     flag_ == nullptr ? on_copied(std::exchange(status_, Status())) : engine_.wait_for_flag(*this, *flag_);

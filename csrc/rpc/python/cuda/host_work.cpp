@@ -145,7 +145,11 @@ void HostWork::begin() noexcept {
 
 void HostWork::on_flag_set() noexcept {
   uses_.end();
-  if (job_->is_done.load(std::memory_order_acquire) != 0) return end(job_->status);
+  if (job_->is_done.load(std::memory_order_acquire) != 0) {
+    // The thread may hold the job for longer. It must not be the one that releases the peers' memory, which submits.
+    job_->parts.remotes.clear();
+    return end(job_->status);
+  }
   job_->is_stopped.store(true, std::memory_order_relaxed);
   job_->late_owner = std::move(owner_);
   end(Status(ErrorCode::kAborted, "the engine has ended"));

@@ -241,6 +241,30 @@ TEST(DeviceRegions, a_device_that_fails_is_named) {
             "'server': the write of 1000 bytes of region 'host memory' failed: the device is broken");
 }
 
+// Notes which thread runs the callback of its user.
+class Called final : public Transfer {
+ public:
+  using Transfer::Transfer;
+  std::atomic<std::thread::id> thread;
+
+ private:
+  void on_finished(const Status& /*status*/) noexcept override { thread.store(std::this_thread::get_id()); }
+};
+
+// Callbacks may wait for Python's lock, and other copies wait for the device's thread.
+TEST(DeviceRegions, the_thread_of_a_device_calls_no_callback) {
+  Devices test({.mailbox_capacity = kRoom}, 1000);
+  const auto remote = test.open(*test.region);
+  test.client_device.break_down();  // a copy that fails at once could end the transfer on the device's thread
+  for (int round = 0; round < 100; ++round) {
+    const auto write = Counted<Called>::adopt(*new Called(Transfer::Kind::kWrite, test.pair.to_server));
+    test.add(*write, {{.remote = remote, .offset = 0, .local = test.local.data(), .num_bytes = 1000}});
+    test.pair.to_server->one_sided().start(*write);
+    ASSERT_TRUE(comes_true([&] { return write->finished(); }));
+    ASSERT_NE(write->thread.load(), test.client_device.thread_id()) << "round " << round;
+  }
+}
+
 TEST(DeviceRegions, the_end_of_the_peer_ends_a_transfer_and_frees_the_slots) {
   Devices test({.mailbox_capacity = kRoom}, 8 * kSegmentNumBytes, 2);
   const auto remote = test.open(*test.region);

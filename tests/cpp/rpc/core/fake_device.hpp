@@ -77,6 +77,8 @@ class FakeDevice final : public Device {
     const std::lock_guard lock(mutex_);
     return num_copies_;
   }
+  // The thread that starts copies. It must not drive an engine.
+  std::thread::id thread_id() const noexcept { return thread_.get_id(); }
 
  private:
   std::vector<Buffer> slots(size_t first, size_t count) {
