@@ -50,15 +50,17 @@ class StagingSlots {
     return slot;
   }
 
+  // Nested calls, from waiters that end at once, leave it to the outer one.
   void give_back(Buffer slot) noexcept {
     free_.push_back({.data = slot.data, .num_bytes = kSegmentNumBytes});
+    if (std::exchange(is_serving_, true)) return;
     while (!free_.empty()) {
-      Waiter* const next = waiters_.pop_front();
-      if (next == nullptr) return;
-      served_ = next;
-      next->on_slot();
-      served_ = nullptr;
+      served_ = waiters_.pop_front();
+      if (served_ == nullptr) break;
+      served_->on_slot();
     }
+    served_ = nullptr;
+    is_serving_ = false;
   }
 
  private:
@@ -66,6 +68,7 @@ class StagingSlots {
   const Owner memory_;
   IntrusiveList<Waiter> waiters_;
   Waiter* served_ = nullptr;  // whose turn it is
+  bool is_serving_ = false;
 };
 
 }  // namespace axon::rpc
