@@ -70,7 +70,7 @@ void OneSided::on_message(const transport::OneSidedHeader& header, const transpo
 // peer may learn of that later.
 void OneSided::fail(const Status& reason) noexcept {
   initiator_.fail(reason);
-  target_.fail(reason.code() == ErrorCode::kPeerLost);
+  target_.fail(reason);
 }
 
 void OneSided::on_transport_gone() noexcept {

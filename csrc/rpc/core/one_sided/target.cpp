@@ -49,10 +49,11 @@ void Target::close() noexcept {
   for (const uint32_t grant : grants_.direct_grants_of(nullptr)) send({.kind = MessageKind::kRevoke, .grant = grant});
 }
 
-void Target::fail(bool is_gone) noexcept {
+void Target::fail(const Status& reason) noexcept {
   has_failed_ = true;
-  grants_.fail(is_gone);
+  grants_.fail(reason.code() == ErrorCode::kPeerLost);
   accounts_.clear();
+  drop_waiting(reason);
 }
 
 // ---- Writes

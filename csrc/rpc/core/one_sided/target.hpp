@@ -56,11 +56,12 @@ class Target {
   void revoke(const Region& region) noexcept;
   // The same for all regions, because the connection closes. All requests are denied from here on.
   void close() noexcept;
-  // The connection has ended; `is_gone`: so have the peer's transfers.
-  void fail(bool is_gone) noexcept;
+  // The connection has ended. With kPeerLost, so have the peer's transfers.
+  void fail(const Status& reason) noexcept;
   void on_transport_gone() noexcept;
   // Returns whether bytes of the region are being received from the peer, or sent to it.
   bool moves(const Region& region) noexcept;
+  size_t num_in_flight() const noexcept { return num_in_flight_; }
   bool is_idle() const noexcept { return num_in_flight_ == 0 && (!grants_.is_closed() || !grants_.has_direct()); }
 
  private:
@@ -92,6 +93,7 @@ class Target {
   void on_slot(InFlight& in_flight) noexcept;
   void on_staged(InFlight& in_flight, Status status) noexcept;
   InFlight& add_staging(const transport::OneSidedHeader& header, Places places);
+  void drop_waiting(const Status& why) noexcept;
   void abandon(InFlight& in_flight) noexcept;
   InFlight& add_in_flight(const transport::OneSidedHeader& request, std::shared_ptr<Region> region);
   void remove_in_flight(InFlight& in_flight) noexcept;

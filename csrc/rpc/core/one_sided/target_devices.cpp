@@ -62,6 +62,18 @@ void Target::on_staged(InFlight& in_flight, Status status) noexcept {
   is_write ? end_write(request, status) : done(request.number, status);
 }
 
+// Requests that wait for a slot have moved nothing, and no peer awaits them any more.
+void Target::drop_waiting(const Status& why) noexcept {
+  for (InFlight* in_flight = in_flight_.front(); in_flight != nullptr;) {
+    InFlight* const next = in_flight_.next(*in_flight);
+    if (in_flight->staging && in_flight->staging->is_waiting()) {
+      drop({.bytes = nullptr, .num_bytes = 0, .rendezvous = in_flight->staging->rendezvous}, why);
+      remove_in_flight(*in_flight);
+    }
+    in_flight = next;
+  }
+}
+
 // The transport is gone. What a device may still be using is leaked: the slot, and, as it never comes to rest, the
 // region.
 void Target::abandon(InFlight& in_flight) noexcept {

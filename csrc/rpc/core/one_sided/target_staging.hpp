@@ -38,6 +38,8 @@ class TargetStaging final : public DeviceCopy, public StagingSlots::Waiter {
 
   // Leads to on_slot(), perhaps at once.
   void ask_for_slot() noexcept { on_slot(); }
+  // Returns whether it waits for a slot.
+  bool is_waiting() const noexcept { return !slot_ && !is_abandoned_; }
   // Its slot, cut to the bytes of the request.
   Buffer slot() const noexcept { return slot_->slice(0, num_bytes()); }
   uint64_t num_bytes() const noexcept;

@@ -282,6 +282,35 @@ TEST(DeviceRegions, the_end_of_the_peer_ends_a_transfer_and_frees_the_slots) {
   expect_ok(again);
 }
 
+// A request occupies memory, and its copy a device: neither is of use to a peer that has left.
+TEST(DeviceRegions, requests_that_wait_for_a_slot_end_with_their_connection) {
+  Devices test({.largest_eager_num_bytes = 1000, .mailbox_capacity = kRoom}, 100'000, 1);
+  const auto remote = test.open(*test.region);
+  test.server_device.hold();
+  std::vector<TransferPointer> transfers;
+  for (size_t i = 0; i < 20; ++i) {  // their data wait at the client
+    for (const Transfer::Kind kind : {Transfer::Kind::kWrite, Transfer::Kind::kRead}) {
+      transfers.push_back(transfer_of(kind, test.pair.to_server));
+      transfers.back()->add(remote, 0, {.data = test.host_memory.data(), .num_bytes = test.host_memory.size()});
+      test.pair.to_server->one_sided().start(*transfers.back());
+    }
+  }
+  const auto num_requests = [&] {
+    return test.pair.server_engine().exclusively(
+        [&] { return test.pair.to_client->one_sided().target().num_in_flight(); });
+  };
+  EXPECT_TRUE(comes_true([&] { return num_requests() == transfers.size(); }));
+  test.pair.to_client->close(Clock::now());
+  EXPECT_TRUE(comes_true([&] { return num_requests() == 1; }));  // the one that has the slot
+  test.server_device.let_go();
+  for (const TransferPointer& each : transfers) {
+    ASSERT_TRUE(ends(each));
+    EXPECT_TRUE(comes_true([&] { return each->released(); }));
+  }
+  EXPECT_TRUE(comes_true([&] { return num_requests() == 0; }));
+  EXPECT_EQ(test.server_device.num_copies(), 1u);
+}
+
 // What no honest initiator sends. The requests are refused, and the next ones are served.
 TEST(DeviceRegions, requests_that_no_slot_can_take_are_refused) {
   Devices test({.mailbox_capacity = kRoom}, 2 * kSegmentNumBytes);
