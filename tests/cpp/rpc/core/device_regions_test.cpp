@@ -139,9 +139,7 @@ TEST(DeviceRegions, a_transfer_starts_after_its_flag) {
   const auto remote = test.open(*test.region);
   const Bytes before = test.memory.bytes;
   std::atomic<uint32_t> flag{0};
-  const TransferPointer write = transfer_of(Transfer::Kind::kWrite, test.pair.to_server);
-  test.add(*write, {{.remote = remote, .offset = 0, .local = test.local.data(), .num_bytes = 1000}}, &flag);
-  test.pair.to_server->one_sided().start(*write);
+  const TransferPointer write = test.start_staged(Transfer::Kind::kWrite, remote, 1000, &flag);
   const TransferPointer other = test.start_staged(Transfer::Kind::kWrite, test.open(*test.host_region), 1000);
   expect_ok(other);
   EXPECT_FALSE(write->finished());
@@ -156,9 +154,7 @@ TEST(DeviceRegions, a_transfer_that_waits_for_its_flag_can_be_cancelled) {
   const auto remote = test.open(*test.region);
   const Bytes before = test.memory.bytes;
   std::atomic<uint32_t> flag{0};
-  const TransferPointer write = transfer_of(Transfer::Kind::kWrite, test.pair.to_server);
-  test.add(*write, {{.remote = remote, .offset = 0, .local = test.local.data(), .num_bytes = 1000}}, &flag);
-  test.pair.to_server->one_sided().start(*write);
+  const TransferPointer write = test.start_staged(Transfer::Kind::kWrite, remote, 1000, &flag);
   test.pair.to_server->one_sided().cancel(*write);
   ASSERT_TRUE(ends(write));
   EXPECT_EQ(write->status().code(), ErrorCode::kCancelled);
@@ -275,11 +271,7 @@ TEST(DeviceRegions, the_end_of_the_peer_ends_a_transfer_and_frees_the_slots) {
   EXPECT_TRUE(write->status().ok() || write->status().code() == ErrorCode::kPeerLost) << write->status().message();
   EXPECT_TRUE(comes_true([&] { return write->released(); }));
   test.pair.meet();
-  const TransferPointer again = transfer_of(Transfer::Kind::kWrite, test.pair.to_server);
-  test.add(*again,
-           {{.remote = test.open(*test.region), .offset = 0, .local = test.local.data(), .num_bytes = 9'000'000}});
-  test.pair.to_server->one_sided().start(*again);
-  expect_ok(again);
+  expect_ok(test.start_staged(Transfer::Kind::kWrite, test.open(*test.region), 9'000'000));
 }
 
 // A request occupies memory, and its copy a device: neither is of use to a peer that has left.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <tuple>
 
 #include "comes_true.hpp"
 #include "rpc/core/devices.hpp"
@@ -14,10 +15,7 @@ using namespace std::chrono_literals;
 class DirectUses : public Devices {
  public:
   DirectUses() : Devices({.mailbox_capacity = kRoom}, 1000) {
-    const engine::OwnAddress there = pair.server_engine().make_address();
-    const engine::OwnAddress here = pair.server_engine().make_address();
-    to_itself = admit(here, there);
-    from_itself = admit(there, here);
+    std::tie(to_itself, from_itself) = pair.connect_server_to_itself();
     remote = open(*region, to_itself);
   }
 
@@ -30,17 +28,6 @@ class DirectUses : public Devices {
   std::shared_ptr<Connection> to_itself;
   std::shared_ptr<Connection> from_itself;
   std::shared_ptr<RemoteMemory> remote;
-
- private:
-  std::shared_ptr<Connection> admit(const engine::OwnAddress& own, const engine::OwnAddress& theirs) {
-    return pair.server
-        ->admit({.name = "itself",
-                 .incarnation = 2,
-                 .address = theirs.address(),
-                 .peer_key = theirs.address().key,
-                 .own_key = own.address().key})
-        .value();
-  }
 };
 
 TEST(DirectDeviceUses, the_memory_is_kept_until_the_last_use_ends) {

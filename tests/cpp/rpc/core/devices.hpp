@@ -99,9 +99,10 @@ class Devices {
                  num_blocks, num_bytes);
   }
 
-  TransferPointer start_staged(Transfer::Kind kind, const std::shared_ptr<RemoteMemory>& remote, uint64_t num_bytes) {
+  TransferPointer start_staged(Transfer::Kind kind, const std::shared_ptr<RemoteMemory>& remote, uint64_t num_bytes,
+                               const std::atomic<uint32_t>* start_flag = nullptr) {
     TransferPointer transfer = transfer_of(kind, pair.to_server);
-    add(*transfer, {{.remote = remote, .offset = 0, .local = local.data(), .num_bytes = num_bytes}});
+    add(*transfer, {{.remote = remote, .offset = 0, .local = local.data(), .num_bytes = num_bytes}}, start_flag);
     pair.to_server->one_sided().start(*transfer);
     return transfer;
   }

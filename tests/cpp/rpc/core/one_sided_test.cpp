@@ -321,19 +321,7 @@ class Watched final : public Transfer {
 TEST(OneSided, a_copy_in_steps_is_released_at_the_shut_down) {
   ExposedMemory test({.mailbox_capacity = 1 << 20}, 64 * Initiator::kStep);
   engine::Engine& engine = test.pair.server_engine();
-  const engine::OwnAddress there = engine.make_address();
-  const engine::OwnAddress here = engine.make_address();
-  const auto admit = [&](const engine::OwnAddress& own, const engine::OwnAddress& theirs) {
-    return test.pair.server
-        ->admit({.name = "itself",
-                 .incarnation = 2,
-                 .address = theirs.address(),
-                 .peer_key = theirs.address().key,
-                 .own_key = own.address().key})
-        .value();
-  };
-  const auto to_itself = admit(here, there);
-  const auto from_itself = admit(there, here);
+  const auto [to_itself, from_itself] = test.pair.connect_server_to_itself();
   const TransferPointer opening = transfer_of(Transfer::Kind::kOpen, to_itself);
   opening->handle = test.opening()->handle;
   to_itself->one_sided().start(*opening);

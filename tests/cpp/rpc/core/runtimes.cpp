@@ -41,6 +41,21 @@ void TwoRuntimes::meet(FileDescriptor socket) {
                   .value();
 }
 
+std::pair<std::shared_ptr<Connection>, std::shared_ptr<Connection>> TwoRuntimes::connect_server_to_itself() {
+  const engine::OwnAddress there = server_engine().make_address();
+  const engine::OwnAddress here = server_engine().make_address();
+  const auto admit = [&](const engine::OwnAddress& own, const engine::OwnAddress& theirs) {
+    return server
+        ->admit({.name = "itself",
+                 .incarnation = 2,
+                 .address = theirs.address(),
+                 .peer_key = theirs.address().key,
+                 .own_key = own.address().key})
+        .value();
+  };
+  return {admit(here, there), admit(there, here)};
+}
+
 TwoRuntimes::~TwoRuntimes() {
   client->close();
   server->close();

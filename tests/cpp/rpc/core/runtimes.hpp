@@ -6,6 +6,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engines.hpp"
@@ -28,6 +29,9 @@ class TwoRuntimes {
   std::shared_ptr<RuntimeCore> client;
   std::shared_ptr<Connection> to_server;  // the client's
   std::shared_ptr<Connection> to_client;  // the server's
+
+  // Connects the server to itself. Returns both ends.
+  std::pair<std::shared_ptr<Connection>, std::shared_ptr<Connection>> connect_server_to_itself();
 
   engine::Engine& server_engine() { return *engines_[0]; }
   engine::Engine& client_engine() { return *engines_[1]; }
