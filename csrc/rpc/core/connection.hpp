@@ -58,6 +58,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
 
   const Identity& identity() const noexcept { return identity_; }
   engine::Engine& engine() const noexcept { return engine_; }
+  transport::PeerId peer() const noexcept { return peer_; }
 
   void start(Call& call) noexcept;
   bool wait(Call& call, Clock::time_point deadline, Clock::duration spin_budget = pace::kSpinBudget) noexcept;

@@ -96,6 +96,7 @@ class DeviceCopy : public engine::Submission, private engine::FlagWaiter {
   Status status_;
 };
 
+class NewSlot;
 class StagingSlots;
 
 // A device of this process. Lives as long as the process.
@@ -103,6 +104,8 @@ class Device {
  public:
   // Never blocks; any thread. The host side of the blocks is memory of slots(), or any that the device can use.
   virtual void start(DeviceCopy& copy) noexcept = 0;
+  // Never blocks; any thread. Leads to slot.made().
+  virtual void allocate(NewSlot& slot) noexcept = 0;
   // Slots for requests of peers. Progress owner only.
   virtual StagingSlots& slots_for_peers() noexcept = 0;
 

@@ -9,9 +9,10 @@ namespace axon::rpc {
 
 // A slot, until neither its segment nor a transfer uses it.
 struct StagedWork::Lease final : engine::Submission {
-  Lease(engine::Engine& of, StagingSlots& from, Buffer taken) noexcept : engine(of), slots(from), slot(taken) {}
+  Lease(StagedWork& work, Buffer taken) noexcept
+      : engine(work.transfer().connection()->engine()), slots(*work.parts_.slots), peer(work.peer()), slot(taken) {}
   void begin() noexcept override {
-    slots.give_back(slot);
+    slots.give_back(peer, slot);
     delete this;
   }
   void complete() noexcept override {}
@@ -23,6 +24,7 @@ struct StagedWork::Lease final : engine::Submission {
 
   engine::Engine& engine;
   StagingSlots& slots;
+  const transport::PeerId peer;
   const Buffer slot;
 };
 
@@ -34,7 +36,7 @@ class StagedWork::Segment final : public DeviceCopy {
         work_(work),
         blocks_(std::move(blocks)),
         slot_(slot),
-        lease_(new Lease(engine_of(work), *work.parts_.slots, slot), &Lease::give_back),
+        lease_(new Lease(work, slot), &Lease::give_back),
         continuation_(*this) {}
 
   // The engine has ended while the segment was under way. It must not be destroyed, and does nothing any more.
@@ -133,7 +135,10 @@ void StagedWork::Segment::on_child_end() noexcept {
 }
 
 StagedWork::StagedWork(Transfer& transfer, Parts parts) noexcept
-    : DeviceWork(transfer), writes_(transfer.kind() == Transfer::Kind::kWrite), parts_(std::move(parts)) {}
+    : DeviceWork(transfer),
+      Waiter(transfer.connection()->engine(), transfer.connection()->peer(), *parts.device),
+      writes_(transfer.kind() == Transfer::Kind::kWrite),
+      parts_(std::move(parts)) {}
 
 // If the engine has ended before, the device may still be using the memory.
 StagedWork::~StagedWork() {
@@ -191,6 +196,11 @@ void StagedWork::pump() noexcept {
     segments_.back()->begin_first();
   }
   is_pumping_ = false;
+  end_if_over();
+}
+
+void StagedWork::on_no_slot(const Status& why) noexcept {
+  if (status_.ok()) status_ = Status(why.code(), "this process " + why.message());
   end_if_over();
 }
 

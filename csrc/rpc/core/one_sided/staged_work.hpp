@@ -50,6 +50,7 @@ class StagedWork final : public DeviceWork, private StagingSlots::Waiter, privat
   struct Lease;
 
   void on_slot() noexcept override { pump(); }
+  void on_no_slot(const Status& why) noexcept override;
   void on_flag_set() noexcept override;
   void pump() noexcept;
   // Takes blocks for one slot, and cuts the last one if necessary.

@@ -13,8 +13,7 @@ using transport::OneSidedHeader;
 Target::InFlight& Target::add_staging(const OneSidedHeader& header, Places places) {
   Device& device = places.device_region->device();
   InFlight& in_flight = add_in_flight(header, std::move(places.device_region));
-  in_flight.staging =
-      std::make_unique<TargetStaging>(connection_.engine(), in_flight, device, std::move(places.buffers));
+  in_flight.staging = std::make_unique<TargetStaging>(connection_, in_flight, device, std::move(places.buffers));
   return in_flight;
 }
 
@@ -44,13 +43,14 @@ void Target::on_slot(InFlight& in_flight) noexcept {
   staging.copy(TargetStaging::Direction::kToDevice);
 }
 
-// The device has copied between the slot and the region.
+// The device has copied between the slot and the region, or the request has no slot, and its data wait at the peer.
 void Target::on_staged(InFlight& in_flight, Status status) noexcept {
   if (status.code() == ErrorCode::kAborted) {  // the device may still be copying: the region never comes to rest
     in_flight.unlink();
     --num_in_flight_;
     return;
   }
+  drop({.bytes = nullptr, .num_bytes = 0, .rendezvous = in_flight.staging->rendezvous}, status);
   const OneSidedHeader request = in_flight.header;
   const bool is_write = in_flight.is_write;
   if (!is_write && status.ok() && !has_failed_) {

@@ -1,6 +1,20 @@
 #include "rpc/core/one_sided/target_staging.hpp"
 
+#include "rpc/core/connection.hpp"
+
 namespace axon::rpc {
+
+TargetStaging::TargetStaging(const Connection& connection, Listener& listener, Device& device,
+                             std::vector<Buffer> places) noexcept
+    : DeviceCopy(connection.engine()),
+      Waiter(connection.engine(), connection.peer(), device),
+      listener_(listener),
+      device_(device),
+      places_(std::move(places)) {}
+
+void TargetStaging::on_no_slot(const Status& why) noexcept {
+  listener_.on_staged(*this, Status(why.code(), "the process of the region " + why.message()));
+}
 
 uint64_t TargetStaging::num_bytes() const noexcept {
   uint64_t sum = 0;

@@ -14,6 +14,8 @@
 
 namespace axon::rpc {
 
+class Connection;
+
 class TargetStaging final : public DeviceCopy, public StagingSlots::Waiter {
  public:
   // Learns when the request may go on.
@@ -21,7 +23,7 @@ class TargetStaging final : public DeviceCopy, public StagingSlots::Waiter {
    public:
     // The request has a slot.
     virtual void on_slot(TargetStaging& staging) noexcept = 0;
-    // The device has copied, or has failed. kAborted: see DeviceCopy.
+    // The device has copied, or has failed, or there is no slot. kAborted: see DeviceCopy.
     virtual void on_staged(TargetStaging& staging, Status status) noexcept = 0;
 
    protected:
@@ -29,11 +31,10 @@ class TargetStaging final : public DeviceCopy, public StagingSlots::Waiter {
   };
 
   // The places are memory of the device. Their bytes lie in the slot one after the other.
-  TargetStaging(engine::Engine& engine, Listener& listener, Device& device, std::vector<Buffer> places) noexcept
-      : DeviceCopy(engine), listener_(listener), device_(device), places_(std::move(places)) {}
+  TargetStaging(const Connection& connection, Listener& listener, Device& device, std::vector<Buffer> places) noexcept;
   ~TargetStaging() {
     StagingSlots::Waiter::unlink();
-    if (slot_) device_.slots_for_peers().give_back(*slot_);
+    if (slot_) device_.slots_for_peers().give_back(peer(), *slot_);
   }
 
   // Leads to on_slot(), perhaps at once.
@@ -63,6 +64,7 @@ class TargetStaging final : public DeviceCopy, public StagingSlots::Waiter {
     slot_ = device_.slots_for_peers().take(*this);
     if (slot_) listener_.on_slot(*this);
   }
+  void on_no_slot(const Status& why) noexcept override;
   void on_copied(Status status) noexcept override {
     if (is_abandoned_) return;
     is_copying_ = false;

@@ -15,18 +15,25 @@ namespace axon::rpc_python {
 
 namespace {
 
-// Never destroyed: GPUs may use the slots until the process exits.
-Result<rpc::StagingSlots*> allocate_slots(int gpu) {
+Result<rpc::NewSlot::Memory> pin(int gpu, size_t num_bytes) {
   const cuda::RelaxedCapture beside_captures;
   const cuda::DeviceGuard guard(gpu);
-  Result<cuda::PinnedMemory> memory = cuda::PinnedMemory::allocate(CudaDevice::kNumSlots * rpc::kSegmentNumBytes);
+  Result<cuda::PinnedMemory> memory = cuda::PinnedMemory::allocate(num_bytes);
   if (!memory.ok()) return std::move(memory.status());
   auto owned = std::make_shared<cuda::PinnedMemory>(std::move(memory).value());
+  std::byte* const data = owned->data();
+  return rpc::NewSlot::Memory{.data = data, .owner = Owner::of(std::move(owned))};
+}
+
+// Never destroyed: GPUs may use the slots until the process exits.
+Result<rpc::StagingSlots*> allocate_slots(int gpu) {
+  Result<rpc::NewSlot::Memory> memory = pin(gpu, CudaDevice::kNumSlots * rpc::kSegmentNumBytes);
+  if (!memory.ok()) return std::move(memory.status());
   std::vector<Buffer> slots;
   for (size_t i = 0; i < CudaDevice::kNumSlots; ++i) {
-    slots.push_back({.data = owned->data() + i * rpc::kSegmentNumBytes, .num_bytes = rpc::kSegmentNumBytes});
+    slots.push_back({.data = memory.value().data + i * rpc::kSegmentNumBytes, .num_bytes = rpc::kSegmentNumBytes});
   }
-  return new rpc::StagingSlots(std::move(slots), Owner::of(std::move(owned)));
+  return new rpc::StagingSlots(std::move(slots), std::move(memory.value().owner));
 }
 
 std::mutex& devices_mutex() {
@@ -75,6 +82,7 @@ Result<CudaDevice*> CudaDevice::of(int gpu) {
 void CudaDevice::stop() noexcept {
   launcher_.stop();
   copier_.stop();
+  allocator_.stop();
 }
 
 Result<rpc::StagingSlots*> CudaDevice::slots_for_transfers(int gpu) {
@@ -84,6 +92,11 @@ Result<rpc::StagingSlots*> CudaDevice::slots_for_transfers(int gpu) {
 
 void CudaDevice::start(rpc::DeviceCopy& copy) noexcept {
   if (Status added = launcher_.add([this, &copy] { launch(copy); }); !added.ok()) copy.failed(std::move(added));
+}
+
+void CudaDevice::allocate(rpc::NewSlot& slot) noexcept {
+  Status added = allocator_.add([this, &slot] { slot.made(pin(gpu_, rpc::kSegmentNumBytes)); });
+  if (!added.ok()) slot.made(std::move(added));
 }
 
 void CudaDevice::launch(rpc::DeviceCopy& copy) const noexcept {

@@ -15,8 +15,8 @@ namespace axon::rpc_python {
 
 class CudaDevice final : public rpc::Device {
  public:
-  // Slots of each of the two kinds. Requests of peers have slots of their own, so that transfers of two processes, each
-  // of which waits for the other's slots, go on.
+  // Slots of each of the two kinds, without those that StagingSlots adds. Requests of peers have slots of their own, so
+  // that transfers of two processes, each of which waits for the other's slots, go on.
   static constexpr size_t kNumSlots = 8;
 
   static Result<CudaDevice*> of(int gpu);
@@ -24,6 +24,7 @@ class CudaDevice final : public rpc::Device {
   static Result<rpc::StagingSlots*> slots_for_transfers(int gpu);
 
   void start(rpc::DeviceCopy& copy) noexcept override;
+  void allocate(rpc::NewSlot& slot) noexcept override;
   rpc::StagingSlots& slots_for_peers() noexcept override { return slots_for_peers_; }
   // The thread that copies between host memory and mapped memory of peers.
   WorkerThread& copier() noexcept { return copier_; }
@@ -38,6 +39,7 @@ class CudaDevice final : public rpc::Device {
   rpc::StagingSlots& slots_for_peers_;
   WorkerThread launcher_{"axon-gpu-launch"};
   WorkerThread copier_{"axon-gpu-copy"};
+  WorkerThread allocator_{"axon-gpu-alloc"};  // apart from the launcher: an allocation may wait for a busy GPU
 };
 
 }  // namespace axon::rpc_python

@@ -51,6 +51,11 @@ class FakeDevice final : public Device {
     copies_.push_back(&copy);
     changed_.notify_all();
   }
+  void allocate(NewSlot& slot) noexcept override {
+    const std::lock_guard lock(mutex_);
+    new_slots_.push_back(&slot);
+    changed_.notify_all();
+  }
   StagingSlots& slots_for_peers() noexcept override { return for_peers_; }
   StagingSlots& slots_for_transfers() noexcept { return for_transfers_; }
 
@@ -68,10 +73,15 @@ class FakeDevice final : public Device {
     const std::lock_guard lock(mutex_);
     is_broken_ = true;
   }
+  // Later slots cannot be allocated.
+  void run_out_of_memory() {
+    const std::lock_guard lock(mutex_);
+    is_out_of_memory_ = true;
+  }
   // Returns whether it uses no engine and no memory: both may be destroyed then.
   bool is_idle() {
     const std::lock_guard lock(mutex_);
-    return copies_.empty() && !is_copying_;
+    return copies_.empty() && new_slots_.empty() && !is_copying_;
   }
   size_t num_copies() {
     const std::lock_guard lock(mutex_);
@@ -98,8 +108,10 @@ class FakeDevice final : public Device {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      changed_.wait(lock, [this] { return is_over_ || (!copies_.empty() && !is_held_); });
-      if (copies_.empty()) return;
+      changed_.wait(lock, [this] { return is_over_ || !new_slots_.empty() || (!copies_.empty() && !is_held_); });
+      for (NewSlot* slot : std::exchange(new_slots_, {})) slot->made(slot_memory());
+      if (is_over_ && copies_.empty()) return;
+      if (copies_.empty() || (is_held_ && !is_over_)) continue;
       DeviceCopy& copy = *copies_.front();
       copies_.pop_front();
       ++num_copies_;
@@ -110,6 +122,13 @@ class FakeDevice final : public Device {
       lock.lock();
       is_copying_ = false;
     }
+  }
+
+  Result<NewSlot::Memory> slot_memory() const {
+    if (is_out_of_memory_) return Status(ErrorCode::kInternal, "the host is out of memory");
+    auto memory = std::make_shared<std::vector<std::byte>>(kSegmentNumBytes);
+    std::byte* const data = memory->data();
+    return NewSlot::Memory{.data = data, .owner = Owner::of(std::move(memory))};
   }
 
   // The bytes arrive after the launch, as they do on a device.
@@ -127,10 +146,12 @@ class FakeDevice final : public Device {
   std::mutex mutex_;  // guards the following members
   std::condition_variable changed_;
   std::deque<DeviceCopy*> copies_;
+  std::vector<NewSlot*> new_slots_;
   size_t num_copies_ = 0;
   bool is_held_ = false;
   bool is_copying_ = false;
   bool is_broken_ = false;
+  bool is_out_of_memory_ = false;
   bool is_over_ = false;
   std::thread thread_;
 };
