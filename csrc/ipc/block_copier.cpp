@@ -41,7 +41,7 @@ Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
   Result<Blocks> blocks = request.fill();
   if (!blocks.ok()) return std::move(blocks.status());
   const std::lock_guard lock(mutex_);
-  Result<Lane*> lane = take_lane_held();
+  Result<Lane*> lane = take_lane(request.after ? lanes_after_ : lanes_at_once_);
   if (!lane.ok()) return std::move(lane.status());
   const cuda::StreamView stream = lane.value()->stream;
   if (request.after) AXON_TRY(follow(*lane.value(), *request.after));
@@ -57,17 +57,17 @@ Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
   return noted;
 }
 
-Result<BlockCopier::Lane*> BlockCopier::take_lane_held() {
-  for (const std::unique_ptr<Lane>& lane : lanes_) {
+Result<BlockCopier::Lane*> BlockCopier::take_lane(Lanes& lanes) {
+  for (const std::unique_ptr<Lane>& lane : lanes.all) {
     if (lane->stream.view().is_idle()) return lane.get();
   }
-  if (lanes_.size() >= kMostLanes) return lanes_[next_lane_++ % kMostLanes].get();
+  if (lanes.all.size() >= kMostLanes) return lanes.all[lanes.next++ % kMostLanes].get();
   Result<cuda::Stream> stream = cuda::Stream::create();
   if (!stream.ok()) return std::move(stream.status());
   Result<cuda::Event> earlier = cuda::Event::create_untimed();
   if (!earlier.ok()) return std::move(earlier.status());
-  lanes_.push_back(std::make_unique<Lane>(Lane{std::move(stream).value(), std::move(earlier).value()}));
-  return lanes_.back().get();
+  lanes.all.push_back(std::make_unique<Lane>(Lane{std::move(stream).value(), std::move(earlier).value()}));
+  return lanes.all.back().get();
 }
 
 Status BlockCopier::follow(const Lane& lane, cuda::StreamView earlier) {

@@ -66,7 +66,8 @@ class BlockCopier {
   int device() const noexcept { return device_; }
 
  private:
-  // Copies that wait for different streams of the caller do not wait for each other while there are enough of these.
+  // Of each kind. Copies that wait for different streams of the caller do not wait for each other while there are
+  // enough of these.
   static constexpr size_t kMostLanes = 32;
   // From this length on, blocks of a short list are copied by copy engines, one after the other.
   static constexpr uint64_t kLongBlock = uint64_t{4} << 20;
@@ -76,11 +77,15 @@ class BlockCopier {
     cuda::Stream stream;
     cuda::Event earlier;  // the caller's work
   };
+  struct Lanes {
+    std::vector<std::unique_ptr<Lane>> all;
+    size_t next = 0;
+  };
 
   BlockCopier(int device, Arena& arena, ZeroCopyReader& reader, cuda::Event order) noexcept
       : device_(device), arena_(arena), reader_(reader), order_(std::move(order)) {}
 
-  Result<Lane*> take_lane_held();
+  static Result<Lane*> take_lane(Lanes& lanes);
   Status follow(const Lane& lane, cuda::StreamView earlier);
   Result<std::optional<PinnedPool::Piece>> enqueue(const Blocks& blocks, Method method, cuda::StreamView stream);
   static bool suits_copy_engines(const Blocks& blocks) noexcept;
@@ -91,8 +96,8 @@ class BlockCopier {
   const StreamOrder order_;  // identifies our copies in the launch ledger
 
   std::mutex mutex_;  // guards the lanes, and what is enqueued there
-  std::vector<std::unique_ptr<Lane>> lanes_;
-  size_t next_lane_ = 0;
+  Lanes lanes_at_once_;
+  Lanes lanes_after_;  // of copies that wait for streams of the caller, which may wait for copies that start at once
 };
 
 }  // namespace axon::ipc

@@ -1,0 +1,70 @@
+// Tests when copies of blocks run.
+#include "ipc/block_copier.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "comes_true.hpp"
+#include "cuda/memops.hpp"
+#include "kernels/device_buffer.hpp"
+
+namespace axon::ipc {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::require;
+
+class BlockCopierTest : public ::testing::Test {
+ protected:
+  static constexpr size_t kNumBytes = 1 << 20;
+
+  void SetUp() override {
+    if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU";
+    guard_.emplace(0);
+    copier_ = require(BlockCopier::of(0));
+    source_.emplace(kNumBytes);
+    target_.emplace(kNumBytes);
+  }
+
+  // Copies all bytes in blocks of a length.
+  BlockCopier::UnderWay copy(size_t length, std::optional<cuda::StreamView> after = std::nullopt) {
+    const auto fill = [&, length]() -> Result<BlockCopier::Blocks> {
+      ++num_filled_;
+      BlockCopier::Blocks blocks;
+      for (size_t begin = 0; begin < kNumBytes; begin += length) {
+        blocks.push_back({.source = source_->data() + begin, .target = target_->data() + begin, .num_bytes = length});
+      }
+      return blocks;
+    };
+    return require(copier_->copy({.fill = fill, .after = after}));
+  }
+  static bool ends(const BlockCopier::UnderWay& copy, std::chrono::seconds within = 30s) {
+    return comes_true([&] { return copy.flag().load(std::memory_order_acquire) != 0; }, within);
+  }
+
+  std::optional<cuda::DeviceGuard> guard_;
+  BlockCopier* copier_ = nullptr;
+  std::optional<testing::DeviceBuffer> source_;
+  std::optional<testing::DeviceBuffer> target_;
+  size_t num_filled_ = 0;
+};
+
+TEST_F(BlockCopierTest, copies_that_start_at_once_wait_for_no_stream_of_the_caller) {
+  const auto memory = require(cuda::PinnedMemory::allocate(sizeof(uint32_t)));
+  auto* const gate = new (memory.data()) std::atomic<uint32_t>(0);
+  const cuda::Stream busy = require(cuda::Stream::create());
+  require(cuda::wait_for_flag(busy, gate, 1));
+  std::vector<BlockCopier::UnderWay> waiting;
+  for (size_t i = 0; i < 40; ++i) waiting.push_back(copy(kNumBytes, busy));  // more than there are streams for them
+  std::vector<BlockCopier::UnderWay> at_once;
+  for (size_t i = 0; i < 40; ++i) at_once.push_back(copy(kNumBytes));
+  for (const BlockCopier::UnderWay& each : at_once) EXPECT_TRUE(ends(each, 10s));
+  for (const BlockCopier::UnderWay& each : waiting) EXPECT_EQ(each.flag().load(), 0u);
+  gate->store(1, std::memory_order_release);
+  for (const BlockCopier::UnderWay& each : waiting) EXPECT_TRUE(ends(each));
+  for (const BlockCopier::UnderWay& each : at_once) EXPECT_TRUE(ends(each));
+}
+
+}  // namespace
+}  // namespace axon::ipc
