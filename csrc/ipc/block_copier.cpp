@@ -37,37 +37,75 @@ Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
     if (!captured.ok()) return std::move(captured.status());
     if (captured.value()) return Status(ErrorCode::kInvalidArgument, "the stream is being captured into a CUDA graph");
   }
+  Result<StreamMarker> marker = StreamMarker::make();
+  if (!marker.ok()) return std::move(marker.status());
+  Supplies supplies{.lanes = request.after ? lanes_after_ : lanes_at_once_, .marker = std::move(marker).value()};
+  while (true) {
+    Result<Lack> lack = launch(request, supplies);
+    if (!lack.ok()) {
+      // Some of the blocks may be moving, and nothing would say when they have moved.
+      if (supplies.stream) (void)supplies.stream->synchronize();
+      return std::move(lack.status());
+    }
+    if (lack.value() == Lack::kNothing) return UnderWay(std::move(supplies.marker), std::move(supplies.table));
+    if (lack.value() == Lack::kLane) {
+      AXON_TRY(add_lane(supplies.lanes));
+      continue;
+    }
+    Result<PinnedPool::Piece> table = PinnedPool::instance().take(supplies.num_table_bytes);
+    if (!table.ok()) return std::move(table.status());
+    supplies.table.emplace(std::move(table).value());
+  }
+}
+
+Result<BlockCopier::Lack> BlockCopier::launch(const Request& request, Supplies& supplies) {
   const LaunchLedger::Launching launching = arena_.launches().launching();
   Result<Blocks> blocks = request.fill();
   if (!blocks.ok()) return std::move(blocks.status());
-  const std::lock_guard lock(mutex_);
-  Result<Lane*> lane = take_lane(request.after ? lanes_after_ : lanes_at_once_);
-  if (!lane.ok()) return std::move(lane.status());
-  const cuda::StreamView stream = lane.value()->stream;
-  if (request.after) AXON_TRY(follow(*lane.value(), *request.after));
-  auto table = enqueue(blocks.value(), request.method, stream);
-  Status noted = table.ok() ? arena_.launches().note(order_, stream) : std::move(table.status());
-  if (noted.ok()) {
-    Result<StreamMarker> marker = StreamMarker::set(stream);
-    if (marker.ok()) return UnderWay(std::move(marker).value(), std::move(table).value());
-    noted = std::move(marker.status());
+  kernels::BlockUnits units;
+  if (request.method != Method::kCopyEngine && !suits_copy_engines(blocks.value())) {
+    units = kernels::plan_units(blocks.value());
+    supplies.num_table_bytes = units.count * sizeof(kernels::BlockCopy);
+    if (!take_table(supplies)) return Lack::kTable;
   }
-  // Some of the blocks may be moving, and nothing would say when they have moved.
-  (void)stream.synchronize();
-  return noted;
+  const std::lock_guard lock(mutex_);
+  const Lane* const lane = take_lane(supplies.lanes);
+  if (lane == nullptr) return Lack::kLane;
+  const cuda::StreamView stream = lane->stream;
+  if (request.after) AXON_TRY(follow(*lane, *request.after));
+  supplies.stream = stream;
+  AXON_TRY(enqueue(blocks.value(), units, supplies));
+  AXON_TRY(arena_.launches().note(order_, stream));
+  AXON_TRY(supplies.marker.place(stream));
+  return Lack::kNothing;
 }
 
-Result<BlockCopier::Lane*> BlockCopier::take_lane(Lanes& lanes) {
+// Returns null if all are busy and there may be more.
+BlockCopier::Lane* BlockCopier::take_lane(Lanes& lanes) {
   for (const std::unique_ptr<Lane>& lane : lanes.all) {
     if (lane->stream.view().is_idle()) return lane.get();
   }
-  if (lanes.all.size() >= kMostLanes) return lanes.all[lanes.next++ % kMostLanes].get();
+  return lanes.all.size() < kMostLanes ? nullptr : lanes.all[lanes.next++ % lanes.all.size()].get();
+}
+
+// Threads that come at once may add a few more than kMostLanes.
+Status BlockCopier::add_lane(Lanes& lanes) {
   Result<cuda::Stream> stream = cuda::Stream::create();
   if (!stream.ok()) return std::move(stream.status());
   Result<cuda::Event> earlier = cuda::Event::create_untimed();
   if (!earlier.ok()) return std::move(earlier.status());
+  AXON_TRY(arena_.launches().note(order_, stream.value()));  // creates the event that launches record
+  const std::lock_guard lock(mutex_);
   lanes.all.push_back(std::make_unique<Lane>(Lane{std::move(stream).value(), std::move(earlier).value()}));
-  return lanes.all.back().get();
+  return Status();
+}
+
+bool BlockCopier::take_table(Supplies& supplies) {
+  if (supplies.table && supplies.table->num_bytes() >= supplies.num_table_bytes) return true;
+  supplies.table.reset();
+  std::optional<PinnedPool::Piece> resting = PinnedPool::instance().take_resting(supplies.num_table_bytes);
+  if (resting) supplies.table.emplace(*std::move(resting));
+  return supplies.table.has_value();
 }
 
 Status BlockCopier::follow(const Lane& lane, cuda::StreamView earlier) {
@@ -82,21 +120,17 @@ bool BlockCopier::suits_copy_engines(const Blocks& blocks) noexcept {
          std::ranges::all_of(blocks, [](const kernels::BlockCopy& block) { return block.num_bytes >= kLongBlock; });
 }
 
-Result<std::optional<PinnedPool::Piece>> BlockCopier::enqueue(const Blocks& blocks, Method method,
-                                                              cuda::StreamView stream) {
-  if (method == Method::kCopyEngine || suits_copy_engines(blocks)) {
+// Without units, copy engines copy the blocks.
+Status BlockCopier::enqueue(const Blocks& blocks, const kernels::BlockUnits& units, const Supplies& supplies) {
+  if (units.count == 0) {
     for (const kernels::BlockCopy& block : blocks) {
-      AXON_TRY(copy_async(block.target, block.source, block.num_bytes, stream));
+      AXON_TRY(copy_async(block.target, block.source, block.num_bytes, *supplies.stream));
     }
-    return std::optional<PinnedPool::Piece>();
+    return Status();
   }
-  const kernels::BlockUnits units = kernels::plan_units(blocks);
-  Result<PinnedPool::Piece> table = PinnedPool::instance().take(units.count * sizeof(kernels::BlockCopy));
-  if (!table.ok()) return std::move(table.status());
-  auto* const entries = reinterpret_cast<kernels::BlockCopy*>(table.value().data());
+  auto* const entries = reinterpret_cast<kernels::BlockCopy*>(supplies.table->data());
   kernels::fill_units(blocks, units, entries);
-  AXON_TRY(kernels::copy_blocks(entries, units.count, stream));
-  return std::optional(std::move(table).value());
+  return kernels::copy_blocks(entries, units.count, *supplies.stream);
 }
 
 }  // namespace axon::ipc

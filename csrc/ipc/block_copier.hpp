@@ -85,9 +85,23 @@ class BlockCopier {
   BlockCopier(int device, Arena& arena, ZeroCopyReader& reader, cuda::Event order) noexcept
       : device_(device), arena_(arena), reader_(reader), order_(std::move(order)) {}
 
-  static Result<Lane*> take_lane(Lanes& lanes);
+  // What a launch uses. Allocating any of it may wait for a busy device, and is done without locks.
+  struct Supplies {
+    Lanes& lanes;
+    StreamMarker marker;
+    std::optional<PinnedPool::Piece> table{};
+    size_t num_table_bytes = 0;                // that the launch needs
+    std::optional<cuda::StreamView> stream{};  // on which something may have been launched
+  };
+  enum class Lack : uint8_t { kNothing, kLane, kTable };
+
+  // Returns what has to be allocated first. Nothing is launched then.
+  Result<Lack> launch(const Request& request, Supplies& supplies);
+  static Lane* take_lane(Lanes& lanes);
+  Status add_lane(Lanes& lanes);
+  static bool take_table(Supplies& supplies);
   Status follow(const Lane& lane, cuda::StreamView earlier);
-  Result<std::optional<PinnedPool::Piece>> enqueue(const Blocks& blocks, Method method, cuda::StreamView stream);
+  static Status enqueue(const Blocks& blocks, const kernels::BlockUnits& units, const Supplies& supplies);
   static bool suits_copy_engines(const Blocks& blocks) noexcept;
 
   const int device_;

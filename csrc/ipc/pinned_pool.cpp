@@ -12,14 +12,21 @@ PinnedPool& PinnedPool::instance() {
   return *pool;
 }
 
+size_t PinnedPool::rounded_up(size_t num_bytes) noexcept {
+  return std::bit_ceil(std::max(num_bytes, kSmallest));
+}
+
+std::optional<PinnedPool::Piece> PinnedPool::take_resting(size_t num_bytes) {
+  const size_t rounded = rounded_up(num_bytes);
+  const std::lock_guard lock(mutex_);
+  auto found = resting_.extract(rounded);
+  if (found.empty()) return std::nullopt;
+  return Piece(*this, std::move(found.mapped()), rounded);
+}
+
 Result<PinnedPool::Piece> PinnedPool::take(size_t num_bytes) {
-  const size_t rounded = std::bit_ceil(std::max(num_bytes, kSmallest));
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto found = resting_.extract(rounded); !found.empty()) {
-      return Piece(*this, std::move(found.mapped()), rounded);
-    }
-  }
+  if (std::optional<Piece> resting = take_resting(num_bytes)) return *std::move(resting);
+  const size_t rounded = rounded_up(num_bytes);
   const cuda::RelaxedCapture beside_captures;
   Result<cuda::PinnedMemory> memory = cuda::PinnedMemory::allocate(rounded);
   if (!memory.ok()) return std::move(memory.status());

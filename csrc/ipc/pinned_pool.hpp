@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "base/status.hpp"
@@ -28,6 +29,7 @@ class PinnedPool {
       if (pool_ != nullptr) pool_->give_back(std::move(memory_), num_bytes_);
     }
     std::byte* data() const noexcept { return memory_.data(); }
+    size_t num_bytes() const noexcept { return num_bytes_; }
 
    private:
     friend class PinnedPool;
@@ -42,12 +44,15 @@ class PinnedPool {
   // Never destroyed: streams may use the memory until the process exits.
   static PinnedPool& instance();
 
-  // Some device is current.
+  // Some device is current. May wait for it, so callers hold no lock that others need to launch.
   Result<Piece> take(size_t num_bytes);
+  // Returns nothing if memory of this size would have to be allocated.
+  std::optional<Piece> take_resting(size_t num_bytes);
 
  private:
   static constexpr size_t kSmallest = 4096;
 
+  static size_t rounded_up(size_t num_bytes) noexcept;
   void give_back(cuda::PinnedMemory memory, size_t num_bytes) noexcept;
 
   std::mutex mutex_;                                   // guards the following members

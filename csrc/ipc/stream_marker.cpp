@@ -71,15 +71,24 @@ class Flags {
 
 }  // namespace
 
-Result<StreamMarker> StreamMarker::set(cuda::StreamView stream) {
+Result<StreamMarker> StreamMarker::make() {
   Result<std::atomic<uint32_t>*> flag = Flags::instance().take();
   if (!flag.ok()) return std::move(flag.status());
-  flag.value()->store(0, std::memory_order_relaxed);
-  StreamMarker marker(flag.value());
-  Status enqueued = write_flag(stream, flag.value(), kPassed);
-  if (enqueued.ok()) return marker;
-  flag.value()->store(kPassed, std::memory_order_relaxed);
+  return StreamMarker(flag.value());
+}
+
+Status StreamMarker::place(cuda::StreamView stream) {
+  flag_->store(0, std::memory_order_relaxed);
+  Status enqueued = write_flag(stream, flag_, kPassed);
+  if (!enqueued.ok()) flag_->store(kPassed, std::memory_order_relaxed);
   return enqueued;
+}
+
+Result<StreamMarker> StreamMarker::set(cuda::StreamView stream) {
+  Result<StreamMarker> marker = make();
+  if (!marker.ok()) return marker;
+  if (Status placed = marker.value().place(stream); !placed.ok()) return placed;
+  return marker;
 }
 
 StreamMarker::~StreamMarker() {

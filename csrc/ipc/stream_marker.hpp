@@ -18,8 +18,12 @@ namespace axon::ipc {
 
 class StreamMarker {
  public:
-  // The stream must not be under capture.
+  // The stream must not be under capture. Allocates at times, which may wait for a busy device.
   static Result<StreamMarker> set(cuda::StreamView stream);
+  // The same in two steps, for callers that hold locks in the second: it allocates nothing. A marker that is not placed
+  // counts as passed.
+  static Result<StreamMarker> make();
+  Status place(cuda::StreamView stream);
   StreamMarker(StreamMarker&& other) noexcept : flag_(std::exchange(other.flag_, nullptr)) {}
   StreamMarker& operator=(StreamMarker&&) = delete;
   // The flag is used again after the stream has passed it.

@@ -66,5 +66,24 @@ TEST_F(BlockCopierTest, copies_that_start_at_once_wait_for_no_stream_of_the_call
   for (const BlockCopier::UnderWay& each : at_once) EXPECT_TRUE(ends(each));
 }
 
+// Allocating may wait for a busy device. A launch that lacks memory begins again, after the allocation.
+TEST_F(BlockCopierTest, tables_are_allocated_apart_from_launches) {
+  const BlockCopier::UnderWay first = copy(2);  // its table has 12 MiB: no other copy has left one
+  EXPECT_GE(num_filled_, 2u);
+  EXPECT_LE(num_filled_, 3u);  // another time for a stream
+  ASSERT_TRUE(ends(first));
+  require(cudaDeviceSynchronize());  // its stream is idle, so the next copies need no further one
+  const size_t before = num_filled_;
+  {
+    const BlockCopier::UnderWay second = copy(2);  // the first one still has its table
+    EXPECT_EQ(num_filled_, before + 2);
+    ASSERT_TRUE(ends(second));
+    require(cudaDeviceSynchronize());
+  }
+  const BlockCopier::UnderWay third = copy(2);
+  EXPECT_EQ(num_filled_, before + 3);
+  ASSERT_TRUE(ends(third));
+}
+
 }  // namespace
 }  // namespace axon::ipc
