@@ -44,6 +44,13 @@ bool StreamView::is_idle() const noexcept {
   return answer == cudaSuccess;
 }
 
+Status StreamView::check() const {
+  const cudaError_t answer = cudaStreamQuery(stream_);
+  if (answer == cudaErrorNotReady) (void)cudaGetLastError();  // as above
+  if (answer == cudaSuccess || answer == cudaErrorNotReady) return Status();
+  return cuda_failure(answer, "cudaStreamQuery");
+}
+
 void StreamDeleter::operator()(cudaStream_t stream) const noexcept {
   (void)cudaStreamDestroy(stream);
 }

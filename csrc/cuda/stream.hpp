@@ -41,6 +41,8 @@ class StreamView {
   Status synchronize() const;
   // Returns whether all queued work is done.
   bool is_idle() const noexcept;
+  // Fails if the device has failed, so that the work will not be done.
+  Status check() const;
 
  private:
   cudaStream_t stream_;

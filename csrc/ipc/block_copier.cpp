@@ -1,13 +1,20 @@
 #include "ipc/block_copier.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
+#include <thread>
 
+#include "base/clock.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/device.hpp"
 #include "cuda/memory.hpp"
 
 namespace axon::ipc {
+
+// 4 MiB take some 100 µs, but longer while the GPU does other work.
+static constexpr std::chrono::milliseconds kSpinTime{2};
+static constexpr std::chrono::microseconds kSleepTime{50};
 
 Result<BlockCopier*> BlockCopier::of(int device) {
   static std::mutex mutex;
@@ -29,6 +36,20 @@ Result<BlockCopier*> BlockCopier::of(int device) {
   return copier.get();
 }
 
+Status BlockCopier::UnderWay::wait() const {
+  const auto spin_until = sync::Clock::now() + kSpinTime;
+  while (flag().load(std::memory_order_acquire) == 0) {
+    if (sync::Clock::now() < spin_until) {
+      std::this_thread::yield();
+      continue;
+    }
+    const cuda::RelaxedCapture beside_captures;
+    AXON_TRY(stream_.check());
+    std::this_thread::sleep_for(kSleepTime);
+  }
+  return Status();
+}
+
 Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
   const cuda::RelaxedCapture beside_captures;
   const cuda::DeviceGuard guard(device_);
@@ -47,7 +68,9 @@ Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
       if (supplies.stream) (void)supplies.stream->synchronize();
       return std::move(lack.status());
     }
-    if (lack.value() == Lack::kNothing) return UnderWay(std::move(supplies.marker), std::move(supplies.table));
+    if (lack.value() == Lack::kNothing) {
+      return UnderWay(*supplies.stream, std::move(supplies.marker), std::move(supplies.table));
+    }
     if (lack.value() == Lack::kLane) {
       AXON_TRY(add_lane(supplies.lanes));
       continue;

@@ -35,11 +35,15 @@ class BlockCopier {
   class UnderWay {
    public:
     const std::atomic<uint32_t>& flag() const noexcept { return marker_.flag(); }
+    // Blocks until the flag is set, or the device has failed: the flag is never set then, and what the copy uses must
+    // be leaked.
+    Status wait() const;
 
    private:
     friend class BlockCopier;
-    UnderWay(StreamMarker marker, std::optional<PinnedPool::Piece> table) noexcept
-        : marker_(std::move(marker)), table_(std::move(table)) {}
+    UnderWay(cuda::StreamView stream, StreamMarker marker, std::optional<PinnedPool::Piece> table) noexcept
+        : stream_(stream), marker_(std::move(marker)), table_(std::move(table)) {}
+    cuda::StreamView stream_;
     StreamMarker marker_;
     std::optional<PinnedPool::Piece> table_;
   };

@@ -85,5 +85,25 @@ TEST_F(BlockCopierTest, tables_are_allocated_apart_from_launches) {
   ASSERT_TRUE(ends(third));
 }
 
+// A kernel that uses no valid address makes the device unusable for this process, so another one does it.
+[[noreturn]] void copy_from_nowhere() {
+  const cuda::DeviceGuard guard(0);
+  BlockCopier& copier = *require(BlockCopier::of(0));
+  const testing::DeviceBuffer target(2);
+  const auto nowhere = [&]() -> Result<BlockCopier::Blocks> {
+    const auto* const source = reinterpret_cast<const std::byte*>(16);
+    return BlockCopier::Blocks(2, {.source = source, .target = target.data(), .num_bytes = 1});
+  };
+  const auto copy = new BlockCopier::UnderWay(require(copier.copy({.fill = nowhere})));
+  const Status ended = copy->wait();
+  (void)std::fprintf(stderr, "ended: %s\n", ended.message().c_str());
+  std::quick_exit(ended.ok() ? 1 : 0);
+}
+
+TEST_F(BlockCopierTest, a_wait_ends_when_the_device_fails) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a child of fork() cannot use CUDA
+  EXPECT_EXIT(copy_from_nowhere(), ::testing::ExitedWithCode(0), "ended: .*illegal memory access");
+}
+
 }  // namespace
 }  // namespace axon::ipc

@@ -2,20 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
-#include "base/clock.hpp"
 #include "cuda/device.hpp"
 #include "rpc/core/connection.hpp"
 
 namespace axon::rpc_python {
-
-// A segment takes some 100 µs, but longer while the GPU does other work.
-static constexpr std::chrono::milliseconds kSpinTime{2};
-static constexpr std::chrono::microseconds kSleepTime{50};
 
 // The segments under way. A segment's blocks lie in its slot one after the other.
 class HostWork::Segments {
@@ -23,17 +16,17 @@ class HostWork::Segments {
   Segments(Job& job, ipc::BlockCopier& copier) noexcept : job_(job), copier_(copier) {}
   // A GPU may be copying.
   ~Segments() {
-    for (Segment& segment : segments_) await(segment);
+    for (Segment& segment : segments_) (void)await(segment);
   }
 
   Status move() {
     for (size_t number = 0; next_ < job_.parts.blocks.size(); ++number) {
       Segment& segment = segments_[number % kMostSegments];
-      finish(segment);
+      AXON_TRY(finish(segment));
       if (job_.is_stopped.load(std::memory_order_relaxed)) return {};
       AXON_TRY(begin(segment));
     }
-    for (size_t i = 0; i < kMostSegments; ++i) finish(segments_[i]);
+    for (Segment& segment : segments_) AXON_TRY(finish(segment));
     return {};
   }
 
@@ -67,23 +60,28 @@ class HostWork::Segments {
   }
 
   // Waits for the GPU, and takes what has been read.
-  void finish(Segment& segment) {
-    if (!segment.under_way) return;
-    await(segment);
+  Status finish(Segment& segment) {
+    if (!segment.under_way) return {};
+    AXON_TRY(await(segment));
     const std::byte* place = segment.slot->data();
     for (const GpuBlock& block : segment.blocks) {
       if (!writes()) std::memcpy(block.local, place, block.num_bytes);
       place += block.num_bytes;
     }
+    return {};
   }
 
-  static void await(Segment& segment) noexcept {
-    if (!segment.under_way) return;
-    const auto spin_until = sync::Clock::now() + kSpinTime;
-    while (segment.under_way->flag().load(std::memory_order_acquire) == 0) {
-      sync::Clock::now() < spin_until ? std::this_thread::yield() : std::this_thread::sleep_for(kSleepTime);
+  // If the device has failed, pinned memory of the segment is leaked, since nothing says that the device is done with
+  // it. The host memory of the transfer is not concerned: only this thread uses it.
+  static Status await(Segment& segment) {
+    if (!segment.under_way) return {};
+    Status ended = segment.under_way->wait();
+    if (!ended.ok()) {
+      [[maybe_unused]] auto* const leaked = new std::pair(std::move(segment.slot), std::move(segment.under_way));
+      segment.slot.reset();
     }
     segment.under_way.reset();
+    return ended;
   }
 
   // Takes the next blocks, and cuts the last one if necessary.
