@@ -1,6 +1,5 @@
 #include "rpc/core/one_sided/staged_work.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "rpc/core/connection.hpp"
@@ -170,29 +169,13 @@ void StagedWork::stop() noexcept {
   end_if_over();
 }
 
-std::vector<StagedWork::Block> StagedWork::take_segment() noexcept {
-  std::vector<Block> taken;
-  for (uint64_t left = kSegmentNumBytes; left != 0 && has_blocks();) {
-    const Block& block = parts_.blocks[next_];
-    const uint64_t length = std::min(left, block.num_bytes - taken_);
-    taken.push_back(
-        {.remote = block.remote, .offset = block.offset + taken_, .local = block.local + taken_, .num_bytes = length});
-    left -= length;
-    taken_ += length;
-    if (taken_ < block.num_bytes) break;
-    taken_ = 0;
-    ++next_;
-  }
-  return taken;
-}
-
 // Nested calls, for what ends at once, leave it to the outer one.
 void StagedWork::pump() noexcept {
   if (std::exchange(is_pumping_, true)) return;
   while (!is_stopped_ && status_.ok() && has_blocks() && segments_.size() < kMostSegments) {
     const std::optional<Buffer> slot = parts_.slots->take(*this);
     if (!slot) break;
-    segments_.push_back(std::make_unique<Segment>(*this, take_segment(), *slot));
+    segments_.push_back(std::make_unique<Segment>(*this, cutter_.take(parts_.blocks, kSegmentNumBytes), *slot));
     segments_.back()->begin_first();
   }
   is_pumping_ = false;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include "rpc/core/one_sided/block_cutter.hpp"
 #include "rpc/core/one_sided/device_memory.hpp"
 #include "rpc/core/one_sided/staging_slots.hpp"
 #include "rpc/core/one_sided/transfer.hpp"
@@ -28,6 +29,10 @@ class StagedWork final : public DeviceWork, private StagingSlots::Waiter, privat
     uint64_t offset = 0;                   // in the remote memory
     std::byte* local = nullptr;            // memory of the device
     uint64_t num_bytes = 0;
+
+    Block from(uint64_t begin, uint64_t length) const {
+      return {.remote = remote, .offset = offset + begin, .local = local + begin, .num_bytes = length};
+    }
   };
   struct Parts {
     Device* device = nullptr;
@@ -53,17 +58,14 @@ class StagedWork final : public DeviceWork, private StagingSlots::Waiter, privat
   void on_no_slot(const Status& why) noexcept override;
   void on_flag_set() noexcept override;
   void pump() noexcept;
-  // Takes blocks for one slot, and cuts the last one if necessary.
-  std::vector<Block> take_segment() noexcept;
-  bool has_blocks() const noexcept { return next_ < parts_.blocks.size(); }
+  bool has_blocks() const noexcept { return cutter_.has_next(parts_.blocks); }
   void on_segment_end(Segment& segment, Status status, Text text) noexcept;
   void end_if_over() noexcept;
   void fail(Status why) noexcept;
 
   const bool writes_;
   Parts parts_;
-  size_t next_ = 0;                                 // the first block that is not taken completely
-  uint64_t taken_ = 0;                              // bytes of it that are
+  BlockCutter<Block> cutter_;
   std::vector<std::unique_ptr<Segment>> segments_;  // under way
   Status status_;
   Text text_ = Text::kBare;  // of the status

@@ -17,6 +17,10 @@ struct GpuBlock {
   uint64_t begin = 0;  // in the extent
   std::byte* local = nullptr;
   uint64_t num_bytes = 0;
+
+  GpuBlock from(uint64_t at, uint64_t length) const {
+    return {.remote = remote, .extent = extent, .begin = begin + at, .local = local + at, .num_bytes = length};
+  }
 };
 
 // What a transfer uses of peers' memory, from its start until nothing moves any more.

@@ -1,12 +1,12 @@
 #include "rpc/python/cuda/host_work.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
 #include "cuda/device.hpp"
 #include "rpc/core/connection.hpp"
+#include "rpc/core/one_sided/block_cutter.hpp"
 
 namespace axon::rpc_python {
 
@@ -20,7 +20,7 @@ class HostWork::Segments {
   }
 
   Status move() {
-    for (size_t number = 0; next_ < job_.parts.blocks.size(); ++number) {
+    for (size_t number = 0; cutter_.has_next(job_.parts.blocks); ++number) {
       Segment& segment = segments_[number % kMostSegments];
       AXON_TRY(finish(segment));
       if (job_.is_stopped.load(std::memory_order_relaxed)) return {};
@@ -38,7 +38,7 @@ class HostWork::Segments {
   };
 
   Status begin(Segment& segment) {
-    take_blocks(segment);
+    segment.blocks = cutter_.take(job_.parts.blocks, rpc::kSegmentNumBytes);
     if (!segment.slot) {
       Result<ipc::PinnedPool::Piece> slot = ipc::PinnedPool::instance().take(rpc::kSegmentNumBytes);
       if (!slot.ok()) return std::move(slot.status());
@@ -84,30 +84,12 @@ class HostWork::Segments {
     return ended;
   }
 
-  // Takes the next blocks, and cuts the last one if necessary.
-  void take_blocks(Segment& segment) {
-    segment.blocks.clear();
-    for (uint64_t left = rpc::kSegmentNumBytes; left != 0 && next_ < job_.parts.blocks.size();) {
-      GpuBlock block = job_.parts.blocks[next_];
-      const uint64_t length = std::min(left, block.num_bytes - taken_);
-      const bool is_last_part = taken_ + length == block.num_bytes;
-      block.begin += taken_;
-      block.local += taken_;
-      block.num_bytes = length;
-      segment.blocks.push_back(block);
-      left -= length;
-      taken_ = is_last_part ? 0 : taken_ + length;
-      next_ += is_last_part ? 1 : 0;
-    }
-  }
-
   bool writes() const noexcept { return job_.kind == rpc::Transfer::Kind::kWrite; }
 
   Job& job_;
   ipc::BlockCopier& copier_;
   std::array<Segment, kMostSegments> segments_;
-  size_t next_ = 0;     // the first block that is not taken completely
-  uint64_t taken_ = 0;  // bytes of it that are
+  rpc::BlockCutter<GpuBlock> cutter_;
 };
 
 Status HostWork::Job::move() noexcept {
