@@ -12,8 +12,10 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "rpc/core/one_sided/one_sided.hpp"
@@ -48,6 +50,23 @@ inline bool needs_device(const rpc::RemoteMemory& remote, c10::DeviceIndex gpu) 
 // the work that the stream holds now, or the current stream of each GPU. Throws std::runtime_error during a capture, or
 // if a GPU fails; then nothing moves.
 void add_device_blocks(rpc::Transfer& transfer, const std::vector<DeviceBlock>& blocks, std::vector<Owner> owners,
+                       std::optional<c10::Stream> stream);
+
+// Returns whether this GPU copies between its memory and that of the peers by itself.
+bool copies_directly(c10::DeviceIndex gpu, std::span<const std::shared_ptr<rpc::RemoteMemory>> remotes);
+
+// Blocks between memory of one GPU and memory of peers. `list` calls its argument for each of them; it is called within
+// add_direct_blocks(), perhaps more than once.
+struct ListedBlocks {
+  using Add = std::function<void(const rpc::RemoteMemory&, uint64_t offset, Buffer local)>;
+  c10::DeviceIndex gpu = -1;
+  std::span<const std::shared_ptr<rpc::RemoteMemory>> remotes;  // of the blocks; copies_directly() is true for them
+  size_t most = 0;                                              // blocks
+  std::function<void(const Add&)> list;
+};
+
+// Does what add_device_blocks() does, with less work for each block. The transfer uses the remotes already.
+void add_direct_blocks(rpc::Transfer& transfer, const ListedBlocks& blocks, Owner owner,
                        std::optional<c10::Stream> stream);
 
 }  // namespace axon::rpc_python

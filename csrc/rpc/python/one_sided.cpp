@@ -252,17 +252,12 @@ bool watch_notifications(PythonRuntime& self) {
 }
 
 void check_stream(c10::Stream stream, const std::vector<DeviceBlock>& blocks) {
-  if (!stream.device().is_cuda()) {
-    throw py::value_error("stream is of " + stream.device().str() + "; allowed: a stream of CUDA");
-  }
   const auto is_of_gpu = [](const DeviceBlock& block) { return block.gpu >= 0; };
   if (std::ranges::none_of(blocks, is_of_gpu)) {
     throw py::value_error("stream is given for local memory of the host; allowed: for CUDA tensors");
   }
   for (const DeviceBlock& block : blocks) {
-    if (block.gpu < 0 || block.gpu == stream.device_index()) continue;
-    throw py::value_error("stream is of " + stream.device().str() + ", and a tensor on " + place_of(block.gpu) +
-                          "; allowed: a stream of the tensors' GPU");
+    if (is_of_gpu(block)) require_stream_of(stream, block.gpu);
   }
 }
 
@@ -272,6 +267,15 @@ std::optional<c10::Stream> stream_in(const py::object& numbers) {
   if (numbers.is_none()) return std::nullopt;
   const auto [id, index, type] = py::cast<std::tuple<int64_t, int64_t, int64_t>>(numbers);
   return c10::Stream::unpack3(id, static_cast<c10::DeviceIndex>(index), static_cast<c10::DeviceType>(type));
+}
+
+void require_stream_of(c10::Stream stream, c10::DeviceIndex gpu) {
+  if (!stream.device().is_cuda()) {
+    throw py::value_error("stream is of " + stream.device().str() + "; allowed: a stream of CUDA");
+  }
+  if (gpu == stream.device_index()) return;
+  throw py::value_error("stream is of " + stream.device().str() + ", and a tensor on " + place_of(gpu) +
+                        "; allowed: a stream of the tensors' GPU");
 }
 
 void post_to_devices(PythonTransfer& transfer, const std::vector<DeviceBlock>& blocks, std::vector<Owner> owners,

@@ -33,6 +33,8 @@ class PythonTransfer final : public rpc::Transfer {
 void set_options(rpc::Transfer& transfer, const pybind11::object& notification, double timeout_s);
 // Returns the stream of a tuple (stream_id, device_index, device_type), or nothing for None.
 std::optional<c10::Stream> stream_in(const pybind11::object& numbers);
+// Throws ValueError unless the stream is of this GPU.
+void require_stream_of(c10::Stream stream, c10::DeviceIndex gpu);
 // Adds blocks that GPUs move, without the GIL. The transfer must be started then. Throws ValueError if the stream is
 // not of the GPU of these blocks.
 void post_to_devices(PythonTransfer& transfer, const std::vector<DeviceBlock>& blocks, std::vector<Owner> owners,

@@ -1,5 +1,6 @@
 #include "rpc/python/python_plan.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -119,19 +120,6 @@ std::unique_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr
                  .plan = value_or_raise(rpc::TransferPlan::make(std::move(blocks_here), std::move(blocks_there)))});
 }
 
-// Adds the blocks to the transfer, or to those that a device moves.
-Status add_blocks(const PythonPlan& self, PythonTransfer& transfer, std::span<const int32_t> local_ids,
-                  std::span<const int32_t> remote_ids, std::vector<DeviceBlock>& of_devices) {
-  return self.plan.for_each(
-      local_ids, remote_ids,
-      [&](const std::shared_ptr<rpc::RemoteMemory>& remote, uint64_t offset, const rpc::LocalBlocks::Block& local) {
-        const Buffer here{.data = local.data, .num_bytes = local.num_bytes};
-        const auto gpu = static_cast<c10::DeviceIndex>(local.device);
-        if (!needs_device(*remote, gpu)) return transfer.add(remote, offset, here);
-        of_devices.push_back({.remote = remote.get(), .offset = offset, .local = here, .gpu = gpu});
-      });
-}
-
 // Keeps the local memory of a transfer.
 std::shared_ptr<std::vector<Owner>> uses_of(const PythonPlan& self) {
   auto uses = std::make_shared<std::vector<Owner>>();
@@ -142,6 +130,57 @@ std::shared_ptr<std::vector<Owner>> uses_of(const PythonPlan& self) {
   return uses;
 }
 
+// The numbers of blocks, in pairs.
+struct Pairs {
+  std::span<const int32_t> local;
+  std::span<const int32_t> remote;
+
+  Pairs from(size_t first, size_t most) const {
+    const size_t count = std::min(most, local.size() - first);
+    return {.local = local.subspan(first, count), .remote = remote.subspan(first, count)};
+  }
+};
+
+// So many pairs are launched at a time: a GPU copies them while the next ones are being listed.
+constexpr size_t kPairsPerLaunch = 8192;
+
+// One GPU copies all blocks by itself. The pairs have been checked.
+void add_direct(const PythonPlan& self, PythonTransfer& transfer, const Pairs& pairs,
+                const std::shared_ptr<std::vector<Owner>>& uses, std::optional<c10::Stream> stream) {
+  const auto gpu = static_cast<c10::DeviceIndex>(*self.plan.local().device());
+  if (stream) require_stream_of(*stream, gpu);
+  const python::GilReleased no_gil;
+  for (const std::shared_ptr<rpc::RemoteMemory>& remote : self.plan.remote().memories()) transfer.use(remote);
+  for (size_t first = 0; first < pairs.local.size(); first += kPairsPerLaunch) {
+    const Pairs some = pairs.from(first, kPairsPerLaunch);
+    const auto list = [&](const ListedBlocks::Add& add) {
+      self.plan.for_each(some.local, some.remote, [&](const auto& remote, uint64_t offset, const auto& local) {
+        add(*remote, offset, {.data = local.data, .num_bytes = local.num_bytes});
+      });
+    };
+    add_direct_blocks(transfer,
+                      {.gpu = gpu, .remotes = self.plan.remote().memories(), .most = some.local.size(), .list = list},
+                      Owner::of(uses), stream);
+  }
+}
+
+// Adds the blocks to the transfer, or to those that devices move. The pairs have been checked.
+void add_each(const PythonPlan& self, PythonTransfer& transfer, const Pairs& pairs,
+              const std::shared_ptr<std::vector<Owner>>& uses, std::optional<c10::Stream> stream) {
+  std::vector<DeviceBlock> of_devices;
+  self.plan.for_each(
+      pairs.local, pairs.remote,
+      [&](const std::shared_ptr<rpc::RemoteMemory>& remote, uint64_t offset, const rpc::LocalBlocks::Block& local) {
+        const Buffer here{.data = local.data, .num_bytes = local.num_bytes};
+        const auto gpu = static_cast<c10::DeviceIndex>(local.device);
+        if (!needs_device(*remote, gpu)) return transfer.add(remote, offset, here);
+        of_devices.push_back({.remote = remote.get(), .offset = offset, .local = here, .gpu = gpu});
+      });
+  std::vector<Owner> owners;
+  owners.push_back(Owner::of(uses));
+  post_to_devices(transfer, of_devices, std::move(owners), stream);
+}
+
 // The ids are contiguous memory of int32, which Python has checked. `options` are as for post_blocks().
 rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, py::handle remote_ids,
                                   const py::tuple& options) {
@@ -149,15 +188,14 @@ rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, 
   const LocalMemory remote = host_memory(remote_ids, Use::kRead, "post: remote_ids");
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(self.kind, self.connection));
   set_options(*transfer, options[0], py::cast<double>(options[1]));
+  const std::optional<c10::Stream> stream = stream_in(options[2]);
+  const Pairs pairs{.local = elements_of<int32_t>(local), .remote = elements_of<int32_t>(remote)};
+  if (const Status checked = self.plan.check(pairs.local, pairs.remote); !checked.ok()) raise(checked);
   const std::shared_ptr<std::vector<Owner>> uses = uses_of(self);  // shared by the transfer and its devices' work
   transfer->keep(Owner::of(uses));
-  std::vector<DeviceBlock> of_devices;
-  const Status added =
-      add_blocks(self, *transfer, elements_of<int32_t>(local), elements_of<int32_t>(remote), of_devices);
-  if (!added.ok()) raise(added);
-  std::vector<Owner> owners;
-  owners.push_back(Owner::of(uses));
-  post_to_devices(*transfer, of_devices, std::move(owners), stream_in(options[2]));
+  const bool is_direct = copies_directly(static_cast<c10::DeviceIndex>(self.plan.local().device().value_or(-1)),
+                                         self.plan.remote().memories());
+  is_direct ? add_direct(self, *transfer, pairs, uses, stream) : add_each(self, *transfer, pairs, uses, stream);
   start_transfer(*transfer);
   return transfer;
 }

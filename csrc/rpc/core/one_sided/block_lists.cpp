@@ -80,6 +80,14 @@ class Parts {
 
 }  // namespace
 
+LocalBlocks::LocalBlocks(std::vector<Block> blocks, std::optional<uint64_t> length) noexcept
+    : blocks_(std::move(blocks)), length_(length) {
+  const auto is_elsewhere = [&](const Block& block) {
+    return block.num_bytes != 0 && block.device != blocks_.front().device;
+  };
+  if (!blocks_.empty() && std::ranges::none_of(blocks_, is_elsewhere)) device_ = blocks_.front().device;
+}
+
 Result<LocalBlocks> LocalBlocks::laid_out(const Memory& memory, const BlockLayout& layout) {
   Parts parts(memory);
   AXON_TRY(check(layout, parts.num_bytes(), "local"));
@@ -108,17 +116,23 @@ Result<LocalBlocks> LocalBlocks::listed(std::span<const Memory> memories, std::s
   return LocalBlocks(std::move(blocks), std::nullopt);
 }
 
-Result<RemoteBlocks> RemoteBlocks::laid_out(Memory memory, const BlockLayout& layout) {
+RemoteBlocks::RemoteBlocks(const std::vector<Memory>& memories, std::vector<Block> blocks,
+                           std::optional<uint64_t> length)
+    : blocks_(std::move(blocks)), length_(length) {
+  for (const Memory& memory : memories) memories_.push_back(memory.memory);
+}
+
+Result<RemoteBlocks> RemoteBlocks::laid_out(const Memory& memory, const BlockLayout& layout) {
   AXON_TRY(check(layout, memory.num_bytes, "remote"));
   std::vector<Block> blocks;
   blocks.reserve(layout.count);
   for (uint64_t i = 0; i < layout.count; ++i) {
     blocks.push_back({.offset = memory.offset + layout.offset + i * layout.stride, .num_bytes = layout.num_bytes});
   }
-  return RemoteBlocks({std::move(memory)}, std::move(blocks), layout.num_bytes);
+  return RemoteBlocks({memory}, std::move(blocks), layout.num_bytes);
 }
 
-Result<RemoteBlocks> RemoteBlocks::listed(std::vector<Memory> memories, std::span<const BlockRow> table) {
+Result<RemoteBlocks> RemoteBlocks::listed(const std::vector<Memory>& memories, std::span<const BlockRow> table) {
   std::vector<uint64_t> sizes;
   for (const Memory& memory : memories) sizes.push_back(memory.num_bytes);
   std::vector<Block> blocks;
@@ -129,7 +143,7 @@ Result<RemoteBlocks> RemoteBlocks::listed(std::vector<Memory> memories, std::spa
     blocks.push_back(
         {.offset = memories[memory].offset + table[i].offset, .num_bytes = table[i].num_bytes, .memory = memory});
   }
-  return RemoteBlocks(std::move(memories), std::move(blocks), std::nullopt);
+  return RemoteBlocks(memories, std::move(blocks), std::nullopt);
 }
 
 }  // namespace axon::rpc

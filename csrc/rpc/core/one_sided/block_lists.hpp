@@ -59,13 +59,15 @@ class LocalBlocks {
   const Block& operator[](size_t number) const noexcept { return blocks_[number]; }
   // The length of all blocks, if they were laid out.
   const std::optional<uint64_t>& length() const noexcept { return length_; }
+  // The device of all blocks, if it is one.
+  const std::optional<int32_t>& device() const noexcept { return device_; }
 
  private:
-  LocalBlocks(std::vector<Block> blocks, std::optional<uint64_t> length) noexcept
-      : blocks_(std::move(blocks)), length_(length) {}
+  LocalBlocks(std::vector<Block> blocks, std::optional<uint64_t> length) noexcept;
 
   std::vector<Block> blocks_;
   std::optional<uint64_t> length_;
+  std::optional<int32_t> device_;
 };
 
 class RemoteBlocks {
@@ -83,21 +85,20 @@ class RemoteBlocks {
   };
 
   // They fail if a block exceeds its memory.
-  static Result<RemoteBlocks> laid_out(Memory memory, const BlockLayout& layout);
-  static Result<RemoteBlocks> listed(std::vector<Memory> memories, std::span<const BlockRow> table);
+  static Result<RemoteBlocks> laid_out(const Memory& memory, const BlockLayout& layout);
+  static Result<RemoteBlocks> listed(const std::vector<Memory>& memories, std::span<const BlockRow> table);
 
   size_t size() const noexcept { return blocks_.size(); }
   const Block& operator[](size_t number) const noexcept { return blocks_[number]; }
-  const std::shared_ptr<RemoteMemory>& memory_of(const Block& block) const noexcept {
-    return memories_[block.memory].memory;
-  }
+  const std::shared_ptr<RemoteMemory>& memory_of(const Block& block) const noexcept { return memories_[block.memory]; }
+  // All memories, by number.
+  const std::vector<std::shared_ptr<RemoteMemory>>& memories() const noexcept { return memories_; }
   const std::optional<uint64_t>& length() const noexcept { return length_; }
 
  private:
-  RemoteBlocks(std::vector<Memory> memories, std::vector<Block> blocks, std::optional<uint64_t> length) noexcept
-      : memories_(std::move(memories)), blocks_(std::move(blocks)), length_(length) {}
+  RemoteBlocks(const std::vector<Memory>& memories, std::vector<Block> blocks, std::optional<uint64_t> length);
 
-  std::vector<Memory> memories_;
+  std::vector<std::shared_ptr<RemoteMemory>> memories_;  // shared with transfers and slices
   std::vector<Block> blocks_;
   std::optional<uint64_t> length_;
 };

@@ -25,7 +25,7 @@ static Status differ_in_length(size_t position, uint64_t local, uint64_t remote)
                                            std::to_string(remote) + "; allowed: equal lengths"};
 }
 
-Status TransferPlan::check_ids(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const {
+Status TransferPlan::check(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const {
   if (local_ids.size() != remote_ids.size()) {
     return {ErrorCode::kInvalidArgument, "post: " + std::to_string(local_ids.size()) + " local and " +
                                              std::to_string(remote_ids.size()) +
@@ -45,11 +45,13 @@ Status TransferPlan::check_ids(std::span<const int32_t> local_ids, std::span<con
 
 Status TransferPlan::add_to(Transfer& transfer, std::span<const int32_t> local_ids,
                             std::span<const int32_t> remote_ids) const {
+  AXON_TRY(check(local_ids, remote_ids));
   transfer.reserve(local_ids.size());
-  return for_each(local_ids, remote_ids,
-                  [&](const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, const LocalBlocks::Block& local) {
-                    transfer.add(remote, offset, {.data = local.data, .num_bytes = local.num_bytes});
-                  });
+  for_each(local_ids, remote_ids,
+           [&](const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, const LocalBlocks::Block& local) {
+             transfer.add(remote, offset, {.data = local.data, .num_bytes = local.num_bytes});
+           });
+  return {};
 }
 
 }  // namespace axon::rpc

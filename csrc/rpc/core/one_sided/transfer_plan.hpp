@@ -24,13 +24,17 @@ class TransferPlan {
   // Fails if both sides have blocks of one length, and these differ.
   static Result<TransferPlan> make(LocalBlocks local, RemoteBlocks remote);
 
-  // Adds the blocks, in pairs, to a transfer that is not started yet. Fails, and leaves the transfer unusable, if the
-  // numbers of ids differ, one is out of range, or two blocks of a pair differ in length.
+  const LocalBlocks& local() const noexcept { return local_; }
+  const RemoteBlocks& remote() const noexcept { return remote_; }
+
+  // Fails if the numbers of ids differ, one is out of range, or two blocks of a pair differ in length.
+  Status check(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
+  // Adds the blocks, in pairs, to a transfer that is not started yet. Fails as check() does, and adds nothing then.
   Status add_to(Transfer& transfer, std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
-  // The same for another use: calls add(remote memory, offset in it, local block) for each run of neighbours.
+  // The same for another use, after check(): calls add(remote memory, offset in it, local block) for each run of
+  // neighbours.
   template <typename Add>
-  Status for_each(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids, Add add) const {
-    AXON_TRY(check_ids(local_ids, remote_ids));
+  void for_each(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids, Add add) const {
     LocalBlocks::Block here;
     RemoteBlocks::Block there;
     for (size_t i = 0; i < local_ids.size(); ++i) {
@@ -47,13 +51,11 @@ class TransferPlan {
       there = remote;
     }
     if (here.num_bytes != 0) add(remote_.memory_of(there), there.offset, here);
-    return {};
   }
 
  private:
   TransferPlan(LocalBlocks local, RemoteBlocks remote) noexcept
       : local_(std::move(local)), remote_(std::move(remote)) {}
-  Status check_ids(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
 
   LocalBlocks local_;
   RemoteBlocks remote_;

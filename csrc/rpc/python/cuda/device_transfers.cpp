@@ -52,6 +52,8 @@ void require_no_capture(cuda::StreamView stream, const char* what) {
   }
 }
 
+constexpr const char* kPosted = "a transfer of CUDA memory is posted";
+
 // Returns where peers find the extents, or nothing if they cannot map one of them.
 std::optional<rpc::DeviceRegion> mapped_region(c10::Device gpu, const std::vector<rpc::Extent>& extents) {
   rpc::DeviceRegion region;
@@ -169,17 +171,7 @@ class Sorted {
     }
     to.num_bytes += block.local.num_bytes;
     ++to.num_blocks;
-    const rpc::RemoteMemory& remote = *block.remote;
-    uint64_t offset = block.offset;
-    for (Buffer local = block.local; local.num_bytes != 0;) {
-      const size_t extent = remote.extent_at(offset);
-      const uint64_t begin = offset - remote.begin_of(extent);
-      const uint64_t length = std::min<uint64_t>(local.num_bytes, remote.extents()[extent].num_bytes - begin);
-      to.blocks.push_back(
-          {.remote = &remote, .extent = extent, .begin = begin, .local = local.data, .num_bytes = length});
-      local = local.slice(length, local.num_bytes - length);
-      offset += length;
-    }
+    for_each_extent(*block.remote, block.offset, block.local, [&](const GpuBlock& part) { to.blocks.push_back(part); });
   }
 };
 
@@ -220,7 +212,7 @@ void add_device_blocks(rpc::Transfer& transfer, const std::vector<DeviceBlock>& 
   const auto refuse_captures = [&](const auto& by_gpu) {
     for (const auto& [gpu, moved] : by_gpu) {
       const cuda::DeviceGuard guard(gpu);
-      require_no_capture(stream_of(gpu), "a transfer of CUDA memory is posted");
+      require_no_capture(stream_of(gpu), kPosted);
     }
   };
   refuse_captures(sorted.direct_);
@@ -242,12 +234,50 @@ void add_device_blocks(rpc::Transfer& transfer, const std::vector<DeviceBlock>& 
                  mapped.num_bytes);
   }
   for (auto& [gpu, mapped] : sorted.direct_) {
-    DirectWork::Parts parts{
-        .gpu = gpu, .blocks = std::move(mapped.blocks), .remotes = std::move(mapped.remotes), .owner = Owner::of(kept)};
-    auto work = std::make_unique<DirectWork>(transfer, std::move(parts));
+    const auto addresses = [&, kind = transfer.kind()](ipc::BlockCopier& copier) {
+      Addresses found(copier, kind, mapped.blocks.size());
+      for (const GpuBlock& block : mapped.blocks) found.add(block);
+      return std::move(found).take();
+    };
+    auto work = std::make_unique<DirectWork>(
+        transfer,
+        DirectWork::Parts{
+            .gpu = gpu, .addresses = addresses, .remotes = std::move(mapped.remotes), .owner = Owner::of(kept)});
     work->launch(stream_of(gpu));
     transfer.add(std::move(work), mapped.num_blocks, mapped.num_bytes);
   }
+}
+
+bool copies_directly(c10::DeviceIndex gpu, std::span<const std::shared_ptr<rpc::RemoteMemory>> remotes) {
+  return gpu >= 0 && std::ranges::all_of(remotes, [&](const std::shared_ptr<rpc::RemoteMemory>& remote) {
+           return remote->mapping() != nullptr && mapping_of(*remote).is_usable_from(gpu);
+         });
+}
+
+void add_direct_blocks(rpc::Transfer& transfer, const ListedBlocks& blocks, Owner owner,
+                       std::optional<c10::Stream> stream) {
+  const cuda::StreamView after = view_of(stream.value_or(current_stream_of(blocks.gpu)));
+  const cuda::DeviceGuard guard(blocks.gpu);
+  require_no_capture(after, kPosted);
+  size_t num_blocks = 0;
+  uint64_t num_bytes = 0;
+  const auto addresses = [&, kind = transfer.kind()](ipc::BlockCopier& copier) {
+    Addresses found(copier, kind, blocks.most);
+    num_blocks = num_bytes = 0;
+    blocks.list([&](const rpc::RemoteMemory& remote, uint64_t offset, Buffer local) {
+      found.add(remote, offset, local);
+      ++num_blocks;
+      num_bytes += local.num_bytes;
+    });
+    return std::move(found).take();
+  };
+  auto work = std::make_unique<DirectWork>(transfer,
+                                           DirectWork::Parts{.gpu = blocks.gpu,
+                                                             .addresses = addresses,
+                                                             .remotes = {blocks.remotes.begin(), blocks.remotes.end()},
+                                                             .owner = std::move(owner)});
+  work->launch(after);
+  transfer.add(std::move(work), num_blocks, num_bytes);
 }
 
 }  // namespace axon::rpc_python

@@ -22,18 +22,18 @@ void DirectWork::launch(std::optional<cuda::StreamView> after) {
     if (!status_.ok()) return;
   }
   status_ = copy(after);
+  parts_.addresses = nullptr;
 }
 
 Status DirectWork::copy(std::optional<cuda::StreamView> after) {
   Result<ipc::BlockCopier*> copier = ipc::BlockCopier::of(parts_.gpu);
   if (!copier.ok()) return std::move(copier.status());
-  const rpc::Transfer::Kind kind = transfer().kind();
   auto method = ipc::BlockCopier::Method::kAny;
   for (const std::shared_ptr<rpc::RemoteMemory>& remote : parts_.remotes) {
     method = std::max(method, mapping_of(*remote).method_from(parts_.gpu));
   }
   Result<ipc::BlockCopier::UnderWay> launched = copier.value()->copy(
-      {.fill = [&] { return addresses_of(*copier.value(), parts_.blocks, kind); }, .after = after, .method = method});
+      {.fill = [&] { return parts_.addresses(*copier.value()); }, .after = after, .method = method});
   if (!launched.ok()) return std::move(launched.status());
   under_way_.emplace(std::move(launched).value());
   return Status();

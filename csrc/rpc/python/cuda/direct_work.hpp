@@ -6,6 +6,7 @@
 //   transfer.add(std::move(work), …);
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,7 +20,8 @@ class DirectWork final : public rpc::DeviceWork, private engine::FlagWaiter {
  public:
   struct Parts {
     int gpu = 0;
-    std::vector<GpuBlock> blocks;
+    // Returns the addresses of the blocks. Called by launch() only, perhaps more than once.
+    std::function<Result<ipc::BlockCopier::Blocks>(ipc::BlockCopier&)> addresses;
     std::vector<std::shared_ptr<rpc::RemoteMemory>> remotes;  // of the blocks; shared with the transfer and others
     Owner owner;                                              // of the local memory
   };

@@ -22,27 +22,26 @@ void GpuUses::end() noexcept {
   }
 }
 
-Result<ipc::BlockCopier::Blocks> addresses_of(ipc::BlockCopier& copier, const std::vector<GpuBlock>& blocks,
-                                              rpc::Transfer::Kind kind) {
-  ipc::BlockCopier::Blocks found;
-  found.reserve(blocks.size());
-  const rpc::RemoteMemory* remote = nullptr;
-  size_t extent = 0;
-  std::byte* base = nullptr;  // of this extent
-  for (const GpuBlock& block : blocks) {
-    if (block.remote != remote || block.extent != extent) {
-      Result<std::byte*> begin = mapping_of(*block.remote).find(copier, block.extent);
-      if (!begin.ok()) return std::move(begin.status());
-      remote = block.remote;
-      extent = block.extent;
-      base = begin.value();
-    }
-    std::byte* const there = base + block.begin;
-    found.push_back(kind == rpc::Transfer::Kind::kWrite
-                        ? kernels::BlockCopy{.source = block.local, .target = there, .num_bytes = block.num_bytes}
-                        : kernels::BlockCopy{.source = there, .target = block.local, .num_bytes = block.num_bytes});
+std::byte* Addresses::begin_of(const rpc::RemoteMemory& remote, size_t extent) {
+  const std::pair key(&remote, extent);
+  if (key == latest_) return latest_begin_;
+  const auto [known, is_new] = begins_.try_emplace(key);
+  if (is_new) {
+    Result<std::byte*> begin = mapping_of(remote).find(copier_, extent);
+    begin.ok() ? void(known->second = begin.value()) : void(status_ = std::move(begin.status()));
   }
-  return found;
+  latest_ = key;
+  return latest_begin_ = known->second;
+}
+
+void Addresses::add(const GpuBlock& block) {
+  std::byte* const there = begin_of(*block.remote, block.extent) + block.begin;
+  found_.push_back(writes_ ? kernels::BlockCopy{.source = block.local, .target = there, .num_bytes = block.num_bytes}
+                           : kernels::BlockCopy{.source = there, .target = block.local, .num_bytes = block.num_bytes});
+}
+
+void Addresses::add(const rpc::RemoteMemory& remote, uint64_t offset, Buffer local) {
+  for_each_extent(remote, offset, local, [&](const GpuBlock& block) { add(block); });
 }
 
 }  // namespace axon::rpc_python

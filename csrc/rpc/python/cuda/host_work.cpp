@@ -52,7 +52,7 @@ class HostWork::Segments {
       place += block.num_bytes;
     }
     Result<ipc::BlockCopier::UnderWay> launched =
-        copier_.copy({.fill = [&] { return addresses_of(copier_, in_slot, job_.kind); },
+        copier_.copy({.fill = [&] { return addresses_of(in_slot); },
                       .method = mapping_of(*in_slot.front().remote).method_from(copier_.device())});
     if (!launched.ok()) return std::move(launched.status());
     segment.under_way.emplace(std::move(launched).value());
@@ -82,6 +82,12 @@ class HostWork::Segments {
     }
     segment.under_way.reset();
     return ended;
+  }
+
+  Result<ipc::BlockCopier::Blocks> addresses_of(const std::vector<GpuBlock>& blocks) {
+    Addresses addresses(copier_, job_.kind, blocks.size());
+    for (const GpuBlock& block : blocks) addresses.add(block);
+    return std::move(addresses).take();
   }
 
   bool writes() const noexcept { return job_.kind == rpc::Transfer::Kind::kWrite; }

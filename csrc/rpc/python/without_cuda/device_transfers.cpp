@@ -19,4 +19,10 @@ void add_device_blocks(rpc::Transfer&, const std::vector<DeviceBlock>&, std::vec
   throw std::runtime_error("the local memory is on CUDA, and this torch_axon was built without CUDA");
 }
 
+bool copies_directly(c10::DeviceIndex, std::span<const std::shared_ptr<rpc::RemoteMemory>>) {
+  return false;
+}
+
+void add_direct_blocks(rpc::Transfer&, const ListedBlocks&, Owner, std::optional<c10::Stream>) {}
+
 }  // namespace axon::rpc_python

@@ -86,11 +86,12 @@ struct Moved {
 std::vector<Moved> moved_by(const TransferPlan& plan, const std::vector<int32_t>& local,
                             const std::vector<int32_t>& remote) {
   std::vector<Moved> moved;
-  const Status status = plan.for_each(
-      local, remote, [&](const std::shared_ptr<RemoteMemory>&, uint64_t offset, const LocalBlocks::Block& here) {
-        moved.push_back({offset, static_cast<uint64_t>(here.data - memory_a.data()), here.num_bytes});
-      });
+  const Status status = plan.check(local, remote);
   EXPECT_TRUE(status.ok()) << status.message();
+  plan.for_each(local, remote,
+                [&](const std::shared_ptr<RemoteMemory>&, uint64_t offset, const LocalBlocks::Block& here) {
+                  moved.push_back({offset, static_cast<uint64_t>(here.data - memory_a.data()), here.num_bytes});
+                });
   return moved;
 }
 
@@ -128,8 +129,7 @@ TEST_F(TransferPlanTest, pairs_of_different_lengths_are_refused) {
                          RemoteBlocks::listed({{remote_of(32), 0, 32}}, rows).value())
           .value();
   EXPECT_EQ(moved_by(plan, {0, 1}, {0, 1}), (std::vector<Moved>{{0, 0, 24}}));
-  const auto ignore = [](const auto&...) {};
-  EXPECT_EQ(plan.for_each(std::vector<int32_t>{0, 1}, std::vector<int32_t>{0, 0}, ignore).message(),
+  EXPECT_EQ(plan.check(std::vector<int32_t>{0, 1}, std::vector<int32_t>{0, 0}).message(),
             "post: pair 1 is a local block of 8 bytes and a remote one of 16; allowed: equal lengths");
 }
 
