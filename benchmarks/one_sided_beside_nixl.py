@@ -272,6 +272,8 @@ def _measure(module: str, prefixes: tuple[list[str], list[str]]) -> dict[str, fl
     """Runs a pair of processes with one module."""
     command = [sys.executable, __file__, *sys.argv[1:], "--module", module, "--role"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NIXL_LOG_LEVEL": "ERROR"}
+    if "--two-hosts" in sys.argv:  # namespaces do not hide shared memory and CUDA IPC from UCX
+        environment["UCX_TLS"] = "tcp,self,cuda_copy"
     pair = [
         subprocess.Popen(
             [*prefix, *command, role], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
