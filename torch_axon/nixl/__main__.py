@@ -20,7 +20,7 @@ def main() -> int:
         return 2
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{path()}{os.pathsep}{others}" if others else str(path())
-    is_python = program[0] in ("-m", "-c") or program[0].endswith(".py")
+    is_python = program[0].startswith("-") or program[0].endswith(".py")
     command = [sys.executable, *program] if is_python else program
     try:
         os.execvp(command[0], command)

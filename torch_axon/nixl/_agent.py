@@ -7,16 +7,15 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from torch_axon.nixl import _hosts, _metadata
-from torch_axon.nixl._enums import nixl_mem_t, nixl_status_t, nixl_thread_sync_t, nixl_xfer_op_t
+from torch_axon.nixl._agent_config import nixlAgentConfig
+from torch_axon.nixl._enums import nixl_mem_t, nixl_status_t, nixl_xfer_op_t
 from torch_axon.nixl._errors import (
-    nixlBackendError,
+    as_nixl,
     nixlInvalidParamError,
     nixlNotAllowedError,
     nixlNoTelemetryError,
@@ -25,64 +24,32 @@ from torch_axon.nixl._errors import (
 )
 from torch_axon.nixl._exchange import Exchange
 from torch_axon.nixl._inbox import Inbox
-from torch_axon.nixl._lists import Rows, nixlRegDList, nixlRemoteDList, nixlXferDList
-from torch_axon.nixl._memory import Key, MemoryMap, expanded
+from torch_axon.nixl._lists import nixlRegDList, nixlRemoteDList, nixlXferDList
+from torch_axon.nixl._memory import Located, MemoryMap
+from torch_axon.nixl._metadata import KINDS
+from torch_axon.nixl._own_memory import OwnMemory
 from torch_axon.nixl._remote import RemoteAgent
 from torch_axon.nixl._requests import LocalSide, RemoteSide, Request, nixlXferTelemetry, pair_up
-from torch_axon.runtime import Region, Runtime
+from torch_axon.runtime import Runtime
 
 NIXL_INIT_AGENT = ""
-DEFAULT_COMM_PORT = 8888
 BACKEND = "UCX"  # the name of the only backend, which clients of NIXL ask for
 _BACKEND_HANDLE = 1
 _BACKEND_PARAMETERS: dict[str, str] = {}
-_KINDS = (nixl_mem_t.DRAM_SEG, nixl_mem_t.VRAM_SEG)
 # A transfer ends with an error after this time, as a collective of torch.distributed does over NCCL.
 _TIMEOUT_S = 600.0
-# How long deregistering waits for the copies of peers that are under way.
-_LONGEST_DEREGISTRATION_S = 5.0
 
 T = TypeVar("T")
+M = TypeVar("M")
 Bytes = bytes | bytearray | str
 Backends = Sequence[int]
 _NO_BACKENDS: Backends = ()
 
 
-class nixlAgentConfig:
-    """The settings of an agent. It runs a thread of its own in any case, and may be used by any thread.
-
-    Attributes:
-        useProgThread, numWorkers, pthrDelay, lthrDelay, etcdWatchTimeout: have no effect
-        useListenThread: whether others may exchange metadata with the agent at `listenPort`
-        listenPort: the TCP port for that; 0: any free one
-        syncMode: has no effect
-        captureTelemetry: whether `getXferTelemetry` works; NIXL_TELEMETRY_ENABLE overrides it
-    """
-
-    def __init__(
-        self,
-        useProgThread: bool = False,
-        useListenThread: bool = False,
-        listenPort: int = DEFAULT_COMM_PORT,
-        syncMode: nixl_thread_sync_t = nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE,
-        numWorkers: int = 1,
-        pthrDelay: int = 0,
-        lthrDelay: int = 100_000,
-        captureTelemetry: bool = False,
-    ) -> None:
-        self.useProgThread = useProgThread
-        self.useListenThread = useListenThread
-        self.listenPort = listenPort
-        self.syncMode = syncMode
-        self.numWorkers = numWorkers
-        self.pthrDelay = pthrDelay
-        self.lthrDelay = lthrDelay
-        self.captureTelemetry = captureTelemetry
-        self.etcdWatchTimeout = timedelta(seconds=5)
-
-
 class nixlAgent:
     """An agent: it registers memory, and reads and writes the registered memory of other agents.
+
+    More than 30 methods: these are NIXL's.
 
     Names are str or bytes, and messages str, bytes or bytearray. Backends are accepted, and ignored. All methods may be
     called on any thread, and raise the exceptions of `_errors`.
@@ -106,7 +73,7 @@ class nixlAgent:
         self._runtime = Runtime(name, secret=os.urandom(32), timeout=_TIMEOUT_S)
         self._runtime.listen("0.0.0.0")
         self._inbox = Inbox(self._runtime)
-        self._registered: dict[nixl_mem_t, MemoryMap[Region]] = {kind: MemoryMap() for kind in _KINDS}
+        self._memory = OwnMemory(self._runtime)
         self._lock = threading.RLock()  # guards the following members
         self._remotes: dict[str, RemoteAgent] = {}
         self._itself: RemoteAgent | None = None
@@ -122,7 +89,7 @@ class nixlAgent:
                 raise
 
     def __del__(self) -> None:
-        if hasattr(self, "_runtime"):
+        if hasattr(self, "_inbox"):
             self.close()
 
     def close(self) -> None:
@@ -130,6 +97,7 @@ class nixlAgent:
         exchange: Exchange | None = getattr(self, "_exchange", None)  # missing if the agent could not be made
         if exchange is not None:
             exchange.close()
+        self._inbox.close()
         self._runtime.close(drain=False)
 
     # ---- Backends
@@ -141,7 +109,7 @@ class nixlAgent:
         """Returns the parameters and the kinds of memory of a backend."""
         if plugin != BACKEND:
             raise nixlNotFoundError(f"there is no backend {plugin!r}; allowed: {BACKEND!r}")
-        return dict(_BACKEND_PARAMETERS), [kind.name for kind in _KINDS]
+        return dict(_BACKEND_PARAMETERS), [kind.name for kind in KINDS]
 
     def createBackend(self, plugin: str, params: Mapping[str, str]) -> int:
         """Creates a backend. All parameters are accepted, and ignored."""
@@ -157,64 +125,21 @@ class nixlAgent:
     def getBackendParams(self, handle: int) -> tuple[dict[str, str], list[str]]:
         return self.getPluginParams(BACKEND)
 
-    def _check_backend(self) -> None:
-        if not self._has_backend:
-            raise nixlNotFoundError(f"the agent has no backend; create_backend({BACKEND!r}) makes one")
-
     # ---- Registered memory
 
     def registerMem(self, descs: nixlRegDList, backends: Backends = _NO_BACKENDS) -> nixl_status_t:
         """Registers memory, so that other agents can read and write it."""
         _check_list(descs, nixlRegDList)
-        self._check_backend()
-        registered = self._memory_of_kind(descs.getType())
-        if descs.isEmpty():
-            raise nixlBackendError("there are no descriptors to register; allowed: one or more")
-        self._inbox.collect()
-        added: list[Key] = []
-        try:
-            for row in descs.rows():
-                key = _key(row)
-                registered.add(key, self._exposed(descs.getType(), key, descs._owners))
-                added.append(key)
-        except (RuntimeError, ValueError) as error:
-            for key in added:
-                self._close(registered.remove(key))
-            raise nixlBackendError(str(error)) from error
+        if not self._has_backend:
+            raise nixlNotFoundError(f"the agent has no backend; create_backend({BACKEND!r}) makes one")
+        self._memory.register(descs)
         return nixl_status_t.NIXL_SUCCESS
-
-    def _exposed(self, kind: nixl_mem_t, key: Key, owners: object) -> Region:
-        address, nbytes, device = key
-        place = "cpu" if kind == nixl_mem_t.DRAM_SEG else f"cuda:{device}"
-        name = f"{nbytes} bytes at {address:#x}"
-        return self._runtime.expose_pointer(address, nbytes, place, access="rw", name=name, keepalive=owners)
 
     def deregisterMem(self, descs: nixlRegDList, backends: Backends = _NO_BACKENDS) -> nixl_status_t:
         """Ends registrations. Other agents cannot touch the memory any more when this returns."""
         _check_list(descs, nixlRegDList)
-        registered = self._memory_of_kind(descs.getType())
-        self._inbox.collect()
-        for row in descs.rows():
-            try:
-                region = registered.remove(_key(row))
-            except KeyError:
-                address, nbytes, device = _key(row)
-                raise nixlNotFoundError(
-                    f"{nbytes} bytes at address {address:#x} of device {device} are not registered"
-                ) from None
-            self._close(region)
+        self._memory.deregister(descs)
         return nixl_status_t.NIXL_SUCCESS
-
-    def _close(self, region: Region) -> None:
-        if not region.close(_LONGEST_DEREGISTRATION_S):
-            raise nixlBackendError(
-                f"the memory of {region.name} is still being used by {', '.join(region.holders) or 'this agent'}"
-            )
-
-    def _memory_of_kind(self, kind: nixl_mem_t) -> MemoryMap[Region]:
-        if kind not in self._registered:
-            raise nixlNotFoundError(f"memory is of kind {kind.name}; allowed: DRAM_SEG and VRAM_SEG")
-        return self._registered[kind]
 
     def queryMem(self, descs: nixlRegDList, backend: int) -> list[dict[str, str] | None]:
         raise nixlNotSupportedError("queries are for backends of files and objects, which this module lacks")
@@ -223,38 +148,31 @@ class nixlAgent:
 
     def getLocalMD(self) -> bytes:
         """Returns how others connect to the agent, and all memory that it has registered."""
-        self._inbox.collect()
-        rows = [(kind, key, region) for kind, memory in self._registered.items() for key, region in memory]
-        return self._metadata(rows, is_reachable=True).encode()
+        return self._metadata(None, is_reachable=True).encode()
 
     def getLocalPartialMD(
         self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Backends = _NO_BACKENDS
     ) -> bytes:
         """Returns some of the registered memory, and how others connect if `inc_conn_info` is true."""
         _check_list(descs, nixlRegDList)
-        kind = descs.getType()
-        rows = []
-        for row in descs.rows():
-            region = self._memory_of_kind(kind).get(_key(row))
-            if region is None:
-                raise nixlNotFoundError(f"the descriptor {_key(row)} is not registered")
-            rows.append((kind, _key(row), region))
-        return self._metadata(rows, inc_conn_info).encode()
+        return self._metadata(descs, inc_conn_info).encode()
 
-    def _metadata(self, rows: list[tuple[nixl_mem_t, Key, Region]], is_reachable: bool) -> _metadata.Metadata:
+    def _metadata(self, descs: nixlRegDList | None, is_reachable: bool) -> _metadata.Metadata:
         if not self._has_backend:
             raise nixlInvalidParamError(f"the agent has no backend; create_backend({BACKEND!r}) makes one")
-        table = np.empty(len(rows), _metadata.REGISTRATION)
-        for i, (kind, (address, nbytes, device), region) in enumerate(rows):
-            table[i] = (address, nbytes, device, int(kind), np.frombuffer(region.handle(), np.uint8))
+        state, table = self._memory.table(descs)
         addresses = [self._runtime.address_at(host) for host in _hosts.own_addresses()] if is_reachable else []
-        return _metadata.Metadata(self._name, self._runtime.incarnation, self._host, addresses, table)
+        return _metadata.Metadata(
+            self._name, self._runtime.incarnation, self._host, state, descs is None, addresses, table
+        )
 
     def loadRemoteMD(self, blob: Bytes) -> bytes:
         """Takes the metadata of another agent, and returns its name. What is known of it already stays valid."""
         metadata = _metadata.decode(_as_bytes(blob, "metadata"))
         if metadata.incarnation == self._runtime.incarnation:
             raise nixlInvalidParamError("these metadata are the agent's own")
+        if metadata.name == self._name:
+            raise nixlNotAllowedError(f"another agent has the name of this one, '{self._name}'")
         with self._lock:
             known = self._remotes.get(metadata.name)
             if known is None and not metadata.addresses:
@@ -281,11 +199,11 @@ class nixlAgent:
         _check_list(descs, nixlXferDList)
         try:
             remote = self._remote(agent)
-            if remote is self._itself and not any(any(memory) for memory in self._registered.values()):
+            if remote is self._itself and self._memory.is_empty():
                 return nixl_status_t.NIXL_ERR_NOT_FOUND
             if not descs.isEmpty():
-                remote.locate(descs.getType(), descs.rows())
-        except nixlNotFoundError:
+                remote.memory(descs.getType()).locate(descs.rows())
+        except (nixlNotFoundError, nixlInvalidParamError):
             return nixl_status_t.NIXL_ERR_NOT_FOUND
         return nixl_status_t.NIXL_SUCCESS
 
@@ -347,13 +265,28 @@ class nixlAgent:
         """Prepares one side of transfers: (agent_name, descs), (descs,) for local memory, or (agent_name, mem_type,
         descs) with strided descriptors, [n, 5] of address, bytes, device, stride and count."""
         kwargs.pop("backend", None)
-        return self._numbered(self._sides, self._side(*_side_of(*args, **kwargs)))
+        names = {1: ("descs",), 3: ("agent_name", "mem_type", "descs")}.get(
+            len(args) + len(kwargs), ("agent_name", "descs")
+        )
+        given = dict(zip(names, args, strict=False)) | kwargs
+        if set(given) != set(names):
+            raise TypeError(f"prepXferDlist: arguments are {', '.join(given)}; allowed: {', '.join(names)}")
+        return self._numbered(self._sides, self._side(**given))
 
-    def _side(self, agent: str | bytes, kind: nixl_mem_t, rows: Rows) -> LocalSide | RemoteSide:
-        if _as_name(agent) == NIXL_INIT_AGENT:
-            return LocalSide(self._memory_of_kind(kind).locate(rows, "this agent"))
-        remote = self._remote(agent)
-        return RemoteSide(remote, remote.locate(kind, rows))
+    def _side(
+        self, descs: Any, agent_name: str | bytes = NIXL_INIT_AGENT, mem_type: nixl_mem_t | None = None
+    ) -> LocalSide | RemoteSide:
+        if mem_type is None:
+            _check_list(descs, nixlXferDList)
+        kind = descs.getType() if mem_type is None else nixl_mem_t(mem_type)
+
+        def located(memory: MemoryMap[M]) -> Located[M]:
+            return memory.locate(descs.rows()) if mem_type is None else memory.locate_strided(descs)
+
+        if _as_name(agent_name) == NIXL_INIT_AGENT:
+            return LocalSide(located(self._memory.of_kind(kind)))
+        remote = self._remote(agent_name)
+        return RemoteSide(remote, located(remote.memory(kind)))
 
     def makeXferReq(
         self,
@@ -392,9 +325,9 @@ class nixlAgent:
         here, there = local_descs.rows(), remote_descs.rows()
         if not np.array_equal(here[:, 1], there[:, 1]):
             raise nixlInvalidParamError("the local and the remote descriptors differ in number or length")
-        local = LocalSide(self._memory_of_kind(local_descs.getType()).locate(here, "this agent"))
+        local = LocalSide(self._memory.of_kind(local_descs.getType()).locate(here))
         remote = self._remote(remote_agent)
-        sides = local, RemoteSide(remote, remote.locate(remote_descs.getType(), there))
+        sides = local, RemoteSide(remote, remote.memory(remote_descs.getType()).locate(there))
         ids = np.arange(len(here), dtype=np.int32)
         return self._numbered(
             self._requests,
@@ -467,7 +400,11 @@ class nixlAgent:
 
     def genNotif(self, remote_agent: str | bytes, msg: Bytes, backends: Backends = _NO_BACKENDS) -> nixl_status_t:
         """Sends an agent a notification, without waiting for its arrival."""
-        self._inbox.send(self._remote(remote_agent).peer(), _as_bytes(msg, "msg"))
+        message = _as_bytes(msg, "msg")
+        try:
+            self._inbox.send(self._remote(remote_agent).peer(), message)
+        except ValueError as error:
+            raise as_nixl(error) from error
         return nixl_status_t.NIXL_SUCCESS
 
 
@@ -486,10 +423,6 @@ def _weakly(agent: nixlAgent, method: str) -> Callable[..., Any]:
         return getattr(alive, method)(*arguments)
 
     return call
-
-
-def _key(row: npt.NDArray[np.uint64]) -> Key:
-    return int(row[0]), int(row[1]), int(row[2])
 
 
 def _as_name(agent: str | bytes) -> str:
@@ -516,19 +449,3 @@ def _required(ip_addr: str) -> str:
     if not ip_addr:
         raise nixlInvalidParamError("ip_addr is empty; allowed: an address, since this module does not use etcd")
     return ip_addr
-
-
-def _side_of(*args: Any, **kwargs: Any) -> tuple[str | bytes, nixl_mem_t, Rows]:
-    """Returns the agent, the kind of memory and the rows of the arguments of `prepXferDlist`."""
-    names = {1: ("descs",), 3: ("agent_name", "mem_type", "descs")}.get(
-        len(args) + len(kwargs), ("agent_name", "descs")
-    )
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if set(given) != set(names):
-        raise TypeError(f"prepXferDlist: arguments are {', '.join(given)}; allowed: {', '.join(names)}")
-    descs, kind = given["descs"], given.get("mem_type")
-    agent = given.get("agent_name", NIXL_INIT_AGENT)
-    if kind is not None:
-        return agent, nixl_mem_t(kind), expanded(descs)
-    _check_list(descs, nixlXferDList)
-    return agent, descs.getType(), descs.rows()

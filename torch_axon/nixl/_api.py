@@ -2,137 +2,38 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import pickle
-import sys
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from torch_axon.nixl import _bindings as nixlBind
-from torch_axon.nixl._agent import BACKEND, Bytes
-from torch_axon.nixl._enums import nixl_mem_t
+from torch_axon.nixl._agent import Bytes
+from torch_axon.nixl._descriptors import KINDS, descriptors
+from torch_axon.nixl._exchanging import DEFAULT_COMM_PORT as DEFAULT_COMM_PORT
+from torch_axon.nixl._exchanging import NONE, Exchanging, Names
+from torch_axon.nixl._handles import nixl_agent_config as nixl_agent_config
+from torch_axon.nixl._handles import nixl_prepped_dlist_handle as nixl_prepped_dlist_handle
+from torch_axon.nixl._handles import nixl_thread_sync_t as nixl_thread_sync_t
+from torch_axon.nixl._handles import nixl_xfer_handle as nixl_xfer_handle
 from torch_axon.nixl._lists import nixlRegDList, nixlRemoteDList, nixlXferDList
 from torch_axon.nixl._logging import get_logger
 from torch_axon.nixl._requests import nixlXferTelemetry
 
-DEFAULT_COMM_PORT = nixlBind.DEFAULT_COMM_PORT
 nixl_backend_handle = int
 
 _log: logging.Logger = get_logger(__name__)
 
-_KINDS = {
-    "DRAM": nixl_mem_t.DRAM_SEG,
-    "VRAM": nixl_mem_t.VRAM_SEG,
-    "FILE": nixl_mem_t.FILE_SEG,
-    "BLOCK": nixl_mem_t.BLK_SEG,
-    "OBJ": nixl_mem_t.OBJ_SEG,
-    "cpu": nixl_mem_t.DRAM_SEG,
-    "cuda": nixl_mem_t.VRAM_SEG,
-}
 _OPERATIONS = {"WRITE": nixlBind.NIXL_WRITE, "READ": nixlBind.NIXL_READ}
 _STATES = {nixlBind.NIXL_SUCCESS: "DONE", nixlBind.NIXL_IN_PROG: "PROC"}
 
-L = TypeVar("L", nixlXferDList, nixlRegDList, nixlRemoteDList)
-Names = Sequence[str]
-_NONE: Names = ()
 
-
-class nixl_thread_sync_t(enum.Enum):
-    """How an agent guards itself against several threads. Has no effect: any thread may always use an agent."""
-
-    NIXL_THREAD_SYNC_NONE = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_NONE
-    NIXL_THREAD_SYNC_STRICT = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
-    NIXL_THREAD_SYNC_RW = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_RW
-    NIXL_THREAD_SYNC_DEFAULT = nixlBind.nixl_thread_sync_t.NIXL_THREAD_SYNC_DEFAULT
-
-
-class nixl_agent_config:
-    """Settings of an agent. They may be used for several agents.
-
-    Args:
-        enable_prog_thread: has no effect: an agent always has a thread of its own
-        enable_listen_thread: whether others may exchange metadata with the agent at `listen_port`
-        listen_port: the TCP port for that; 0: any free one
-        capture_telemetry: whether `get_xfer_telemetry` works; NIXL_TELEMETRY_ENABLE overrides it
-        num_threads: has no effect
-        backends: which backends the agent creates; "UCX" is the only one here, and stands for this engine
-        sync_mode: has no effect
-
-    Raises:
-        TypeError: `sync_mode` is not a nixl_thread_sync_t
-    """
-
-    def __init__(
-        self,
-        enable_prog_thread: bool = True,
-        enable_listen_thread: bool = False,
-        listen_port: int = DEFAULT_COMM_PORT,
-        capture_telemetry: bool = False,
-        num_threads: int = 0,
-        backends: list[str] | None = None,
-        sync_mode: nixl_thread_sync_t | None = None,
-    ) -> None:
-        if sync_mode is not None and not isinstance(sync_mode, nixl_thread_sync_t):
-            raise TypeError(f"sync_mode must be a nixl_thread_sync_t (got {type(sync_mode).__name__!r})")
-        self.enable_pthread = enable_prog_thread
-        self.enable_listen = enable_listen_thread
-        self.port = listen_port
-        self.capture_telemetry = capture_telemetry
-        self.num_threads = num_threads
-        self.backends = [BACKEND] if backends is None else backends
-        self.sync_mode = sync_mode
-
-
-class _Handle:
-    """Something of an agent that is released once, at the latest when nothing refers to it."""
-
-    __slots__ = ("__weakref__", "_agent", "_handle", "_released")
-
-    def __init__(self, agent: nixlBind.nixlAgent, handle: int) -> None:
-        self._agent = agent
-        self._handle = handle
-        self._released = False
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._handle:#x}, released={self._released})"
-
-    def release(self) -> None:
-        """Releases it. Doing so again does nothing."""
-        if not self._released:
-            self._released = True
-            self._release()
-
-    def _release(self) -> None:
-        raise NotImplementedError
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
-            self.release()
-
-
-class nixl_prepped_dlist_handle(_Handle):
-    """One side of transfers, as `nixl_agent.prep_xfer_dlist` returns it."""
-
-    __slots__ = ()
-
-    def _release(self) -> None:
-        self._agent.releasedDlistH(self._handle)
-
-
-class nixl_xfer_handle(_Handle):
-    """A transfer, as `nixl_agent.initialize_xfer` returns it. Its release cancels it if it is under way."""
-
-    __slots__ = ()
-
-    def _release(self) -> None:
-        self._agent.releaseXferReq(self._handle)
-
-
-class nixl_agent:
+class nixl_agent(Exchanging):
     """An agent: it registers memory, and reads and writes the registered memory of other agents.
+
+    More than 30 methods: these are NIXL's.
 
     This class has the methods of NIXL's, with their arguments, results and exceptions. docs/nixl.md says where this
     module differs. Names of agents are str or bytes, and messages str, bytes or bytearray. Any thread may use an agent.
@@ -174,7 +75,7 @@ class nixl_agent:
         self.plugin_mem_types: dict[str, list[str]] = {}
         for plugin in self.plugin_list:
             self.plugin_b_options[plugin], self.plugin_mem_types[plugin] = self.agent.getPluginParams(plugin)
-        self.nixl_mems = dict(_KINDS)
+        self.nixl_mems = dict(KINDS)
         self.nixl_ops = dict(_OPERATIONS)
         self._leaked_xfer_handles: list[nixl_xfer_handle] = []
         for backend in settings.backends:
@@ -220,12 +121,9 @@ class nixl_agent:
         self.backends[backend] = self.agent.createBackend(backend, initParams or {})
         self.backend_options[backend], self.backend_mems[backend] = self.agent.getBackendParams(self.backends[backend])
 
-    def _handles(self, backends: Names) -> list[int]:
-        return [self.backends[name] for name in backends]
-
     # ---- Registered memory
 
-    def register_memory(self, reg_list: Any, mem_type: str | None = None, backends: Names = _NONE) -> nixlRegDList:
+    def register_memory(self, reg_list: Any, mem_type: str | None = None, backends: Names = NONE) -> nixlRegDList:
         """Registers memory, so that other agents that have this agent's metadata can read and write it.
 
         Tensors are kept until they are deregistered. Memory that is named by its address must stay valid until then.
@@ -249,7 +147,7 @@ class nixl_agent:
         self.agent.registerMem(descs, self._handles(backends))
         return descs
 
-    def deregister_memory(self, dereg_list: nixlRegDList, backends: Names = _NONE) -> None:
+    def deregister_memory(self, dereg_list: nixlRegDList, backends: Names = NONE) -> None:
         """Ends registrations. No other agent can touch the memory any more when this returns.
 
         Args:
@@ -279,7 +177,7 @@ class nixl_agent:
 
     # ---- Transfers
 
-    def make_connection(self, remote_agent: str | bytes, backends: Names = _NONE) -> None:
+    def make_connection(self, remote_agent: str | bytes, backends: Names = NONE) -> None:
         """Connects to an agent, which its first transfer would do otherwise.
 
         Raises:
@@ -289,7 +187,7 @@ class nixl_agent:
         self.agent.makeConnection(remote_agent, self._handles(backends))
 
     def prep_xfer_dlist(
-        self, agent_name: str | bytes, xfer_list: Any, mem_type: str | None = None, backends: Names = _NONE
+        self, agent_name: str | bytes, xfer_list: Any, mem_type: str | None = None, backends: Names = NONE
     ) -> nixl_prepped_dlist_handle:
         """Prepares one side of transfers whose blocks are then named by their numbers.
 
@@ -325,7 +223,7 @@ class nixl_agent:
         remote_xfer_side: nixl_prepped_dlist_handle,
         remote_indices: Any,
         notif_msg: Bytes = b"",
-        backends: Names = _NONE,
+        backends: Names = NONE,
         skip_desc_merge: bool = False,
     ) -> nixl_xfer_handle:
         """Makes a transfer of the i-th local block from or to the i-th remote block, for all i.
@@ -357,7 +255,7 @@ class nixl_agent:
         remote_descs: nixlXferDList,
         remote_agent: str | bytes,
         notif_msg: Bytes = b"",
-        backends: Names = _NONE,
+        backends: Names = NONE,
     ) -> nixl_xfer_handle:
         """Makes a transfer of all descriptors of two lists, in pairs.
 
@@ -452,139 +350,6 @@ class nixl_agent:
         """
         self.agent.releaseMemView(mem_view)
 
-    # ---- Notifications
-
-    def get_new_notifs(self, backends: Names = _NONE) -> dict[str, list[bytes]]:
-        """Takes the notifications that have arrived, by the name of the sender. Never waits."""
-        return self.agent.getNotifs({}, self._handles(backends))
-
-    def update_notifs(self, backends: Names = _NONE) -> dict[str, list[bytes]]:
-        """Adds the notifications that have arrived to `notifs`, and returns all of these."""
-        self.notifs = self.agent.getNotifs(self.notifs, self._handles(backends))
-        return self.notifs
-
-    def check_remote_xfer_done(
-        self,
-        remote_agent_name: str | bytes,
-        lookup_tag: bytes,
-        backends: Names = _NONE,
-        tag_is_prefix: bool = True,
-    ) -> bool:
-        """Returns whether an agent has sent a notification, and takes it.
-
-        Args:
-            remote_agent_name: the agent
-            lookup_tag: what the notification begins with, or contains
-            backends: names of backends
-            tag_is_prefix: whether it must begin with `lookup_tag`
-
-        Raises:
-            TypeError: `lookup_tag` is not bytes
-        """
-        if not isinstance(lookup_tag, bytes):
-            raise TypeError(f"lookup_tag is of type {type(lookup_tag).__name__}; allowed: bytes")
-        name = remote_agent_name.decode() if isinstance(remote_agent_name, bytes) else remote_agent_name
-        messages = self.update_notifs(backends).get(name, [])
-        for i, message in enumerate(messages):
-            if message.startswith(lookup_tag) if tag_is_prefix else lookup_tag in message:
-                del messages[i]
-                return True
-        return False
-
-    def send_notif(self, remote_agent_name: str | bytes, notif_msg: Bytes, backend: str | None = None) -> None:
-        """Sends an agent a notification, without waiting for its arrival.
-
-        Raises:
-            nixlNotFoundError: the agent is not known
-            nixlRemoteDisconnectError: it has ended, or cannot be reached
-        """
-        self.agent.genNotif(remote_agent_name, notif_msg, self._handles([backend] if backend else []))
-
-    # ---- Metadata
-
-    def get_agent_metadata(self) -> bytes:
-        """Returns how others connect to this agent, and all memory that it has registered so far.
-
-        The bytes are a secret: whoever has them can use that memory.
-        """
-        return self.agent.getLocalMD()
-
-    def get_partial_agent_metadata(
-        self, descs: nixlRegDList, inc_conn_info: bool = False, backends: Names = _NONE
-    ) -> bytes:
-        """Returns some of the registered memory, and how others connect if `inc_conn_info` is true.
-
-        Raises:
-            nixlNotFoundError: a descriptor is not registered
-        """
-        return self.agent.getLocalPartialMD(descs, inc_conn_info, self._handles(backends))
-
-    def add_remote_agent(self, metadata: bytes) -> bytes:
-        """Takes the metadata of another agent. What is known of it already stays valid.
-
-        Returns:
-            Its name, as bytes.
-
-        Raises:
-            nixlMismatchError: the bytes are not the metadata of an agent of this module
-            nixlInvalidParamError: they are this agent's own
-            nixlNotAllowedError: another agent of this name is known; remove that first
-            nixlNotFoundError: they are partial, and the agent is not known
-        """
-        return self.agent.loadRemoteMD(metadata)
-
-    def remove_remote_agent(self, agent: str | bytes) -> None:
-        """Forgets an agent. What was prepared for it becomes invalid. One that is not known is ignored."""
-        self.agent.invalidateRemoteMD(agent)
-
-    def send_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
-        """Gives the agent that listens at an address this agent's metadata, in the background.
-
-        Raises:
-            nixlInvalidParamError: there is no address
-        """
-        self.agent.sendLocalMD(ip_addr, port)
-
-    def send_partial_agent_metadata(
-        self,
-        descs: nixlRegDList,
-        inc_conn_info: bool = False,
-        backends: Names = _NONE,
-        ip_addr: str = "",
-        port: int = DEFAULT_COMM_PORT,
-        label: str = "",
-    ) -> None:
-        """Gives the agent that listens at an address partial metadata, in the background.
-
-        Raises:
-            nixlNotFoundError: a descriptor is not registered
-            nixlInvalidParamError: there is no address
-        """
-        self.agent.sendLocalPartialMD(descs, inc_conn_info, self._handles(backends), ip_addr, port, label)
-
-    def fetch_remote_metadata(
-        self, remote_agent: str, ip_addr: str = "", port: int = DEFAULT_COMM_PORT, label: str = ""
-    ) -> None:
-        """Takes the metadata of the agent that listens at an address, in the background.
-
-        Raises:
-            nixlInvalidParamError: there is no address
-        """
-        self.agent.fetchRemoteMD(remote_agent, ip_addr, port, label)
-
-    def invalidate_local_metadata(self, ip_addr: str = "", port: int = DEFAULT_COMM_PORT) -> None:
-        """Lets the agent that listens at an address forget this one, in the background.
-
-        Raises:
-            nixlInvalidParamError: there is no address
-        """
-        self.agent.invalidateLocalMD(ip_addr, port)
-
-    def check_remote_metadata(self, agent: str | bytes, descs: nixlXferDList | None = None) -> bool:
-        """Returns whether an agent is known, and has registered all descriptors."""
-        wanted = nixlXferDList(nixl_mem_t.DRAM_SEG) if descs is None else descs
-        return self.agent.checkRemoteMD(agent, wanted) == nixlBind.NIXL_SUCCESS
-
     # ---- Descriptors
 
     def get_xfer_descs(self, descs: Any, mem_type: str | None = None) -> nixlXferDList | None:
@@ -603,7 +368,7 @@ class nixl_agent:
             IndexError: `descs` is empty
             ValueError, RuntimeError: a tuple or array has wrong elements
         """
-        return _descriptors(nixlXferDList, descs, mem_type)
+        return descriptors(nixlXferDList, descs, mem_type)
 
     def get_reg_descs(self, descs: Any, mem_type: str | None = None) -> nixlRegDList | None:
         """Makes descriptors to register.
@@ -614,11 +379,11 @@ class nixl_agent:
 
         Returns, Raises: as `get_xfer_descs`.
         """
-        return _descriptors(nixlRegDList, descs, mem_type)
+        return descriptors(nixlRegDList, descs, mem_type)
 
     def get_remote_descs(self, descs: Any, mem_type: str | None = None) -> nixlRemoteDList | None:
         """Makes descriptors of memory of several agents: tuples of address, bytes, device and the agent's name."""
-        return _descriptors(nixlRemoteDList, descs, mem_type)
+        return descriptors(nixlRemoteDList, descs, mem_type)
 
     def get_serialized_descs(self, descs: nixlXferDList | nixlRegDList) -> bytes:
         """Returns descriptors as bytes, by pickle."""
@@ -638,51 +403,3 @@ def _found(table: Mapping[str, Any], name: str, what: str) -> Any:
         _log.warning("there is no %s %s", what, name)
         return None
     return table[name]
-
-
-def _descriptors(kind: type[L], descs: Any, mem_type: str | None) -> L | None:
-    """Returns a list of this class, or None, which is logged."""
-    if isinstance(descs, kind):
-        return descs
-    if isinstance(descs, nixlXferDList | nixlRegDList | nixlRemoteDList):
-        _log.error("descriptors are a %s; allowed: a %s", type(descs).__name__, kind.__name__)
-        return None
-    first = descs[0]
-    if isinstance(first, tuple) or isinstance(descs, np.ndarray):
-        return _of_numbers(kind, descs, first, mem_type)
-    tensors = [descs] if _is_tensor(descs) else descs
-    if isinstance(tensors, list | tuple) and all(_is_tensor(tensor) for tensor in tensors):
-        return _of_tensors(kind, tensors)
-    _log.error("descriptors are of type %s; allowed: tensors, tuples or a NumPy array", type(descs).__name__)
-    return None
-
-
-def _of_numbers(kind: type[L], descs: Any, first: Any, mem_type: str | None) -> L | None:
-    arity = 3 if isinstance(descs, np.ndarray) else kind._arity()
-    if mem_type is None:
-        _log.error("descriptors are numbers, without a mem_type")
-        return None
-    if (isinstance(descs, np.ndarray) and descs.ndim != 2) or len(first) != arity:
-        _log.error("descriptors have %s elements; allowed: %d", len(np.atleast_1d(first)), arity)
-        return None
-    return kind(_KINDS[mem_type], descs)
-
-
-def _of_tensors(kind: type[L], tensors: Sequence[Any]) -> L | None:
-    if any(tensor.device != tensors[0].device for tensor in tensors):
-        _log.error("tensors are on several devices; allowed: one")
-        return None
-    if not all(tensor.is_contiguous() for tensor in tensors):
-        _log.error("a tensor is not contiguous")
-        return None
-    gpu = tensors[0].get_device()
-    rows = [(tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(gpu, 0)) for tensor in tensors]
-    made = kind(nixl_mem_t.DRAM_SEG if gpu < 0 else nixl_mem_t.VRAM_SEG, np.array(rows, dtype=np.uint64).reshape(-1, 3))
-    if isinstance(made, nixlRegDList):
-        made._owners = tuple(tensors)
-    return made
-
-
-def _is_tensor(value: object) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)

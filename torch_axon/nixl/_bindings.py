@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from torch_axon.nixl._agent import DEFAULT_COMM_PORT as DEFAULT_COMM_PORT
 from torch_axon.nixl._agent import NIXL_INIT_AGENT as NIXL_INIT_AGENT
 from torch_axon.nixl._agent import nixlAgent as nixlAgent
-from torch_axon.nixl._agent import nixlAgentConfig as nixlAgentConfig
+from torch_axon.nixl._agent_config import DEFAULT_COMM_PORT as DEFAULT_COMM_PORT
+from torch_axon.nixl._agent_config import nixlAgentConfig as nixlAgentConfig
 from torch_axon.nixl._enums import nixl_cost_t as nixl_cost_t
 from torch_axon.nixl._enums import nixl_mem_t as nixl_mem_t
 from torch_axon.nixl._enums import nixl_status_t as nixl_status_t

@@ -45,7 +45,14 @@ class nixl_status_t(_IntEnum):
     NIXL_ERR_NOT_SUPPORTED = -9
 
 
-class nixl_thread_sync_t(enum.Enum):
+class _Enum(enum.Enum):
+    """Has a number, and differs from it."""
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+
+class nixl_thread_sync_t(_Enum):
     """How an agent guards itself against several threads. Agents of this module may always be used by any thread."""
 
     NIXL_THREAD_SYNC_NONE = 0
@@ -54,7 +61,7 @@ class nixl_thread_sync_t(enum.Enum):
     NIXL_THREAD_SYNC_DEFAULT = 0
 
 
-class nixl_cost_t(enum.Enum):
+class nixl_cost_t(_Enum):
     """How the cost of a transfer was estimated."""
 
     NIXL_COST_ANALYTICAL_BACKEND = 0

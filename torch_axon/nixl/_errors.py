@@ -14,6 +14,11 @@ class Failure(Exception):
 
     def __init__(self, text: str = "") -> None:
         super().__init__(f"{self.status}: {text}" if text else self.status)
+        self.text = text
+
+    def again(self) -> Failure:
+        """Returns a copy, to be raised: tracebacks of one that is raised again and again would grow."""
+        return type(self)(self.text)
 
 
 class nixlNotPostedError(Failure):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ from torch_axon.runtime import Future, Peer, Runtime, RuntimeClosedError
 # Programs may leave notifications unread. So many are kept here, beyond those that wait in the runtime. Then their
 # senders get errors.
 _MOST = 1 << 20
+_COLLECT_INTERVAL_S = 0.2
 
 _log = get_logger(__name__)
 
@@ -27,9 +29,16 @@ class Inbox:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._arrived: deque[tuple[str, bytes]] = deque()
+        self._is_closed = threading.Event()
+        threading.Thread(
+            target=_keep_collecting, args=(weakref.ref(self), self._is_closed), name="axon-nixl-inbox", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        self._is_closed.set()
 
     def collect(self) -> None:
-        """Makes room in the runtime, for agents that never ask for their notifications."""
+        """Makes room in the runtime, for agents that do not ask for their notifications."""
         with self._lock:
             if len(self._arrived) < _MOST:
                 self._take_new()
@@ -50,6 +59,14 @@ class Inbox:
         """Sends a notification. A later failure is logged: nobody waits for it."""
         sent = peer.notify(message)
         sent.add_done_callback(_log_failure)
+
+
+def _keep_collecting(inbox: weakref.ref[Inbox], is_closed: threading.Event) -> None:
+    while not is_closed.wait(_COLLECT_INTERVAL_S):
+        if (found := inbox()) is None:
+            return
+        found.collect()
+        del found  # must not keep it alive while this waits
 
 
 def _log_failure(sent: Future) -> None:

@@ -44,6 +44,8 @@ class _List:
             self._fill(descs)
         elif descs is None or isinstance(descs, int):
             self._count = descs or init_size
+            if self._count < 0:
+                raise TypeError(f"{self._name()}: init_size is {self._count}; allowed: 0 or more")
             self._rows = np.zeros((max(self._count, _LEAST_CAPACITY), 3), dtype=np.uint64)
             self._extras = [b""] * self._count if self._EXTRA else []
         else:
@@ -246,6 +248,8 @@ _CLASSES: dict[str, type[_List]] = {"nixlXferDList": nixlXferDList, "nixlRegDLis
 
 def _restored(name: str, type: int, rows: bytes, extras: list[bytes]) -> _List:
     restored = _CLASSES[name](nixl_mem_t(type), np.frombuffer(rows, dtype=np.uint64).reshape(-1, 3))
+    if len(extras) != len(restored._extras) or not all(isinstance(extra, bytes) for extra in extras):
+        raise ValueError(f"{name}: {len(extras)} texts for {restored.descCount()} descriptors")
     restored._extras = list(extras)
     return restored
 
@@ -270,5 +274,5 @@ def unpickled(data: bytes) -> nixlXferDList | nixlRegDList:
         if not isinstance(loaded, nixlXferDList | nixlRegDList):
             raise pickle.UnpicklingError(f"they are of type {type(loaded).__name__}")
         return loaded
-    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except Exception as error:  # damaged pickles raise many kinds
         raise nixlMismatchError(f"these bytes are no list of descriptors of this module: {error}") from error

@@ -17,6 +17,11 @@ _LEVELS = {
 _FORMAT = "%(asctime)s NIXL %(levelname)s %(filename)s:%(lineno)d %(message)s"
 
 
+def setup_logging() -> None:
+    """Prepares the logger `nixl`, as the first `get_logger` does."""
+    get_logger("nixl")
+
+
 def get_logger(name: str) -> logging.Logger:
     """Returns a logger below `nixl`, which prints to stdout from the level of `NIXL_LOG_LEVEL` on, by default INFO.
 

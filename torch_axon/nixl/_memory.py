@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -17,6 +16,12 @@ from torch_axon.nixl._lists import Rows
 M = TypeVar("M")
 Key = tuple[int, int, int]  # address, bytes and device
 Table = npt.NDArray[np.int64]  # [n, 3]: number of the memory, offset in it, bytes; as for BlockTable
+
+_MOST_BLOCKS = (1 << 31) - 1  # indices have 32 bits
+
+
+def key_of(row: npt.NDArray[np.uint64]) -> Key:
+    return int(row[0]), int(row[1]), int(row[2])
 
 
 @dataclass
@@ -33,42 +38,42 @@ class Located(Generic[M]):
 
 
 class MemoryMap(Generic[M]):
-    """Memory of one kind by address. The same memory may be registered several times. Any thread."""
+    """Memory of one kind by address. Any thread.
 
-    def __init__(self) -> None:
+    Args:
+        whose: names the agent that has registered the memory, for errors
+    """
+
+    def __init__(self, whose: str) -> None:
+        self._whose = whose
         self._lock = threading.Lock()
-        self._by_key: dict[Key, list[M]] = {}
+        self._by_key: dict[Key, M] = {}
         self._known: Rows | None = None  # the keys as an array; None: to be made
 
-    def __iter__(self) -> Iterator[tuple[Key, M]]:
-        """Iterates over a snapshot: the keys, each with its latest memory."""
+    def items(self) -> list[tuple[Key, M]]:
         with self._lock:
-            return iter([(key, memories[-1]) for key, memories in self._by_key.items()])
+            return list(self._by_key.items())
 
     def get(self, key: Key) -> M | None:
         with self._lock:
-            return self._by_key[key][-1] if key in self._by_key else None
+            return self._by_key.get(key)
 
-    def add(self, key: Key, memory: M) -> None:
+    def set(self, key: Key, memory: M) -> None:
         with self._lock:
-            self._by_key.setdefault(key, []).append(memory)
+            self._by_key[key] = memory
             self._known = None
 
-    def remove(self, key: Key) -> M:
-        """Removes what was added last under this key.
-
-        Raises:
-            KeyError: there is nothing
-        """
+    def remove(self, key: Key) -> None:
         with self._lock:
-            memories = self._by_key[key]
-            memory = memories.pop()
-            if not memories:
-                del self._by_key[key]
-                self._known = None
-            return memory
+            del self._by_key[key]
+            self._known = None
 
-    def locate(self, rows: Rows, whose: str) -> Located[M]:
+    def replace(self, memories: dict[Key, M]) -> None:
+        with self._lock:
+            self._by_key = memories
+            self._known = None
+
+    def locate(self, rows: Rows) -> Located[M]:
         """Finds the memory of each row. Takes some 20 ns for each.
 
         Raises:
@@ -79,18 +84,41 @@ class MemoryMap(Generic[M]):
         with self._lock:
             if self._known is None:
                 self._known = np.array(list(self._by_key), dtype=np.uint64).reshape(-1, 3)
-            known = self._known
-            memories = [each[-1] for each in self._by_key.values()]
+            known, memories = self._known, list(self._by_key.values())
         table = np.empty((len(rows), 3), dtype=np.int64)
-        rows = np.ascontiguousarray(rows)
-        num_found = _native.load().locate_blocks(rows, known, table)
+        num_found = _native.load().locate_blocks(np.ascontiguousarray(rows), known, table)
         if num_found < len(rows):
-            address, nbytes, device = (int(value) for value in rows[num_found])
+            address, nbytes, device = key_of(rows[num_found])
             raise nixlNotFoundError(
                 f"descriptor {num_found}, of {nbytes} bytes at address {address:#x} of device {device}, "
-                f"lies in no single memory that {whose} has registered"
+                f"lies in no single memory that {self._whose} has registered"
             )
         return _used(memories, table)
+
+    def locate_strided(self, descs: npt.NDArray[np.integer]) -> Located[M]:
+        """Finds the memory of the blocks of strided descriptors.
+
+        Args:
+            descs: [n, 5]: address, bytes, device, stride and count of each
+
+        Returns:
+            The blocks of the first descriptor, then those of the next one.
+
+        Raises:
+            ValueError: the array is of another type, or not contiguous
+            nixlNotFoundError: a block lies in no memory, a count is 0, or blocks of a descriptor overlap
+        """
+        if descs.dtype not in (np.uint64, np.int64) or not descs.flags.c_contiguous:
+            raise ValueError("descs must be a Nx5 numpy array of uint64 or int64")
+        rows = [tuple(int(value) for value in row) for row in descs]
+        if any(count < 1 or stride < max(nbytes, 1) or address < 0 for address, nbytes, _, stride, count in rows):
+            raise nixlNotFoundError("a strided descriptor has count 0, or a stride below its bytes")
+        # Their ends come first, so that the table of a wrong count is never made.
+        ends = [(address + (count - 1) * stride, nbytes, device) for address, nbytes, device, stride, count in rows]
+        if any(end >= 1 << 63 for end, _, _ in ends) or sum(row[4] for row in rows) > _MOST_BLOCKS:
+            raise nixlNotFoundError("strided descriptors exceed the address space, or have more than 2**31 blocks")
+        self.locate(np.array(ends, dtype=np.uint64).reshape(-1, 3))
+        return self.locate(_expanded(descs.astype(np.uint64, copy=False)))
 
 
 def _used(memories: list[M], table: Table) -> Located[M]:
@@ -103,24 +131,9 @@ def _used(memories: list[M], table: Table) -> Located[M]:
     return Located([memories[i] for i in np.flatnonzero(is_used)], table)
 
 
-def expanded(descs: npt.NDArray[np.integer]) -> Rows:
-    """Returns the blocks of strided descriptors.
-
-    Args:
-        descs: [n, 5]: address, bytes, device, stride and count of each
-
-    Returns:
-        [sum of the counts, 3]: the blocks of the first descriptor, then those of the next one.
-
-    Raises:
-        ValueError: the array is of another type, or not contiguous
-        nixlNotFoundError: a count is 0, or blocks of a descriptor overlap
-    """
-    if descs.dtype not in (np.uint64, np.int64) or not descs.flags.c_contiguous:
-        raise ValueError("descs must be a Nx5 numpy array of uint64 or int64")
-    address, nbytes, device, stride, count = descs.astype(np.uint64, copy=False).T
-    if (count == 0).any() or (stride < nbytes).any():
-        raise nixlNotFoundError("a strided descriptor has count 0, or a stride below its bytes")
+def _expanded(descs: Rows) -> Rows:
+    """Returns the blocks of strided descriptors: [sum of the counts, 3]."""
+    address, nbytes, device, stride, count = descs.T
     repeats = count.astype(np.int64)
     numbers = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     rows = np.empty((len(numbers), 3), dtype=np.uint64)

@@ -6,16 +6,15 @@ import threading
 
 from torch_axon.nixl._enums import nixl_mem_t
 from torch_axon.nixl._errors import as_nixl, nixlBackendError, nixlNotFoundError, nixlRemoteDisconnectError
-from torch_axon.nixl._lists import Rows
-from torch_axon.nixl._memory import Located, MemoryMap
-from torch_axon.nixl._metadata import Metadata
+from torch_axon.nixl._memory import Key, MemoryMap
+from torch_axon.nixl._metadata import KINDS, Metadata
 from torch_axon.runtime import Peer, Remote, Runtime
 
 # An address that nothing answers, such as one of a bridge that the other host does not share, costs this time once.
 _LONGEST_ATTEMPT_S = 3.0
 
 
-class _Registered:
+class Registered:
     """Memory that the agent has registered. It is opened at its first use."""
 
     def __init__(self, handle: bytes) -> None:
@@ -40,20 +39,32 @@ class RemoteAgent:
         is_neighbour = metadata.host == own_host
         # Loopback is the last of its addresses, and the fastest one within a host.
         self._addresses = metadata.addresses[::-1] if is_neighbour else metadata.addresses
-        self._memory: dict[nixl_mem_t, MemoryMap[_Registered]] = {}
+        self._memory: dict[nixl_mem_t, MemoryMap[Registered]] = {
+            kind: MemoryMap(f"agent '{self.name}'") for kind in KINDS
+        }
+        self._state = -1  # of the newest complete metadata
         self._connecting = threading.Lock()
         self._peer: Peer | None = None
         self.add(metadata)
 
     def add(self, metadata: Metadata) -> None:
-        """Adds the registered memory that is not known yet."""
+        """Learns of registered memory. Complete metadata take the place of older ones; what is older is ignored."""
+        if metadata.state < self._state:
+            return
+        found: dict[nixl_mem_t, dict[Key, Registered]] = {kind: {} for kind in KINDS}
         for row in metadata.registrations:
-            key = (int(row["address"]), int(row["nbytes"]), int(row["device"]))
-            kind = self._memory.setdefault(nixl_mem_t(int(row["kind"])), MemoryMap())
+            kind, key = KINDS[int(row["kind"])], (int(row["address"]), int(row["nbytes"]), int(row["device"]))
+            known = self._memory[kind].get(key)
             handle = row["handle"].tobytes()
-            known = kind.get(key)
-            if known is None or known.handle != handle:
-                kind.add(key, _Registered(handle))
+            found[kind][key] = known if known is not None and known.handle == handle else Registered(handle)
+        for kind, memory in self._memory.items():
+            if metadata.is_complete:
+                memory.replace(found[kind])
+                continue
+            for key, registered in found[kind].items():
+                memory.set(key, registered)
+        if metadata.is_complete:
+            self._state = metadata.state
 
     def peer(self) -> Peer:
         """Returns the connection, and connects if necessary.
@@ -67,35 +78,39 @@ class RemoteAgent:
                 raise nixlNotFoundError(f"agent '{self.name}' was removed")
             if self._peer is None:
                 self._peer = self._connected()
-        if (failure := self._peer.failure) is not None:
-            raise nixlRemoteDisconnectError(f"agent '{self.name}': {failure}")
+        self.check_alive()
         return self._peer
 
+    def check_alive(self) -> None:
+        """Raises:
+        nixlRemoteDisconnectError: the connection was made, and has ended
+        """
+        peer = self._peer
+        if peer is not None and (failure := peer.failure) is not None:
+            raise nixlRemoteDisconnectError(f"agent '{self.name}': {failure}")
+
     def _connected(self) -> Peer:
-        if not self._addresses:
-            raise nixlNotFoundError(f"the metadata of agent '{self.name}' say nothing of how to connect to it")
         failures = []
         for address in self._addresses:
             try:
                 return self._runtime.connect(address, timeout=min(_LONGEST_ATTEMPT_S, self._runtime.timeout))
-            except (ConnectionError, TimeoutError) as error:
+            except (ConnectionError, TimeoutError, ValueError) as error:
                 failures.append(str(error))
             except BufferError as error:
                 raise nixlBackendError(str(error)) from error
         raise nixlRemoteDisconnectError(f"agent '{self.name}' cannot be reached: {'; '.join(failures)}")
 
-    def locate(self, kind: nixl_mem_t, rows: Rows) -> Located[_Registered]:
-        """Finds the registered memory of each row.
+    def memory(self, kind: nixl_mem_t) -> MemoryMap[Registered]:
+        """Returns its registered memory of a kind.
 
         Raises:
-            nixlNotFoundError: a row lies in no memory that is known of the agent
+            nixlNotFoundError: there is none of this kind
         """
-        memory = self._memory.get(kind)
-        if memory is None:
+        if kind not in self._memory or not self._memory[kind].items():
             raise nixlNotFoundError(f"agent '{self.name}' has registered no memory of kind {kind.name}")
-        return memory.locate(rows, f"agent '{self.name}'")
+        return self._memory[kind]
 
-    def open(self, memories: list[_Registered]) -> list[Remote]:
+    def open(self, memories: list[Registered]) -> list[Remote]:
         """Opens registered memory, all that is new at the same time.
 
         Raises:
@@ -111,8 +126,8 @@ class RemoteAgent:
         return [each.remote for each in memories if each.remote is not None]
 
     def remove(self) -> None:
+        self.is_removed = True
         with self._connecting:
-            self.is_removed = True
             peer, self._peer = self._peer, None
         if peer is not None:
             peer.close(drain=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,52 +22,64 @@ from torch_axon.nixl._errors import (
     nixlRepostActiveError,
 )
 from torch_axon.nixl._memory import Located
-from torch_axon.nixl._remote import RemoteAgent
-from torch_axon.runtime import AccessDenied, BlockTable, Plan, Region, Remote, Transfer
+from torch_axon.nixl._remote import Registered, RemoteAgent
+from torch_axon.runtime import AccessDenied, BlockTable, Plan, Remote, Transfer
 
 Ids = npt.NDArray[np.int32]
 
+# How long posting may wait for memory of the other agent to be opened. The transfer is under way then.
+_LONGEST_POST_S = 0.05
 _VERBS = {nixl_xfer_op_t.NIXL_READ: "read", nixl_xfer_op_t.NIXL_WRITE: "write"}
 
 
-@dataclass(frozen=True, eq=False)
-class LocalSide:
+class _Side:
+    """Attributes:
+    lengths: [n], the bytes of each block
+    length: the bytes of all blocks, if these are equal
+    """
+
+    def __init__(self, located: Located[Any]) -> None:
+        self.located = located
+        self.lengths: npt.NDArray[np.int64] = located.table[:, 2]
+        first = int(self.lengths[0])
+        self.length = first if (self.lengths == first).all() else None
+
+
+class LocalSide(_Side):
     """Local memory of transfers."""
-
-    located: Located[Region]
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return self.located.table[:, 2]
 
     def blocks(self) -> BlockTable:
         return BlockTable(self.located.memories, self.located.table)
 
 
-@dataclass(frozen=True, eq=False)
-class RemoteSide:
+class RemoteSide(_Side):
     """Memory of an agent, and the plans for transfers between it and local sides."""
 
-    agent: RemoteAgent
-    located: Located[Any]
-    _plans: dict[tuple[nixl_xfer_op_t, int], tuple[Plan, LocalSide]] = field(default_factory=dict)
-
-    @property
-    def lengths(self) -> npt.NDArray[np.int64]:
-        return self.located.table[:, 2]
+    def __init__(self, agent: RemoteAgent, located: Located[Registered]) -> None:
+        super().__init__(located)
+        self.agent = agent
+        self._plans: dict[tuple[nixl_xfer_op_t, int], tuple[Plan, LocalSide]] = {}
 
     def check_known(self) -> None:
         if self.agent.is_removed:
             raise nixlNotFoundError(f"agent '{self.agent.name}' was removed since this list was prepared")
 
+    def known_plan(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan | None:
+        known = self._plans.get((operation, id(local)))
+        return None if known is None else known[0]
+
     def plan(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan:
-        key = (operation, id(local))
-        if key not in self._plans:
-            remotes: list[Remote] = self.agent.open(self.located.memories)
-            blocks = BlockTable(remotes, self.located.table)
-            # The entry keeps the local side, so that its id stays its own.
-            self._plans[key] = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks), local
-        return self._plans[key][0]
+        """Makes a plan. Connects to the agent, and opens its memory, if necessary.
+
+        Raises:
+            Exception: of NIXL, if that fails
+        """
+        remotes: list[Remote] = self.agent.open(self.located.memories)
+        blocks = BlockTable(remotes, self.located.table)
+        plan = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks)
+        # The entry keeps the local side, so that its id stays its own.
+        self._plans[operation, id(local)] = plan, local
+        return plan
 
 
 class nixlXferTelemetry:
@@ -90,7 +104,7 @@ class nixlXferTelemetry:
 
 @dataclass(eq=False)
 class Request:
-    """A transfer that may be posted again and again.
+    """A transfer that may be posted again and again. One thread at a time uses it.
 
     Attributes:
         operation: what it does
@@ -106,6 +120,7 @@ class Request:
     notification: bytes
     counts_merged: bool
     _transfer: Transfer | None = None
+    _starting: concurrent.futures.Future[Transfer] | None = None  # a thread connects and opens memory, and starts it
     _failure: Failure | None = None  # of the latest post
     _started_us: int = 0
     _posting_us: int = 0
@@ -118,27 +133,42 @@ class Request:
             nixlNotFoundError: the agent was removed, or local memory was deregistered
             Exception: others of NIXL's exceptions, if it fails at once; `status` raises the same then
         """
-        if self._transfer is not None and not self._transfer.done():
+        if self._starting is not None or (self._transfer is not None and not self._transfer.done()):
             self.sides[1].check_known()
             raise nixlRepostActiveError("the transfer is still under way")
         self.notification = notification or self.notification
         self._transfer = self._failure = None
         begin = time.monotonic_ns()
-        try:
-            self._transfer = self._posted()
-        except Failure as failure:
-            self._failure = failure
-            raise
         self._started_us = begin // 1000
+        self._start()
         self._posting_us = max(1, (time.monotonic_ns() - begin) // 1000)
         return self.status()
 
-    def _posted(self) -> Transfer:
+    def _start(self) -> None:
         local, remote = self.sides
-        remote.check_known()
-        remote.agent.peer()  # raises if it is lost
         try:
-            return remote.plan(self.operation, local).post(*self.ids, notify=self.notification or None)
+            remote.check_known()
+            remote.agent.check_alive()
+            if (plan := remote.known_plan(self.operation, local)) is not None:
+                self._transfer = self._posted(plan)
+                return
+        except Failure as failure:
+            self._failure = failure
+            raise
+        self._starting = concurrent.futures.Future()
+        threading.Thread(target=self._open_and_post, args=(self._starting,), name="axon-nixl-open", daemon=True).start()
+        concurrent.futures.wait([self._starting], _LONGEST_POST_S)  # usually it is done sooner
+
+    def _open_and_post(self, starting: concurrent.futures.Future[Transfer]) -> None:
+        local, remote = self.sides
+        try:
+            starting.set_result(self._posted(remote.plan(self.operation, local)))
+        except BaseException as error:
+            starting.set_exception(error)
+
+    def _posted(self, plan: Plan) -> Transfer:
+        try:
+            return plan.post(*self.ids, notify=self.notification or None)
         except AccessDenied as error:  # of this process: the peer's denials come later
             raise nixlNotFoundError(str(error)) from error
         except ValueError as error:
@@ -152,21 +182,34 @@ class Request:
             nixlNotFoundError: its agent was removed before its end
             Exception: others of NIXL's exceptions, if it has failed
         """
+        self._take_started()
         if self._failure is not None:
-            raise self._failure
-        if self._transfer is None:
+            raise self._failure.again()
+        if self._starting is None and self._transfer is None:
             raise nixlNotPostedError("the transfer has not been posted")
-        if not self._transfer.done():
+        if self._transfer is None or not self._transfer.done():
             self.sides[1].check_known()
             return nixl_status_t.NIXL_IN_PROG
-        error = self._transfer.exception()
-        if error is None:
+        if (error := self._transfer.exception()) is None:
             return nixl_status_t.NIXL_SUCCESS
         self.sides[1].check_known()
-        raise as_nixl(error) from error
+        self._failure = as_nixl(error)
+        raise self._failure.again() from error
+
+    def _take_started(self) -> None:
+        if self._starting is None or not self._starting.done():
+            return
+        starting, self._starting = self._starting, None
+        error = starting.exception()
+        if error is None:
+            self._transfer = starting.result()
+        else:
+            self._failure = error if isinstance(error, Failure) else as_nixl(error)
 
     def cancel(self) -> None:
-        if self._transfer is not None:
+        if self._starting is not None:
+            self._starting.add_done_callback(_cancel_started)
+        elif self._transfer is not None:
             self._transfer.cancel()
 
     def telemetry(self) -> nixlXferTelemetry:
@@ -175,9 +218,10 @@ class Request:
         Raises:
             nixlNotPostedError, nixlNoTelemetryError: it was not posted, or is under way
         """
-        if self._transfer is None:
+        self._take_started()
+        if self._starting is None and self._transfer is None:
             raise nixlNotPostedError("the transfer has not been posted")
-        if not self._transfer.done():
+        if self._transfer is None or not self._transfer.done():
             raise nixlNoTelemetryError("the transfer is still under way")
         stats = self._transfer.stats()
         telemetry = nixlXferTelemetry()
@@ -186,6 +230,11 @@ class Request:
         telemetry.totalBytes = stats.nbytes
         telemetry.descCount = stats.blocks if self.counts_merged else len(self.ids[0])
         return telemetry
+
+
+def _cancel_started(starting: concurrent.futures.Future[Transfer]) -> None:
+    if starting.exception() is None:
+        starting.result().cancel()
 
 
 def pair_up(local: LocalSide, local_ids: Any, remote: RemoteSide, remote_ids: Any) -> tuple[Ids, Ids]:
@@ -201,6 +250,8 @@ def pair_up(local: LocalSide, local_ids: Any, remote: RemoteSide, remote_ids: An
     here, there = _ids(local_ids, len(local.lengths), "local"), _ids(remote_ids, len(remote.lengths), "remote")
     if len(here) != len(there):
         raise nixlInvalidParamError(f"{len(here)} local and {len(there)} remote indices; allowed: as many of both")
+    if local.length is not None and local.length == remote.length:
+        return here, there
     differs = local.lengths[here] != remote.lengths[there]
     if differs.any():
         first = int(np.flatnonzero(differs)[0])
