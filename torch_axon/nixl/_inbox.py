@@ -13,7 +13,7 @@ from torch_axon.runtime import Future, Peer, Runtime, RuntimeClosedError
 # Programs may leave notifications unread. So many are kept here, beyond those that wait in the runtime. Then their
 # senders get errors.
 _MOST = 1 << 20
-_COLLECT_INTERVAL_S = 0.2
+_COLLECT_INTERVAL_S = 0.5
 
 _log = get_logger(__name__)
 

@@ -53,7 +53,8 @@ def _own(pipe: Connection, device: str) -> None:
     pipe.send((agent.get_agent_metadata(), _strided(caches)))
     while pipe.recv():
         torch.cuda.synchronize()
-        pipe.send(([cache.cpu() for cache in caches], agent.get_new_notifs()))
+        copies = [cache.cpu().numpy().copy() for cache in caches]  # a tensor that is sent would move to shared memory
+        pipe.send((copies, agent.get_new_notifs()))
 
 
 @pytest.fixture(scope="module", params=["cuda", "cpu"])
@@ -72,8 +73,8 @@ def owner(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, bytes, A
 
 def _memory_of(pipe: Connection) -> tuple[list[torch.Tensor], dict[str, list[bytes]]]:
     pipe.send(True)
-    memory, notifications = pipe.recv()
-    return memory, notifications
+    copies, notifications = pipe.recv()
+    return [torch.from_numpy(copy) for copy in copies], notifications
 
 
 @pytest.mark.parametrize("kind", ["VRAM", "DRAM"])
