@@ -64,15 +64,6 @@ Result<Stream> Stream::create() {
   return Stream(stream);
 }
 
-Result<Stream> Stream::create_urgent() {
-  int least = 0;
-  int greatest = 0;
-  AXON_CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  cudaStream_t stream = nullptr;
-  AXON_CUDA_TRY(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
-  return Stream(stream);
-}
-
 Result<Event> Event::create() {
   cudaEvent_t event = nullptr;
   AXON_CUDA_TRY(cudaEventCreate(&event));

@@ -59,8 +59,6 @@ class Stream {
  public:
   // Does not synchronise with the legacy default stream.
   static Result<Stream> create();
-  // The same, of the device's highest priority.
-  static Result<Stream> create_urgent();
   StreamView view() const noexcept { return StreamView(stream_.get()); }
   operator StreamView() const noexcept { return view(); }
 

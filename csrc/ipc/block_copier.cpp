@@ -112,11 +112,8 @@ BlockCopier::Lane* BlockCopier::take_lane(Lanes& lanes) {
 }
 
 // Threads that come at once may add a few more than kMostLanes.
-//
-// Streams share a few work queues of the hardware (CUDA_DEVICE_MAX_CONNECTIONS, 8 by default), in which work of one
-// waits for a wait of another. Copies that start at once avoid the queues of most streams by their priority.
 Status BlockCopier::add_lane(Lanes& lanes) {
-  Result<cuda::Stream> stream = &lanes == &lanes_at_once_ ? cuda::Stream::create_urgent() : cuda::Stream::create();
+  Result<cuda::Stream> stream = cuda::Stream::create();
   if (!stream.ok()) return std::move(stream.status());
   Result<cuda::Event> earlier = cuda::Event::create_untimed();
   if (!earlier.ok()) return std::move(earlier.status());
