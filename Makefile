@@ -152,6 +152,7 @@ lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.11 requirements/torch-2.15.in -o requirements/torch-2.15.txt
 	@$(LOCK) --python-version 3.10 requirements/docs.in -o requirements/docs.txt
 	@$(LOCK) --python-version 3.11 requirements/active_message.in -o requirements/active_message.txt
+	@$(LOCK) --python-version 3.11 --no-deps requirements/nixl.in -o requirements/nixl.txt
 
 clean:
 	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/_C.*.so $(VENV)/.editable

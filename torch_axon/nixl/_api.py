@@ -143,7 +143,7 @@ class nixl_agent(Exchanging):
         """
         descs = self.get_reg_descs(reg_list, mem_type)
         if descs is None:
-            raise TypeError("register_memory: reg_list is none of what get_reg_descs takes; the log says why")
+            raise TypeError("register_memory: reg_list is not what get_reg_descs takes; the log says why")
         self.agent.registerMem(descs, self._handles(backends))
         return descs
 
@@ -162,7 +162,7 @@ class nixl_agent(Exchanging):
         self.agent.deregisterMem(dereg_list, self._handles(backends))
 
     def query_memory(self, reg_list: Any, backend: str, mem_type: str | None = None) -> list[dict[str, str] | None]:
-        """Asks a backend of files or objects about them. There is none here.
+        """Asks a backend of files or objects about them. This module has no such backend.
 
         Raises:
             ValueError: the backend was not created
@@ -172,7 +172,7 @@ class nixl_agent(Exchanging):
             raise ValueError(f"query_memory: backend {backend!r} was not created; allowed: {list(self.backends)}")
         descs = self.get_reg_descs(reg_list, mem_type)
         if descs is None:
-            raise TypeError("query_memory: reg_list is none of what get_reg_descs takes; the log says why")
+            raise TypeError("query_memory: reg_list is not what get_reg_descs takes; the log says why")
         return self.agent.queryMem(descs, self.backends[backend])
 
     # ---- Transfers
@@ -210,7 +210,7 @@ class nixl_agent(Exchanging):
             return nixl_prepped_dlist_handle(self.agent, handle)
         descs = self.get_xfer_descs(xfer_list, mem_type)
         if descs is None:
-            raise TypeError("prep_xfer_dlist: xfer_list is none of what get_xfer_descs takes; the log says why")
+            raise TypeError("prep_xfer_dlist: xfer_list is not what get_xfer_descs takes; the log says why")
         return nixl_prepped_dlist_handle(
             self.agent, self.agent.prepXferDlist(agent_name, descs, backend=backend_handles)
         )
@@ -356,8 +356,8 @@ class nixl_agent(Exchanging):
         """Makes descriptors for transfers.
 
         Args:
-            descs: a contiguous tensor, or a list of such on one device; a list of tuples of address, bytes and device;
-                a NumPy array [n, 3] of uint64 or int64 of these; or a nixlXferDList, which is returned as it is
+            descs: a contiguous tensor, or a list of such on one device. Or tuples of address, bytes and device, or a
+                NumPy array [n, 3] of uint64 or int64 of these. A nixlXferDList is returned as it is.
             mem_type: "DRAM" or "cpu", "VRAM" or "cuda"; required for tuples and arrays
 
         Returns:

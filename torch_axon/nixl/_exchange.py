@@ -1,8 +1,8 @@
 """Exchanges metadata between agents over the network, for programs that do not pass it themselves.
 
-An agent with a listening thread answers at its port. Agents need the same secret for this, by default a public one:
-then anybody who reaches the port learns how to use the agent's registered memory, as with NIXL. `AXON_SECRET` sets
-another one.
+An agent with a listening thread answers at its port. Agents need the same secret for this. By default it is a public
+one: then every process that reaches the port learns how to use the agent's registered memory, as with NIXL.
+`AXON_SECRET` sets another one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Exchange:
             f"{name} (metadata)"[:255], timeout=_TIMEOUT_S, secret=os.environ.get("AXON_SECRET") or _PUBLIC_SECRET
         )
         self._load = load
-        # One after the other, in the order of the calls. Nobody waits for them.
+        # One after the other, in the order of the calls. No thread waits for them.
         self._tasks = ThreadPoolExecutor(1, thread_name_prefix="axon-nixl-metadata")
         self._runtime.register("own")(own)
         self._runtime.register("load")(lambda blob: load(blob) and None)
@@ -55,7 +55,8 @@ class Exchange:
             raise RuntimeError(f"Failed to bind metadata listener socket: {error}") from error
         if "AXON_SECRET" not in os.environ:
             _log.warning(
-                "the metadata of this agent can be read by anybody who reaches port %d; AXON_SECRET restricts that",
+                "the metadata of this agent can be read by every process that reaches port %d; "
+                "AXON_SECRET restricts that",
                 port,
             )
 

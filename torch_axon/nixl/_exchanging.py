@@ -78,7 +78,7 @@ class Exchanging:
     def get_agent_metadata(self) -> bytes:
         """Returns how others connect to this agent, and all memory that it has registered so far.
 
-        The bytes are a secret: whoever has them can use that memory.
+        The bytes are a secret: a process that has them can use that memory.
         """
         return self.agent.getLocalMD()
 

@@ -56,7 +56,7 @@ class Inbox:
             self._arrived += [(peer.name, message) for peer, message in self._runtime.notifications()]
 
     def send(self, peer: Peer, message: bytes) -> None:
-        """Sends a notification. A later failure is logged: nobody waits for it."""
+        """Sends a notification. A later failure is logged: no thread waits for it."""
         sent = peer.notify(message)
         sent.add_done_callback(_log_failure)
 

@@ -1,7 +1,7 @@
 """What an agent tells others about itself: how to connect to it, and which memory it has registered.
 
 The bytes are a header in JSON and a table. They are checked completely before anything is taken from them. The handles
-in them are secrets: whoever has them, and the address, can use the memory.
+in them are secrets: a process that has them, and the address, can use the memory.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ REGISTRATION = np.dtype(
 
 @dataclass(frozen=True)
 class Metadata:
-    """Attributes:
-    name: the agent's name
-    incarnation: the `Runtime.incarnation` of the agent
-    host: identifies its host
-    state: counts the changes of its registered memory
-    is_complete: whether all of its registered memory is there
-    addresses: addresses of its runtime, to be tried in this order; none: the receiver knows the agent
-    registrations: [n] of `REGISTRATION`
+    """What an agent tells.
+
+    Attributes:
+        name: the agent's name
+        incarnation: the `Runtime.incarnation` of the agent
+        host: identifies its host
+        state: counts the changes of its registered memory
+        is_complete: whether all of its registered memory is there
+        addresses: addresses of its runtime, to be tried in this order; none: the receiver knows the agent
+        registrations: [n] of `REGISTRATION`
     """
 
     name: str

@@ -82,8 +82,10 @@ class RemoteAgent:
         return self._peer
 
     def check_alive(self) -> None:
-        """Raises:
-        nixlRemoteDisconnectError: the connection was made, and has ended
+        """Checks the connection, if there is one.
+
+        Raises:
+            nixlRemoteDisconnectError: it has ended
         """
         peer = self._peer
         if peer is not None and (failure := peer.failure) is not None:

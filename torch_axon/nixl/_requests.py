@@ -33,9 +33,11 @@ _VERBS = {nixl_xfer_op_t.NIXL_READ: "read", nixl_xfer_op_t.NIXL_WRITE: "write"}
 
 
 class _Side:
-    """Attributes:
-    lengths: [n], the bytes of each block
-    length: the bytes of all blocks, if these are equal
+    """Blocks of a transfer.
+
+    Attributes:
+        lengths: [n], the bytes of each block
+        length: the bytes of all blocks, if these are equal
     """
 
     def __init__(self, located: Located[Any]) -> None:

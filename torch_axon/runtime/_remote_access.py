@@ -229,8 +229,8 @@ class RemoteAccess:
 
         Raises:
             TypeError: a memory or a table has a wrong type
-            ValueError: `verb` is unknown, a block exceeds its memory or crosses the end of a part of it, blocks of a
-                layout overlap, their lengths differ, or a Region is that of another runtime
+            ValueError: `verb` is unknown, or a Region is that of another runtime. Or a block exceeds its memory or
+                crosses the end of a part of it, blocks of a layout overlap, or their lengths differ.
         """
         return make_plan(cast("Peer", self), verb, local, remote)
 

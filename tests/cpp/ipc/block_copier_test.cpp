@@ -1,4 +1,4 @@
-// Tests when copies of blocks run.
+// Tests what copies of blocks allocate, and how they end.
 #include "ipc/block_copier.hpp"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "comes_true.hpp"
-#include "cuda/memops.hpp"
 #include "kernels/device_buffer.hpp"
 
 namespace axon::ipc {
@@ -18,7 +17,6 @@ using testing::require;
 class BlockCopierTest : public ::testing::Test {
  protected:
   static constexpr size_t kNumBytes = 1 << 20;
-  static constexpr size_t kNumCopies = 40;  // more than there are streams for them
 
   void SetUp() override {
     if (cuda::num_devices() == 0) GTEST_SKIP() << "needs a GPU";
@@ -29,7 +27,7 @@ class BlockCopierTest : public ::testing::Test {
   }
 
   // Copies all bytes in blocks of a length.
-  BlockCopier::UnderWay copy(size_t length, std::optional<cuda::StreamView> after = std::nullopt) {
+  BlockCopier::UnderWay copy(size_t length) {
     const auto fill = [&, length]() -> Result<BlockCopier::Blocks> {
       ++num_filled_;
       BlockCopier::Blocks blocks;
@@ -38,7 +36,7 @@ class BlockCopierTest : public ::testing::Test {
       }
       return blocks;
     };
-    return require(copier_->copy({.fill = fill, .after = after}));
+    return require(copier_->copy({.fill = fill}));
   }
   static bool ends(const BlockCopier::UnderWay& copy, std::chrono::seconds within = 30s) {
     return comes_true([&] { return copy.flag().load(std::memory_order_acquire) != 0; }, within);
@@ -50,38 +48,6 @@ class BlockCopierTest : public ::testing::Test {
   std::optional<testing::DeviceBuffer> target_;
   size_t num_filled_ = 0;
 };
-
-// Parameter: the bytes of each block; copy engines copy a single block, and a kernel a list.
-class StartsAtOnceTest : public BlockCopierTest, public ::testing::WithParamInterface<size_t> {};
-INSTANTIATE_TEST_SUITE_P(blocks_of_bytes, StartsAtOnceTest, ::testing::Values(1 << 20, 1 << 16));
-
-TEST_P(StartsAtOnceTest, copies_that_start_at_once_wait_for_no_stream_of_the_caller) {
-  const auto memory = require(cuda::PinnedMemory::allocate(sizeof(uint32_t)));
-  auto* const gate = new (memory.data()) std::atomic<uint32_t>(0);
-  const cuda::Stream busy = require(cuda::Stream::create());
-  {  // What the copies need is allocated now, since that waits for a busy device.
-    std::vector<BlockCopier::UnderWay> earlier;
-    for (size_t i = 0; i < 2 * kNumCopies; ++i) {
-      earlier.push_back(copy(GetParam(), i % 2 == 0 ? std::optional<cuda::StreamView>(busy) : std::nullopt));
-    }
-    for (const BlockCopier::UnderWay& each : earlier) ASSERT_TRUE(ends(each));
-  }
-  require(cuda::wait_for_flag(busy, gate, 1));
-  std::vector<BlockCopier::UnderWay> waiting;
-  for (size_t i = 0; i < kNumCopies; ++i) waiting.push_back(copy(GetParam(), busy));
-  std::vector<BlockCopier::UnderWay> at_once;
-  for (size_t i = 0; i < kNumCopies; ++i) at_once.push_back(copy(GetParam()));
-  for (const BlockCopier::UnderWay& each : at_once) {
-    if (!ends(each, 5s)) {
-      ADD_FAILURE() << "a copy waits for the stream of the caller";
-      break;
-    }
-  }
-  for (const BlockCopier::UnderWay& each : waiting) EXPECT_EQ(each.flag().load(), 0u);
-  gate->store(1, std::memory_order_release);
-  for (const BlockCopier::UnderWay& each : waiting) EXPECT_TRUE(ends(each));
-  for (const BlockCopier::UnderWay& each : at_once) EXPECT_TRUE(ends(each));
-}
 
 // Allocating may wait for a busy device. A launch that lacks memory begins again, after the allocation.
 TEST_F(BlockCopierTest, tables_are_allocated_apart_from_launches) {

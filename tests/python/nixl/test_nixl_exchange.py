@@ -112,7 +112,7 @@ def test_agents_of_different_secrets_exchange_nothing(
 
 def test_an_agent_without_a_secret_warns_that_it_listens(make_agent: Make, log: Recorded) -> None:
     _, port = listening(make_agent, "here")
-    assert log.has(f"WARNING: the metadata of this agent can be read by anybody who reaches port {port}")
+    assert log.has(f"WARNING: the metadata of this agent can be read by every process that reaches port {port}")
 
 
 @pytest.mark.parametrize("exchange", ["fetch", "send", "invalidate"])
