@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 
 from torch_axon.nixl._logging import get_logger
-from torch_axon.runtime import Future, Peer, Runtime, RuntimeClosedError
+from torch_axon.runtime import Peer, Runtime, RuntimeClosedError, Transfer
 
 # Programs may leave notifications unread. So many are kept here, beyond those that wait in the runtime. Then their
 # senders get errors.
@@ -29,6 +29,7 @@ class Inbox:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._arrived: deque[tuple[str, bytes]] = deque()
+        self._sent: deque[Transfer] = deque()  # that may fail yet
         self._is_closed = threading.Event()
         threading.Thread(
             target=_keep_collecting, args=(weakref.ref(self), self._is_closed), name="axon-nixl-inbox", daemon=True
@@ -40,6 +41,7 @@ class Inbox:
     def collect(self) -> None:
         """Makes room in the runtime, for agents that do not ask for their notifications."""
         with self._lock:
+            self._log_failures()
             if len(self._arrived) < _MOST:
                 self._take_new()
 
@@ -58,7 +60,15 @@ class Inbox:
     def send(self, peer: Peer, message: bytes) -> None:
         """Sends a notification. A later failure is logged: no thread waits for it."""
         sent = peer.notify(message)
-        sent.add_done_callback(_log_failure)
+        with self._lock:
+            self._sent.append(sent)
+            self._log_failures()
+
+    def _log_failures(self) -> None:
+        # Callbacks would wake the runtime's thread for each notification, which then competes for Python's lock.
+        while self._sent and self._sent[0].done():
+            if (error := self._sent.popleft().exception()) is not None:
+                _log.error("a notification was not delivered: %s", error)
 
 
 def _keep_collecting(inbox: weakref.ref[Inbox], is_closed: threading.Event) -> None:
@@ -67,8 +77,3 @@ def _keep_collecting(inbox: weakref.ref[Inbox], is_closed: threading.Event) -> N
             return
         found.collect()
         del found  # must not keep it alive while this waits
-
-
-def _log_failure(sent: Future) -> None:
-    if (error := sent.exception()) is not None:
-        _log.error("a notification was not delivered: %s", error)

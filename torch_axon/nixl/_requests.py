@@ -121,6 +121,7 @@ class Request:
     ids: tuple[Ids, Ids]
     notification: bytes
     counts_merged: bool
+    _plan: Plan | None = None
     _transfer: Transfer | None = None
     _starting: concurrent.futures.Future[Transfer] | None = None  # a thread connects and opens memory, and starts it
     _failure: Failure | None = None  # of the latest post
@@ -151,8 +152,10 @@ class Request:
         try:
             remote.check_known()
             remote.agent.check_alive()
-            if (plan := remote.known_plan(self.operation, local)) is not None:
-                self._transfer = self._posted(plan)
+            if self._plan is None:
+                self._plan = remote.known_plan(self.operation, local)
+            if self._plan is not None:
+                self._transfer = self._posted(self._plan)
                 return
         except Failure as failure:
             self._failure = failure
