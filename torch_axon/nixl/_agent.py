@@ -209,12 +209,13 @@ class nixlAgent:
 
     def _remote(self, agent: str | bytes) -> RemoteAgent:
         name = _as_name(agent)
+        known = self._remotes.get(name)
+        if known is not None:
+            return known
+        if name != self._name:
+            raise nixlNotFoundError(f"agent '{name}' is not known; add_remote_agent() takes its metadata")
+        metadata = _metadata.decode(self.getLocalMD())
         with self._lock:
-            if name in self._remotes:
-                return self._remotes[name]
-            if name != self._name:
-                raise nixlNotFoundError(f"agent '{name}' is not known; add_remote_agent() takes its metadata")
-            metadata = _metadata.decode(self.getLocalMD())
             if self._itself is None:
                 self._itself = RemoteAgent(metadata, self._runtime, self._host)
             self._itself.add(metadata)

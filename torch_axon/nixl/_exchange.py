@@ -1,21 +1,26 @@
 """Exchanges metadata between agents over the network, for programs that do not pass it themselves.
 
 An agent with a listening thread answers at its port. Agents need the same secret for this. By default it is a public
-one: then every process that reaches the port learns how to use the agent's registered memory, as with NIXL.
-`AXON_SECRET` sets another one.
+one. Then every process that reaches the port learns how to use the agent's registered memory. It may also change what
+the agent knows of others, as with NIXL. `AXON_SECRET` sets another secret.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from torch_axon.nixl._logging import get_logger
 from torch_axon.runtime import Peer, Runtime
 
 _PUBLIC_SECRET = "torch_axon.nixl without a secret"
 _TIMEOUT_S = 10.0
+_LONGEST_CLOSE_S = 1.0
+_LONGEST_NAME = 240  # of the agent, in bytes, within the name of the runtime
 
 _log = get_logger(__name__)
 
@@ -33,9 +38,10 @@ class Exchange:
     def __init__(
         self, name: str, own: Callable[[], bytes], load: Callable[[bytes], object], forget: Callable[[str], object]
     ) -> None:
-        self._runtime = Runtime(
-            f"{name} (metadata)"[:255], timeout=_TIMEOUT_S, secret=os.environ.get("AXON_SECRET") or _PUBLIC_SECRET
-        )
+        secret = os.environ.get("AXON_SECRET")
+        self._is_public = not secret
+        shown = name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+        self._runtime = Runtime(f"{shown} (metadata)", timeout=_TIMEOUT_S, secret=secret or _PUBLIC_SECRET)
         self._load = load
         # One after the other, in the order of the calls. No thread waits for them.
         self._tasks = ThreadPoolExecutor(1, thread_name_prefix="axon-nixl-metadata")
@@ -53,10 +59,10 @@ class Exchange:
             self._runtime.listen("0.0.0.0", port)
         except ValueError as error:
             raise RuntimeError(f"Failed to bind metadata listener socket: {error}") from error
-        if "AXON_SECRET" not in os.environ:
+        if self._is_public:
             _log.warning(
-                "the metadata of this agent can be read by every process that reaches port %d; "
-                "AXON_SECRET restricts that",
+                "every process that reaches port %d can read the metadata of this agent, and change what it knows of "
+                "others; AXON_SECRET restricts that",
                 port,
             )
 
@@ -83,9 +89,8 @@ class Exchange:
         self._tasks.submit(run)
 
     def close(self) -> None:
-        """Ends after what is under way, without waiting for it."""
-        try:
-            self._tasks.submit(self._runtime.close, drain=False)
-        except RuntimeError:  # the interpreter exits, and has waited for the tasks
-            self._runtime.close(drain=False)
-        self._tasks.shutdown(wait=False)
+        """Ends. What has not begun is dropped after a short time, and what is under way fails."""
+        with suppress(RuntimeError):  # the interpreter exits, and has waited for the tasks
+            concurrent.futures.wait([self._tasks.submit(time.sleep, 0)], _LONGEST_CLOSE_S)
+        self._tasks.shutdown(wait=False, cancel_futures=True)
+        self._runtime.close(drain=False)

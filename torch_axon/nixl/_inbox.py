@@ -12,7 +12,7 @@ from torch_axon.runtime import Peer, Runtime, RuntimeClosedError, Transfer
 
 # Programs may leave notifications unread. So many are kept here, beyond those that wait in the runtime. Then their
 # senders get errors.
-_MOST = 1 << 20
+_MOST, _MOST_BYTES = 1 << 20, 256 << 20
 _COLLECT_INTERVAL_S = 0.5
 
 _log = get_logger(__name__)
@@ -29,6 +29,7 @@ class Inbox:
         self._runtime = runtime
         self._lock = threading.Lock()
         self._arrived: deque[tuple[str, bytes]] = deque()
+        self._num_bytes = 0  # of what has arrived
         self._sent: deque[Transfer] = deque()  # that may fail yet
         self._is_closed = threading.Event()
         threading.Thread(
@@ -42,7 +43,7 @@ class Inbox:
         """Makes room in the runtime, for agents that do not ask for their notifications."""
         with self._lock:
             self._log_failures()
-            if len(self._arrived) < _MOST:
+            if len(self._arrived) < _MOST and self._num_bytes < _MOST_BYTES:
                 self._take_new()
 
     def take(self) -> list[tuple[str, bytes]]:
@@ -51,11 +52,14 @@ class Inbox:
             self._take_new()
             taken = list(self._arrived)
             self._arrived.clear()
+            self._num_bytes = 0
             return taken
 
     def _take_new(self) -> None:
         with suppress(RuntimeClosedError):
-            self._arrived += [(peer.name, message) for peer, message in self._runtime.notifications()]
+            new = [(peer.name, message) for peer, message in self._runtime.notifications()]
+            self._arrived += new
+            self._num_bytes += sum(len(message) for _, message in new)
 
     def send(self, peer: Peer, message: bytes) -> None:
         """Sends a notification. A later failure is logged: no thread waits for it."""

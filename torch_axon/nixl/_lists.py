@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -224,7 +224,11 @@ class nixlRegDList(_Indexed):
     """Memory to register: tuples of address, bytes, device and a text for backends of NIXL, which this one ignores."""
 
     _EXTRA = "metaInfo"
-    _owners: Iterable[object] = ()  # what keeps the memory of the descriptors
+    _owners: Sequence[object] = ()  # what keeps the memory of the first descriptors, one for each
+
+    def owner(self, index: int) -> object:
+        """Returns what keeps the memory of a descriptor, or None."""
+        return self._owners[index] if index < len(self._owners) else None
 
     def trim(self) -> nixlXferDList:
         """Returns the same memory as a list for transfers."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,10 +23,17 @@ _LONGEST_DEREGISTRATION_S = 5.0
 
 
 @dataclass
-class _Count:
-    """How often memory is registered."""
+class _Registration:
+    """Memory that is registered once or more often.
+
+    Attributes:
+        region: exposes it
+        owners: what keeps the memory; the region keeps this list
+        times: how often it is registered
+    """
 
     region: Region
+    owners: list[object]
     times: int = 1
 
 
@@ -37,7 +47,7 @@ class OwnMemory:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._lock = threading.Lock()
-        self._counts: dict[tuple[nixl_mem_t, Key], _Count] = {}
+        self._registrations: dict[tuple[nixl_mem_t, Key], _Registration] = {}
         self._by_kind: dict[nixl_mem_t, MemoryMap[Region]] = {kind: MemoryMap("this agent") for kind in KINDS}
         self._state = 0  # counts changes
 
@@ -52,7 +62,7 @@ class OwnMemory:
         return self._by_kind[kind]
 
     def is_empty(self) -> bool:
-        return not self._counts
+        return not self._registrations
 
     def register(self, descs: nixlRegDList) -> None:
         """Registers memory: all of it, or none.
@@ -64,54 +74,60 @@ class OwnMemory:
         self.of_kind(descs.getType())
         if descs.isEmpty():
             raise nixlBackendError("there are no descriptors to register; allowed: one or more")
-        added: list[Key] = []
+        kind, added = descs.getType(), list[Key]()
         with self._lock:
             try:
-                for row in descs.rows():
-                    self._add(descs.getType(), key_of(row), descs._owners)
+                for i, row in enumerate(descs.rows()):
+                    self._add(kind, key_of(row), descs.owner(i))
                     added.append(key_of(row))
+                return
             except (RuntimeError, ValueError) as error:
-                for key in added:
-                    self._remove(descs.getType(), key)
-                raise nixlBackendError(str(error)) from error
+                failure = nixlBackendError(str(error))
+                closed = [self._remove(kind, key) for key in added]
+        _close(closed)
+        raise failure
 
     def deregister(self, descs: nixlRegDList) -> None:
-        """Ends registrations. Peers cannot touch the memory any more when this returns.
+        """Ends registrations: all of them, or none. Peers cannot touch the memory any more when this returns.
 
         Raises:
-            nixlNotFoundError: a descriptor is not registered
-            nixlBackendError: peers still use it
+            nixlNotFoundError: a descriptor is not registered as often as it is given
+            nixlBackendError: peers still use it. The registrations have ended, and peers can begin nothing new.
         """
         self.of_kind(descs.getType())
+        kind, keys = descs.getType(), [key_of(row) for row in descs.rows()]
         with self._lock:
-            for row in descs.rows():
-                if (descs.getType(), key_of(row)) not in self._counts:
-                    raise nixlNotFoundError(f"the descriptor {key_of(row)} is not registered")
-                self._remove(descs.getType(), key_of(row))
+            for key, times in Counter(keys).items():
+                registration = self._registrations.get((kind, key))
+                if registration is None or registration.times < times:
+                    raise nixlNotFoundError(f"the descriptor {key} is not registered")
+            closed = [self._remove(kind, key) for key in keys]
+        _close(closed)
 
-    def _add(self, kind: nixl_mem_t, key: Key, owners: object) -> None:
-        if (kind, key) in self._counts:
-            self._counts[kind, key].times += 1
+    def _add(self, kind: nixl_mem_t, key: Key, owner: object) -> None:
+        if (registration := self._registrations.get((kind, key))) is not None:
+            registration.times += 1
+            registration.owners.append(owner)
             return
         address, nbytes, device = key
         place = "cpu" if kind == nixl_mem_t.DRAM_SEG else f"cuda:{device}"
         name = f"{nbytes} bytes at {address:#x}"
+        owners = [owner]
         region = self._runtime.expose_pointer(address, nbytes, place, access="rw", name=name, keepalive=owners)
-        self._counts[kind, key] = _Count(region)
+        self._registrations[kind, key] = _Registration(region, owners)
         self._by_kind[kind].set(key, region)
         self._state += 1
 
-    def _remove(self, kind: nixl_mem_t, key: Key) -> None:
-        count = self._counts[kind, key]
-        count.times -= 1
-        if count.times > 0:
-            return
-        del self._counts[kind, key]
+    def _remove(self, kind: nixl_mem_t, key: Key) -> Region | None:
+        """Returns the region to be closed, if the memory is registered no more."""
+        registration = self._registrations[kind, key]
+        registration.times -= 1
+        if registration.times > 0:
+            return None
+        del self._registrations[kind, key]
         self._by_kind[kind].remove(key)
         self._state += 1
-        if not count.region.close(_LONGEST_DEREGISTRATION_S):
-            holders = ", ".join(count.region.holders) or "this agent"
-            raise nixlBackendError(f"the memory of {count.region.name} is still being used by {holders}")
+        return registration.region
 
     def table(self, descs: nixlRegDList | None = None) -> tuple[int, npt.NDArray[np.void]]:
         """Returns the state, and some or all of the memory, for metadata.
@@ -120,11 +136,31 @@ class OwnMemory:
             nixlNotFoundError: a descriptor is not registered
         """
         with self._lock:
-            keys = list(self._counts) if descs is None else [(descs.getType(), key_of(row)) for row in descs.rows()]
+            keys = (
+                list(self._registrations) if descs is None else [(descs.getType(), key_of(row)) for row in descs.rows()]
+            )
             table = np.empty(len(keys), REGISTRATION)
             for i, key in enumerate(keys):
-                if key not in self._counts:
+                if key not in self._registrations:
                     raise nixlNotFoundError(f"the descriptor {key[1]} is not registered")
-                handle = np.frombuffer(self._counts[key].region.handle(), np.uint8)
+                handle = np.frombuffer(self._registrations[key].region.handle(), np.uint8)
                 table[i] = (*key[1], int(key[0]), handle)
             return self._state, table
+
+
+def _close(regions: Iterable[Region | None]) -> None:
+    """Closes regions, without any lock, and waits until peers cannot touch them.
+
+    Raises:
+        nixlBackendError: peers still use one of them
+    """
+    closed = [region for region in regions if region is not None]
+    for region in closed:
+        region.close(0)  # revokes it at once
+    deadline = time.monotonic() + _LONGEST_DEREGISTRATION_S
+    held = [region for region in closed if not region.close(max(0.0, deadline - time.monotonic()))]
+    if held:
+        holders = sorted({holder for region in held for holder in region.holders}) or ["this agent"]
+        raise nixlBackendError(
+            f"the memory of {', '.join(region.name for region in held)} is still being used by {', '.join(holders)}"
+        )

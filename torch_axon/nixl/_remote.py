@@ -15,10 +15,17 @@ _LONGEST_ATTEMPT_S = 3.0
 
 
 class Registered:
-    """Memory that the agent has registered. It is opened at its first use."""
+    """Memory that the agent has registered. It is opened at its first use.
 
-    def __init__(self, handle: bytes) -> None:
+    Attributes:
+        handle: of its region
+        state: of the metadata that named it last
+        remote: the opened memory
+    """
+
+    def __init__(self, handle: bytes, state: int) -> None:
         self.handle = handle
+        self.state = state
         self.remote: Remote | None = None
 
 
@@ -42,29 +49,42 @@ class RemoteAgent:
         self._memory: dict[nixl_mem_t, MemoryMap[Registered]] = {
             kind: MemoryMap(f"agent '{self.name}'") for kind in KINDS
         }
-        self._state = -1  # of the newest complete metadata
         self._connecting = threading.Lock()
+        self._adding = threading.Lock()
+        self._complete_state = -1  # of the newest complete metadata
         self._peer: Peer | None = None
         self.add(metadata)
 
     def add(self, metadata: Metadata) -> None:
-        """Learns of registered memory. Complete metadata take the place of older ones; what is older is ignored."""
-        if metadata.state < self._state:
-            return
+        """Learns of registered memory. Newer metadata count, and complete ones say what is not registered any more."""
+        with self._adding:
+            if metadata.state < self._complete_state:
+                return
+            named = self._named(metadata)
+            for kind, memory in self._memory.items():
+                known = dict(memory.items())
+                kept = (
+                    known
+                    if not metadata.is_complete
+                    else {key: each for key, each in known.items() if each.state > metadata.state}
+                )
+                memory.replace({**named[kind], **kept} if metadata.is_complete else {**kept, **named[kind]})
+            if metadata.is_complete:
+                self._complete_state = metadata.state
+
+    def _named(self, metadata: Metadata) -> dict[nixl_mem_t, dict[Key, Registered]]:
+        """Returns the memory that metadata name, but for what newer ones have named."""
         found: dict[nixl_mem_t, dict[Key, Registered]] = {kind: {} for kind in KINDS}
         for row in metadata.registrations:
             kind, key = KINDS[int(row["kind"])], (int(row["address"]), int(row["nbytes"]), int(row["device"]))
             known = self._memory[kind].get(key)
             handle = row["handle"].tobytes()
-            found[kind][key] = known if known is not None and known.handle == handle else Registered(handle)
-        for kind, memory in self._memory.items():
-            if metadata.is_complete:
-                memory.replace(found[kind])
-                continue
-            for key, registered in found[kind].items():
-                memory.set(key, registered)
-        if metadata.is_complete:
-            self._state = metadata.state
+            if known is not None and known.handle == handle:
+                known.state = max(known.state, metadata.state)
+                found[kind][key] = known
+            elif known is None or known.state <= metadata.state:
+                found[kind][key] = Registered(handle, metadata.state)
+        return found
 
     def peer(self) -> Peer:
         """Returns the connection, and connects if necessary.
@@ -76,10 +96,14 @@ class RemoteAgent:
         with self._connecting:
             if self.is_removed:
                 raise nixlNotFoundError(f"agent '{self.name}' was removed")
-            if self._peer is None:
-                self._peer = self._connected()
+            peer = self._peer
+            if peer is None:
+                peer = self._peer = self._connected()
+            if self.is_removed:  # meanwhile
+                self._end()
+                raise nixlNotFoundError(f"agent '{self.name}' was removed")
         self.check_alive()
-        return self._peer
+        return peer
 
     def check_alive(self) -> None:
         """Checks the connection, if there is one.
@@ -128,8 +152,15 @@ class RemoteAgent:
         return [each.remote for each in memories if each.remote is not None]
 
     def remove(self) -> None:
+        """Ends the connection. A thread that is connecting does that itself."""
         self.is_removed = True
-        with self._connecting:
-            peer, self._peer = self._peer, None
+        if self._connecting.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._connecting.release()
+
+    def _end(self) -> None:
+        peer, self._peer = self._peer, None
         if peer is not None:
             peer.close(drain=False)

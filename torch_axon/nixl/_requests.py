@@ -5,7 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -60,15 +61,14 @@ class RemoteSide(_Side):
     def __init__(self, agent: RemoteAgent, located: Located[Registered]) -> None:
         super().__init__(located)
         self.agent = agent
-        self._plans: dict[tuple[nixl_xfer_op_t, int], tuple[Plan, LocalSide]] = {}
+        self._plans: weakref.WeakKeyDictionary[LocalSide, dict[nixl_xfer_op_t, Plan]] = weakref.WeakKeyDictionary()
 
     def check_known(self) -> None:
         if self.agent.is_removed:
             raise nixlNotFoundError(f"agent '{self.agent.name}' was removed since this list was prepared")
 
     def known_plan(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan | None:
-        known = self._plans.get((operation, id(local)))
-        return None if known is None else known[0]
+        return self._plans.get(local, {}).get(operation)
 
     def plan(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan:
         """Makes a plan. Connects to the agent, and opens its memory, if necessary.
@@ -79,8 +79,7 @@ class RemoteSide(_Side):
         remotes: list[Remote] = self.agent.open(self.located.memories)
         blocks = BlockTable(remotes, self.located.table)
         plan = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks)
-        # The entry keeps the local side, so that its id stays its own.
-        self._plans[operation, id(local)] = plan, local
+        self._plans.setdefault(local, {})[operation] = plan
         return plan
 
 
@@ -106,7 +105,7 @@ class nixlXferTelemetry:
 
 @dataclass(eq=False)
 class Request:
-    """A transfer that may be posted again and again. One thread at a time uses it.
+    """A transfer that may be posted again and again. Any thread.
 
     Attributes:
         operation: what it does
@@ -121,6 +120,7 @@ class Request:
     ids: tuple[Ids, Ids]
     notification: bytes
     counts_merged: bool
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # guards the following members
     _plan: Plan | None = None
     _transfer: Transfer | None = None
     _starting: concurrent.futures.Future[Transfer] | None = None  # a thread connects and opens memory, and starts it
@@ -136,15 +136,17 @@ class Request:
             nixlNotFoundError: the agent was removed, or local memory was deregistered
             Exception: others of NIXL's exceptions, if it fails at once; `status` raises the same then
         """
-        if self._starting is not None or (self._transfer is not None and not self._transfer.done()):
-            self.sides[1].check_known()
-            raise nixlRepostActiveError("the transfer is still under way")
-        self.notification = notification or self.notification
-        self._transfer = self._failure = None
-        begin = time.monotonic_ns()
-        self._started_us = begin // 1000
-        self._start()
-        self._posting_us = max(1, (time.monotonic_ns() - begin) // 1000)
+        with self._lock:
+            self._take_started()
+            if self._starting is not None or (self._transfer is not None and not self._transfer.done()):
+                self.sides[1].check_known()
+                raise nixlRepostActiveError("the transfer is still under way")
+            self.notification = notification or self.notification
+            self._transfer = self._failure = None
+            begin = time.monotonic_ns()
+            self._started_us = begin // 1000
+            self._start()
+            self._posting_us = max(1, (time.monotonic_ns() - begin) // 1000)
         return self.status()
 
     def _start(self) -> None:
@@ -187,7 +189,8 @@ class Request:
             nixlNotFoundError: its agent was removed before its end
             Exception: others of NIXL's exceptions, if it has failed
         """
-        self._take_started()
+        with self._lock:
+            self._take_started()
         if self._failure is not None:
             raise self._failure.again()
         if self._starting is None and self._transfer is None:
@@ -223,7 +226,8 @@ class Request:
         Raises:
             nixlNotPostedError, nixlNoTelemetryError: it was not posted, or is under way
         """
-        self._take_started()
+        with self._lock:
+            self._take_started()
         if self._starting is None and self._transfer is None:
             raise nixlNotPostedError("the transfer has not been posted")
         if self._transfer is None or not self._transfer.done():
@@ -277,4 +281,4 @@ def _ids(ids: Any, count: int, side: str) -> Ids:
     if least < 0 or most >= count:
         wrong = least if least < 0 else most
         raise nixlInvalidParamError(f"a {side} index is {wrong}; allowed: 0 to {count}, exclusive")
-    return np.ascontiguousarray(array, dtype=np.int32)
+    return np.array(array, dtype=np.int32)  # a copy: the caller may change its own

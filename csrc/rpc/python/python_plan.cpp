@@ -130,6 +130,12 @@ std::shared_ptr<std::vector<Owner>> uses_of(const PythonPlan& self) {
   return uses;
 }
 
+std::vector<int32_t> copy_of(py::handle ids, const char* what) {
+  const LocalMemory memory = host_memory(ids, Use::kRead, what);
+  const std::span<const int32_t> elements = elements_of<int32_t>(memory);
+  return {elements.begin(), elements.end()};
+}
+
 // The numbers of blocks, in pairs.
 struct Pairs {
   std::span<const int32_t> local;
@@ -146,11 +152,12 @@ constexpr size_t kPairsPerLaunch = 8192;
 
 // One GPU copies all blocks by itself. The pairs have been checked.
 void add_direct(const PythonPlan& self, PythonTransfer& transfer, const Pairs& pairs,
+                const std::vector<std::shared_ptr<rpc::RemoteMemory>>& remotes,
                 const std::shared_ptr<std::vector<Owner>>& uses, std::optional<c10::Stream> stream) {
   const auto gpu = static_cast<c10::DeviceIndex>(*self.plan.local().device());
   if (stream) require_stream_of(*stream, gpu);
   const python::GilReleased no_gil;
-  for (const std::shared_ptr<rpc::RemoteMemory>& remote : self.plan.remote().memories()) transfer.use(remote);
+  for (const std::shared_ptr<rpc::RemoteMemory>& remote : remotes) transfer.use(remote);
   for (size_t first = 0; first < pairs.local.size(); first += kPairsPerLaunch) {
     const Pairs some = pairs.from(first, kPairsPerLaunch);
     const auto list = [&](const ListedBlocks::Add& add) {
@@ -158,8 +165,7 @@ void add_direct(const PythonPlan& self, PythonTransfer& transfer, const Pairs& p
         add(*remote, offset, {.data = local.data, .num_bytes = local.num_bytes});
       });
     };
-    add_direct_blocks(transfer,
-                      {.gpu = gpu, .remotes = self.plan.remote().memories(), .most = some.local.size(), .list = list},
+    add_direct_blocks(transfer, {.gpu = gpu, .remotes = remotes, .most = some.local.size(), .list = list},
                       Owner::of(uses), stream);
   }
 }
@@ -184,18 +190,23 @@ void add_each(const PythonPlan& self, PythonTransfer& transfer, const Pairs& pai
 // The ids are contiguous memory of int32, which Python has checked. `options` are as for post_blocks().
 rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, py::handle remote_ids,
                                   const py::tuple& options) {
-  const LocalMemory local = host_memory(local_ids, Use::kRead, "post: local_ids");
-  const LocalMemory remote = host_memory(remote_ids, Use::kRead, "post: remote_ids");
+  if (self.connection->engine().is_forked()) raise(engine::Engine::forked());
+  // Copies: other threads may change the ids once this one releases Python's lock.
+  const std::vector<int32_t> local = copy_of(local_ids, "post: local_ids");
+  const std::vector<int32_t> remote = copy_of(remote_ids, "post: remote_ids");
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(self.kind, self.connection));
   set_options(*transfer, options[0], py::cast<double>(options[1]));
   const std::optional<c10::Stream> stream = stream_in(options[2]);
-  const Pairs pairs{.local = elements_of<int32_t>(local), .remote = elements_of<int32_t>(remote)};
+  const Pairs pairs{.local = local, .remote = remote};
   if (const Status checked = self.plan.check(pairs.local, pairs.remote); !checked.ok()) raise(checked);
   const std::shared_ptr<std::vector<Owner>> uses = uses_of(self);  // shared by the transfer and its devices' work
   transfer->keep(Owner::of(uses));
-  const bool is_direct = copies_directly(static_cast<c10::DeviceIndex>(self.plan.local().device().value_or(-1)),
-                                         self.plan.remote().memories());
-  is_direct ? add_direct(self, *transfer, pairs, uses, stream) : add_each(self, *transfer, pairs, uses, stream);
+  const std::vector<std::shared_ptr<rpc::RemoteMemory>> remotes = self.plan.memories_of(pairs.remote);
+  if (copies_directly(static_cast<c10::DeviceIndex>(self.plan.local().device().value_or(-1)), remotes)) {
+    add_direct(self, *transfer, pairs, remotes, uses, stream);
+  } else {
+    add_each(self, *transfer, pairs, uses, stream);
+  }
   start_transfer(*transfer);
   return transfer;
 }

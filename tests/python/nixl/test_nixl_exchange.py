@@ -92,7 +92,7 @@ def test_agents_of_different_secrets_exchange_nothing(
 ) -> None:
     monkeypatch.setenv("AXON_SECRET", ONE_SECRET)
     there, port = listening(make_agent, "there")
-    assert not log.has("can be read by anybody")
+    assert not log.has("can read the metadata")
     monkeypatch.setenv("AXON_SECRET", OTHER_SECRET)
     stranger = make_agent("stranger")
     for exchange in (stranger.send_local_metadata, stranger.invalidate_local_metadata):
@@ -112,7 +112,7 @@ def test_agents_of_different_secrets_exchange_nothing(
 
 def test_an_agent_without_a_secret_warns_that_it_listens(make_agent: Make, log: Recorded) -> None:
     _, port = listening(make_agent, "here")
-    assert log.has(f"WARNING: the metadata of this agent can be read by every process that reaches port {port}")
+    assert log.has(f"WARNING: every process that reaches port {port} can read the metadata of this agent")
 
 
 @pytest.mark.parametrize("exchange", ["fetch", "send", "invalidate"])

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nixl_support import numbered, register
+from nixl_support import numbered, register, run
 
 from support.processes import environment
 from torch_axon.nixl import _api, _bindings, _utils, path
@@ -131,7 +131,7 @@ def test_helpers_of_examples_allocate_fill_and_compare(make_agent: Callable[...,
     assert local is not None
     assert remote is not None
     handle = agent.initialize_xfer("READ", local, remote, "agent")
-    agent.transfer(handle)
+    run(agent, handle)
     _utils.verify_transfer(addresses[0], addresses[1], 1000)
     agent.deregister_memory(descs)
     for address in addresses:

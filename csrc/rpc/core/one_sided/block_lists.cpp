@@ -51,7 +51,9 @@ std::vector<uint64_t> ends_of(const LocalBlocks::Memory& memory) {
 // Finds blocks of one memory, mostly in the part of the one before.
 class Parts {
  public:
-  explicit Parts(const LocalBlocks::Memory& memory) : memory_(&memory), ends_(ends_of(memory)) {}
+  // Its parts are numbered from `first_part` on.
+  Parts(const LocalBlocks::Memory& memory, uint32_t first_part)
+      : memory_(&memory), ends_(ends_of(memory)), first_part_(first_part) {}
 
   uint64_t num_bytes() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
 
@@ -66,8 +68,10 @@ class Parts {
                      "; allowed: blocks within one part of the memory");
     }
     const LocalBlocks::Block& part = (*memory_)[latest_];
-    return LocalBlocks::Block{
-        .data = part.data + (offset - begin_of(latest_)), .num_bytes = num_bytes, .device = part.device};
+    return LocalBlocks::Block{.data = part.data + (offset - begin_of(latest_)),
+                              .num_bytes = num_bytes,
+                              .device = part.device,
+                              .part = first_part_ + static_cast<uint32_t>(latest_)};
   }
 
  private:
@@ -75,6 +79,7 @@ class Parts {
 
   const LocalBlocks::Memory* memory_;
   std::vector<uint64_t> ends_;  // of the parts
+  uint32_t first_part_;
   size_t latest_ = 0;
 };
 
@@ -89,7 +94,7 @@ LocalBlocks::LocalBlocks(std::vector<Block> blocks, std::optional<uint64_t> leng
 }
 
 Result<LocalBlocks> LocalBlocks::laid_out(const Memory& memory, const BlockLayout& layout) {
-  Parts parts(memory);
+  Parts parts(memory, 0);
   AXON_TRY(check(layout, parts.num_bytes(), "local"));
   std::vector<Block> blocks;
   blocks.reserve(layout.count);
@@ -102,9 +107,14 @@ Result<LocalBlocks> LocalBlocks::laid_out(const Memory& memory, const BlockLayou
 }
 
 Result<LocalBlocks> LocalBlocks::listed(std::span<const Memory> memories, std::span<const BlockRow> table) {
-  std::vector<Parts> parts(memories.begin(), memories.end());
+  std::vector<Parts> parts;
   std::vector<uint64_t> sizes;
-  for (const Parts& memory : parts) sizes.push_back(memory.num_bytes());
+  uint32_t num_parts = 0;
+  for (const Memory& memory : memories) {
+    parts.emplace_back(memory, num_parts);
+    num_parts += static_cast<uint32_t>(memory.size());
+    sizes.push_back(parts.back().num_bytes());
+  }
   std::vector<Block> blocks;
   blocks.reserve(table.size());
   for (size_t i = 0; i < table.size(); ++i) {

@@ -42,11 +42,11 @@ class LocalBlocks {
     std::byte* data = nullptr;
     uint64_t num_bytes = 0;
     int32_t device = -1;  // −1: the host
+    uint32_t part = 0;    // the number of the part in which it lies, of all memories
 
-    // Returns whether the memory of `next` follows that of this block.
-    bool is_followed_by(const Block& next) const noexcept {
-      return data + num_bytes == next.data && device == next.device;
-    }
+    // Returns whether the memory of `next` follows that of this block, in the same part. Different parts may be
+    // different allocations, which devices do not copy as one.
+    bool is_followed_by(const Block& next) const noexcept { return data + num_bytes == next.data && part == next.part; }
   };
   // Consecutive parts, whose bytes are numbered one after the other.
   using Memory = std::vector<Block>;

@@ -164,6 +164,7 @@ void StagedWork::on_flag_set() noexcept {
 
 void StagedWork::stop() noexcept {
   if (std::exchange(is_stopped_, true)) return;
+  StagingSlots::Waiter::unlink();
   if (std::exchange(awaits_flag_, false)) engine::FlagWaiter::unlink();
   for (size_t i = 0; i < segments_.size(); ++i) segments_[i]->cancel();
   end_if_over();

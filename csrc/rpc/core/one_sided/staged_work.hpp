@@ -9,7 +9,6 @@
 // Progress owner only, except for the constructor.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <vector>
 
@@ -61,7 +60,6 @@ class StagedWork final : public DeviceWork, private StagingSlots::Waiter, privat
   bool has_blocks() const noexcept { return cutter_.has_next(parts_.blocks); }
   void on_segment_end(Segment& segment, Status status, Text text) noexcept;
   void end_if_over() noexcept;
-  void fail(Status why) noexcept;
 
   const bool writes_;
   Parts parts_;

@@ -11,8 +11,9 @@ void NewSlot::made(Result<Memory> memory) noexcept {
   engine_.submit_to_drivers(*this);
 }
 
+// A slot that comes for a former engine is only kept.
 void NewSlot::begin() noexcept {
-  slots_.on_new_slot(std::move(*memory_));
+  slots_.on_new_slot(engine_, std::move(*memory_));
   delete this;
 }
 
@@ -58,6 +59,10 @@ void StagingSlots::follow(engine::Engine& engine) noexcept {
   while (without_slot_.pop_front() != nullptr) {
   }
   while (with_slot_.pop_front() != nullptr) {
+  }
+  for (auto& [peer, account] : accounts_) {
+    while (account.waiters.pop_front() != nullptr) {  // they leave later
+    }
   }
   accounts_.clear();
   num_shared_ = num_to_come_ = 0;
@@ -110,16 +115,18 @@ void StagingSlots::grow() noexcept {
   }
 }
 
-void StagingSlots::on_new_slot(Result<NewSlot::Memory> made) noexcept {
-  --num_to_come_;
+void StagingSlots::on_new_slot(const engine::Engine& engine, Result<NewSlot::Memory> made) noexcept {
+  const bool is_expected = &engine == engine_ && num_to_come_ != 0;
+  if (is_expected) --num_to_come_;
   if (!made.ok()) {
+    if (!is_expected) return;
     return fail_first(
         Status(ErrorCode::kResourceExhausted, "cannot pin " + std::to_string(kSegmentNumBytes >> 20) +
                                                   " MiB of host memory for a segment: " + made.status().message()));
   }
   memory_.push_back(std::move(made.value().owner));
   free_.push_back({.data = made.value().data, .num_bytes = kSegmentNumBytes});
-  serve();
+  if (is_expected) serve();
 }
 
 // The peer that is first would have got the slot.

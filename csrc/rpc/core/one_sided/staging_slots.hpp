@@ -105,7 +105,7 @@ class StagingSlots {
   void serve() noexcept;
   size_t num_without_slot() noexcept;
   void grow() noexcept;
-  void on_new_slot(Result<NewSlot::Memory> made) noexcept;
+  void on_new_slot(const engine::Engine& engine, Result<NewSlot::Memory> made) noexcept;
   void fail_first(const Status& why) noexcept;
 
   std::vector<Buffer> free_;

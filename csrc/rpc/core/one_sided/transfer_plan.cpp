@@ -43,6 +43,17 @@ Status TransferPlan::check(std::span<const int32_t> local_ids, std::span<const i
   return {};
 }
 
+std::vector<std::shared_ptr<RemoteMemory>> TransferPlan::memories_of(std::span<const int32_t> remote_ids) const {
+  const auto& memories = remote_.memories();
+  std::vector<bool> is_used(memories.size());
+  for (const int32_t id : remote_ids) is_used[remote_[static_cast<size_t>(id)].memory] = true;
+  std::vector<std::shared_ptr<RemoteMemory>> used;
+  for (size_t i = 0; i < memories.size(); ++i) {
+    if (is_used[i]) used.push_back(memories[i]);
+  }
+  return used;
+}
+
 Status TransferPlan::add_to(Transfer& transfer, std::span<const int32_t> local_ids,
                             std::span<const int32_t> remote_ids) const {
   AXON_TRY(check(local_ids, remote_ids));

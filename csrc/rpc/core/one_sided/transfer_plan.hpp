@@ -11,8 +11,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "rpc/core/one_sided/block_lists.hpp"
 #include "rpc/core/one_sided/transfer.hpp"
@@ -29,6 +31,8 @@ class TransferPlan {
 
   // Fails if the numbers of ids differ, one is out of range, or two blocks of a pair differ in length.
   Status check(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
+  // Returns the remote memories of these blocks, each once. After check().
+  std::vector<std::shared_ptr<RemoteMemory>> memories_of(std::span<const int32_t> remote_ids) const;
   // Adds the blocks, in pairs, to a transfer that is not started yet. Fails as check() does, and adds nothing then.
   Status add_to(Transfer& transfer, std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
   // The same for another use, after check(): calls add(remote memory, offset in it, local block) for each run of

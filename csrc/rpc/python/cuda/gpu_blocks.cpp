@@ -10,7 +10,6 @@ namespace axon::rpc_python {
 Status GpuUses::begin(const std::shared_ptr<rpc::RemoteMemory>& remote, rpc::Transfer::Kind kind) {
   const auto wanted = kind == rpc::Transfer::Kind::kWrite ? rpc::Access::kWrite : rpc::Access::kRead;
   if (!rpc::allows(remote->access(), wanted)) return rpc::handle_allows_only(remote->region(), remote->access());
-  if (std::ranges::find(begun_, remote) != begun_.end()) return Status();
   if (!remote->connection()->one_sided().initiator().begin_use(*remote)) return rpc::region_is_closed(remote->region());
   begun_.push_back(remote);
   return Status();

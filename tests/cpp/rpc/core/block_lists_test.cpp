@@ -107,19 +107,30 @@ TEST_F(TransferPlanTest, neighbours_on_both_sides_move_as_one) {
   EXPECT_EQ(moved_by(plan, {}, {}), std::vector<Moved>{});
 }
 
-TEST_F(TransferPlanTest, neighbours_in_different_memories_or_devices_stay_apart) {
+TEST_F(TransferPlanTest, neighbours_in_different_parts_or_memories_stay_apart) {
   const std::vector<LocalBlocks::Memory> here{{part(std::span(memory_a).first(16))},
-                                              {part(std::span(memory_a).subspan(16, 16), 1)}};
+                                              {part(std::span(memory_a).subspan(16, 16))}};
   const std::vector<BlockRow> rows{{0, 0, 16}, {1, 0, 16}};
   const RemoteBlocks one = RemoteBlocks::laid_out({remote_of(32), 0, 32}, {0, 16, 16, 2}).value();
-  const TransferPlan by_device = TransferPlan::make(LocalBlocks::listed(here, rows).value(), one).value();
-  EXPECT_EQ(moved_by(by_device, {0, 1}, {0, 1}).size(), 2u);
+  const TransferPlan by_part = TransferPlan::make(LocalBlocks::listed(here, rows).value(), one).value();
+  EXPECT_EQ(moved_by(by_part, {0, 1}, {0, 1}).size(), 2u);
   const RemoteBlocks two = RemoteBlocks::listed({{remote_of(16), 0, 16}, {remote_of(32), 0, 32}},
                                                 std::vector<BlockRow>{{0, 0, 16}, {1, 16, 16}})
                                .value();
   const TransferPlan by_memory =
       TransferPlan::make(LocalBlocks::laid_out({part(memory_a)}, {0, 16, 16, 2}).value(), two).value();
   EXPECT_EQ(moved_by(by_memory, {0, 1}, {0, 1}).size(), 2u);
+}
+
+TEST_F(TransferPlanTest, only_memories_of_the_given_blocks_are_used) {
+  const std::vector<RemoteBlocks::Memory> memories{
+      {remote_of(16), 0, 16}, {remote_of(16), 0, 16}, {remote_of(16), 0, 16}};
+  const std::vector<BlockRow> rows{{0, 0, 8}, {1, 0, 8}, {2, 0, 8}, {2, 8, 8}};
+  const TransferPlan plan = TransferPlan::make(LocalBlocks::laid_out({part(memory_a)}, {0, 8, 8, 4}).value(),
+                                               RemoteBlocks::listed(memories, rows).value())
+                                .value();
+  EXPECT_EQ(plan.memories_of(std::vector<int32_t>{3, 0, 2}),
+            (std::vector<std::shared_ptr<RemoteMemory>>{memories[0].memory, memories[2].memory}));
 }
 
 TEST_F(TransferPlanTest, pairs_of_different_lengths_are_refused) {
