@@ -66,7 +66,7 @@ def test_collectives_between_hosts_end_once_the_other_one_is_out_of_reach(
         seconds, message = ended.output.splitlines()[-2:]
         if obstacle == "stop" and rank == 1:
             continue
-        assert float(seconds) < TIMEOUT_S + 1
+        assert float(seconds) < 5 * TIMEOUT_S  # the network itself would report nothing for minutes
         assert f"rank {1 - rank}" in message
 
 
