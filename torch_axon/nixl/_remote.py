@@ -63,12 +63,11 @@ class RemoteAgent:
             named = self._named(metadata)
             for kind, memory in self._memory.items():
                 known = dict(memory.items())
-                kept = (
-                    known
-                    if not metadata.is_complete
-                    else {key: each for key, each in known.items() if each.state > metadata.state}
-                )
-                memory.replace({**named[kind], **kept} if metadata.is_complete else {**kept, **named[kind]})
+                if metadata.is_complete:
+                    newer = {key: each for key, each in known.items() if each.state > metadata.state}
+                    memory.replace({**named[kind], **newer})
+                else:
+                    memory.replace({**known, **named[kind]})
             if metadata.is_complete:
                 self._complete_state = metadata.state
 
