@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 import sys
 
@@ -55,7 +56,7 @@ class nixl_agent_config:
         self.sync_mode = sync_mode
 
 
-class _Handle:
+class _Handle(abc.ABC):
     """Something of an agent that is released once, at the latest when nothing refers to it."""
 
     __slots__ = ("__weakref__", "_agent", "_handle", "_released")
@@ -74,8 +75,9 @@ class _Handle:
             self._released = True
             self._release()
 
+    @abc.abstractmethod
     def _release(self) -> None:
-        raise NotImplementedError
+        """Releases what the handle stands for."""
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
