@@ -70,8 +70,8 @@ class BlockCopier {
   int device() const noexcept { return device_; }
 
  private:
-  // Of each kind. Copies that wait for different streams of the caller do not wait for each other while there are
-  // enough of these.
+  // The most lanes of each kind. Copies that wait for different streams of the caller delay each other only once all
+  // lanes are taken.
   static constexpr size_t kMostLanes = 32;
   // From this length on, blocks of a short list are copied by copy engines, one after the other.
   static constexpr uint64_t kLongBlock = uint64_t{4} << 20;
@@ -89,7 +89,7 @@ class BlockCopier {
   BlockCopier(int device, Arena& arena, ZeroCopyReader& reader, cuda::Event order) noexcept
       : device_(device), arena_(arena), reader_(reader), order_(std::move(order)) {}
 
-  // What a launch uses. Allocating any of it may wait for a busy device, and is done without locks.
+  // The resources that one launch uses. Allocating them may wait for a busy device, so no lock is held meanwhile.
   struct Supplies {
     Lanes& lanes;
     StreamMarker marker;

@@ -92,7 +92,8 @@ class StagingSlots {
  private:
   friend class NewSlot;
 
-  // What a peer has. In `without_slot_` or `with_slot_` while it waits and may take one.
+  // The slots and the waiters of one peer. It is linked into `without_slot_` or `with_slot_` while it has waiters and
+  // may take a slot.
   struct Account : ListNode<Account> {
     size_t num_held = 0;
     IntrusiveList<Waiter> waiters;
