@@ -22,8 +22,7 @@ import os
 import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -31,14 +30,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
+from samples import blocks_of, median_seconds, num_bytes_of
 from two_hosts import ADDRESSES, clean_up_when_told_to_end, two_hosts
 
 _SECRET = b"secret of one_sided.py"
 _PORT = 29533
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _NUM_BLOCKS = 1024
 _BYTES_PER_ROUND = 256 << 20
-_MOST_SAMPLES = 200
 _TIMEOUT_S = 60.0
 _DEFAULTS = {  # sizes, blocks and lists
     "cpu": ("64,64K,1M,16M,256M", "4K,64K", "32768x4K"),
@@ -46,16 +44,6 @@ _DEFAULTS = {  # sizes, blocks and lists
 }
 
 Figures = dict[str, list[float]]  # by "side operation size", in µs; one figure for each round
-
-
-def _num_bytes(size: str) -> int:
-    return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
-
-
-def _list(text: str) -> tuple[int, int]:
-    """Returns the number of blocks and the bytes of each, of a text such as "32768x4K"."""
-    count, size = text.split("x")
-    return int(count), _num_bytes(size)
 
 
 def _own(host: str, num_bytes: int, kind: str) -> None:
@@ -77,17 +65,6 @@ def _own(host: str, num_bytes: int, kind: str) -> None:
         sys.stdin.read()
 
 
-def _samples(operation: Callable[[], object], num_bytes: int) -> float:
-    num = max(3, min(_MOST_SAMPLES, _BYTES_PER_ROUND // max(num_bytes, 1)))
-    operation()
-    times = []
-    for _ in range(num):
-        began = time.perf_counter()
-        operation()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times) * 1e6
-
-
 def _random(num_bytes: int, remote: Any) -> Any:
     """Returns random bytes on the same kind of device as the remote memory."""
     import torch
@@ -99,7 +76,7 @@ def _cases(peer: Any, remote: Any, sizes: list[str], blocks: list[str]) -> Itera
     import torch
 
     for size in sizes:
-        n = _num_bytes(size)
+        n = num_bytes_of(size)
         data = _random(n, remote)
         part = remote[:n]
         into = torch.zeros_like(data)
@@ -112,7 +89,7 @@ def _cases(peer: Any, remote: Any, sizes: list[str], blocks: list[str]) -> Itera
         yield f"read {size}", n, reads
         assert torch.equal(into, data), f"read {size} differs from what was written"
     for size in blocks:
-        n = _num_bytes(size)
+        n = num_bytes_of(size)
         data = _random(_NUM_BLOCKS * n, remote).view(_NUM_BLOCKS, n)
         parts = [remote[i * n : (i + 1) * n] for i in range(_NUM_BLOCKS)]
         sources = list(data)
@@ -138,7 +115,7 @@ def _list_cases(peer: Any, remote: Any, lists: list[str]) -> Iterator[tuple[str,
     from torch_axon.runtime import Blocks
 
     for text in lists:
-        count, size = _list(text)
+        count, size = blocks_of(text)
         parts = [remote[i * size : (i + 1) * size] for i in range(count)]
         blocks_there = Blocks(remote, size, count=count)
         ids = np.random.default_rng(1).permutation(count).astype(np.int32)
@@ -178,7 +155,8 @@ def _initiate(host: str, own: argparse.Namespace) -> None:
             for _ in range(own.rounds):
                 for side in order:
                     sizes[f"{side} {name}"] = num_bytes
-                    figures.setdefault(f"{side} {name}", []).append(_samples(sides[side], num_bytes))
+                    seconds = median_seconds(sides[side], num_bytes, _BYTES_PER_ROUND)
+                    figures.setdefault(f"{side} {name}", []).append(seconds * 1e6)
                 order = order[1:] + order[:1]
     print(json.dumps({name: [statistics.median(rounds), sizes[name]] for name, rounds in figures.items()}))
 
@@ -218,8 +196,8 @@ def main() -> int:
     own = _parsed()
     if own.role:
         role, host = own.role
-        lists = [count * size for count, size in map(_list, own.lists)]
-        largest = max([_num_bytes(size) for size in own.sizes] + [_NUM_BLOCKS * _num_bytes(b) for b in own.blocks])
+        lists = [count * size for count, size in map(blocks_of, own.lists)]
+        largest = max([num_bytes_of(size) for size in own.sizes] + [_NUM_BLOCKS * num_bytes_of(b) for b in own.blocks])
         _own(host, max([largest, *lists]), own.memory) if role == "owner" else _initiate(host, own)
         return 0
     command = [sys.executable, __file__, *sys.argv[1:], "--role"]

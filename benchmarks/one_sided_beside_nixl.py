@@ -37,26 +37,15 @@ from typing import IO, Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
+from samples import blocks_of, median_seconds, num_bytes_of
 from two_hosts import clean_up_when_told_to_end, two_hosts
 
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _BYTES_PER_ROUND = 128 << 20
-_MOST_SAMPLES = 200
 _IDLE_S = 2.0
 _LONGEST_S = 120.0
 _OWNER, _INITIATOR = "owner", "initiator"
 _NUM_NOTIFICATIONS = 300
 _MESSAGE, _RESULT = "message ", "result "
-
-
-def _num_bytes(size: str) -> int:
-    return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
-
-
-def _list(text: str) -> tuple[int, int]:
-    """Returns the number of blocks and the bytes of each, of a text such as "32768x4K"."""
-    count, size = text.split("x")
-    return int(count), _num_bytes(size)
 
 
 # ---- The program, in both processes. The parent passes lines from one to the other.
@@ -80,7 +69,7 @@ class _Side:
         import torch
 
         api = importlib.import_module(f"{own.module}._api")
-        sizes = [_num_bytes(size) for size in own.sizes] + [count * size for count, size in map(_list, own.lists)]
+        sizes = [num_bytes_of(size) for size in own.sizes] + [count * size for count, size in map(blocks_of, own.lists)]
         gpu = 0 if name == _OWNER else torch.cuda.device_count() - 1
         self.device = torch.device("cuda", gpu) if own.memory == "cuda" else torch.device("cpu")
         if own.memory == "cuda":
@@ -169,14 +158,7 @@ class _Initiator:
                 sys.exit(f"a transfer ended with {state}")
 
     def sample(self, name: str, num_bytes: int, operation: Callable[[], object], scale: float = 1e6) -> None:
-        num = max(3, min(_MOST_SAMPLES, _BYTES_PER_ROUND // num_bytes))
-        operation()
-        times = []
-        for _ in range(num):
-            began = time.perf_counter()
-            operation()
-            times.append(time.perf_counter() - began)
-        self.figures[name] = statistics.median(times) * scale
+        self.figures[name] = median_seconds(operation, num_bytes, _BYTES_PER_ROUND) * scale
 
     def check(self, num_bytes: int) -> None:
         """Compares the memory here with the owner's."""
@@ -189,7 +171,7 @@ class _Initiator:
         self.side.settle()
 
     def block(self, size: str) -> None:
-        agent, num_bytes = self.side.agent, _num_bytes(size)
+        agent, num_bytes = self.side.agent, num_bytes_of(size)
         here = agent.get_xfer_descs([(self.side.place[0], num_bytes, self.side.place[1])], self.side.kind)
         there = agent.get_xfer_descs([(self.there[0], num_bytes, self.there[1])], self.side.kind)
         for verb in ("WRITE", "READ"):
@@ -204,7 +186,7 @@ class _Initiator:
         import numpy as np
 
         agent = self.side.agent
-        count, size = _list(text)
+        count, size = blocks_of(text)
         ids = np.random.default_rng(1).permutation(count).astype(np.int64)
         rows = np.empty((count, 3), dtype=np.uint64)
         sides = []
