@@ -201,8 +201,10 @@ rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, 
   if (const Status checked = self.plan.check(pairs.local, pairs.remote); !checked.ok()) raise(checked);
   const std::shared_ptr<std::vector<Owner>> uses = uses_of(self);  // shared by the transfer and its devices' work
   transfer->keep(Owner::of(uses));
-  const std::vector<std::shared_ptr<rpc::RemoteMemory>> remotes = self.plan.memories_of(pairs.remote);
-  if (copies_directly(static_cast<c10::DeviceIndex>(self.plan.local().device().value_or(-1)), remotes)) {
+  const auto gpu = static_cast<c10::DeviceIndex>(self.plan.local().device().value_or(-1));
+  std::vector<std::shared_ptr<rpc::RemoteMemory>> remotes;
+  if (gpu >= 0) remotes = self.plan.memories_of(pairs.remote);  // a host transfer does not need them
+  if (copies_directly(gpu, remotes)) {
     add_direct(self, *transfer, pairs, remotes, uses, stream);
   } else {
     add_each(self, *transfer, pairs, uses, stream);
