@@ -60,7 +60,8 @@ Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
   }
   Result<StreamMarker> marker = StreamMarker::make();
   if (!marker.ok()) return std::move(marker.status());
-  Supplies supplies{.lanes = request.after ? lanes_after_ : lanes_at_once_, .marker = std::move(marker).value()};
+  const bool waits = request.after && !request.after->is_idle();
+  Supplies supplies{.earlier = waits ? request.after : std::nullopt, .marker = std::move(marker).value()};
   while (true) {
     Result<Lack> lack = launch(request, supplies);
     if (!lack.ok()) {
@@ -72,7 +73,7 @@ Result<BlockCopier::UnderWay> BlockCopier::copy(const Request& request) {
       return UnderWay(*supplies.stream, std::move(supplies.marker), std::move(supplies.table));
     }
     if (lack.value() == Lack::kLane) {
-      AXON_TRY(add_lane(supplies.lanes));
+      AXON_TRY(add_lane(lanes_for(supplies.earlier)));
       continue;
     }
     Result<PinnedPool::Piece> table = PinnedPool::instance().take(supplies.num_table_bytes);
@@ -92,10 +93,10 @@ Result<BlockCopier::Lack> BlockCopier::launch(const Request& request, Supplies& 
     if (!take_table(supplies)) return Lack::kTable;
   }
   const std::lock_guard lock(mutex_);
-  const Lane* const lane = take_lane(supplies.lanes);
+  Lane* const lane = take_lane(supplies.earlier);
   if (lane == nullptr) return Lack::kLane;
   const cuda::StreamView stream = lane->stream;
-  if (request.after) AXON_TRY(follow(*lane, *request.after));
+  if (supplies.earlier) AXON_TRY(follow(*lane, *supplies.earlier));
   supplies.stream = stream;
   AXON_TRY(enqueue(blocks.value(), units, supplies));
   AXON_TRY(arena_.launches().note(order_, stream));
@@ -103,11 +104,16 @@ Result<BlockCopier::Lack> BlockCopier::launch(const Request& request, Supplies& 
   return Lack::kNothing;
 }
 
-// Returns null if all are busy and there may be more.
-BlockCopier::Lane* BlockCopier::take_lane(Lanes& lanes) {
+// Returns null if all are busy and there may be more. Copies that wait for one stream of the caller share a few lanes,
+// so that they leave some for those that wait for other streams.
+BlockCopier::Lane* BlockCopier::take_lane(std::optional<cuda::StreamView> earlier) {
+  Lanes& lanes = lanes_for(earlier);
+  std::vector<Lane*> shared;
   for (const std::unique_ptr<Lane>& lane : lanes.all) {
     if (lane->stream.view().is_idle()) return lane.get();
+    if (earlier && lane->follows == earlier->get()) shared.push_back(lane.get());
   }
+  if (shared.size() >= kMostLanesOfStream) return shared[lanes.next++ % shared.size()];
   return lanes.all.size() < kMostLanes ? nullptr : lanes.all[lanes.next++ % lanes.all.size()].get();
 }
 
@@ -131,8 +137,8 @@ bool BlockCopier::take_table(Supplies& supplies) {
   return supplies.table.has_value();
 }
 
-Status BlockCopier::follow(const Lane& lane, cuda::StreamView earlier) {
-  if (earlier.is_idle()) return Status();
+Status BlockCopier::follow(Lane& lane, cuda::StreamView earlier) {
+  lane.follows = earlier.get();
   AXON_TRY(earlier.record(lane.earlier));
   return lane.stream.view().wait(lane.earlier);
 }

@@ -72,14 +72,17 @@ class BlockCopier {
  private:
   // The most lanes of each kind. Copies that wait for different streams of the caller delay each other only once all
   // lanes are taken.
-  static constexpr size_t kMostLanes = 32;
+  static constexpr size_t kMostLanes = 64;
+  // The most lanes of copies that wait for one stream of the caller.
+  static constexpr size_t kMostLanesOfStream = 4;
   // From this length on, blocks of a short list are copied by copy engines, one after the other.
   static constexpr uint64_t kLongBlock = uint64_t{4} << 20;
   static constexpr size_t kFewBlocks = 8;
 
   struct Lane {
     cuda::Stream stream;
-    cuda::Event earlier;  // the caller's work
+    cuda::Event earlier;             // the caller's work
+    cudaStream_t follows = nullptr;  // the caller's stream that the latest copy waits for; compared only
   };
   struct Lanes {
     std::vector<std::unique_ptr<Lane>> all;
@@ -91,7 +94,7 @@ class BlockCopier {
 
   // The resources that one launch uses. Allocating them may wait for a busy device, so no lock is held meanwhile.
   struct Supplies {
-    Lanes& lanes;
+    std::optional<cuda::StreamView> earlier{};  // the caller's, if it is busy
     StreamMarker marker;
     std::optional<PinnedPool::Piece> table{};
     size_t num_table_bytes = 0;                // that the launch needs
@@ -101,10 +104,11 @@ class BlockCopier {
 
   // Returns what has to be allocated first. Nothing is launched then.
   Result<Lack> launch(const Request& request, Supplies& supplies);
-  static Lane* take_lane(Lanes& lanes);
+  Lanes& lanes_for(std::optional<cuda::StreamView> earlier) noexcept { return earlier ? lanes_after_ : lanes_at_once_; }
+  Lane* take_lane(std::optional<cuda::StreamView> earlier);
   Status add_lane(Lanes& lanes);
   static bool take_table(Supplies& supplies);
-  Status follow(const Lane& lane, cuda::StreamView earlier);
+  static Status follow(Lane& lane, cuda::StreamView earlier);
   static Status enqueue(const Blocks& blocks, const kernels::BlockUnits& units, const Supplies& supplies);
   static bool suits_copy_engines(const Blocks& blocks) noexcept;
 

@@ -27,7 +27,7 @@ class BlockCopierTest : public ::testing::Test {
   }
 
   // Copies all bytes in blocks of a length.
-  BlockCopier::UnderWay copy(size_t length) {
+  BlockCopier::UnderWay copy(size_t length, std::optional<cuda::StreamView> after = std::nullopt) {
     const auto fill = [&, length]() -> Result<BlockCopier::Blocks> {
       ++num_filled_;
       BlockCopier::Blocks blocks;
@@ -36,7 +36,7 @@ class BlockCopierTest : public ::testing::Test {
       }
       return blocks;
     };
-    return require(copier_->copy({.fill = fill}));
+    return require(copier_->copy({.fill = fill, .after = after}));
   }
   static bool ends(const BlockCopier::UnderWay& copy, std::chrono::seconds within = 30s) {
     return comes_true([&] { return copy.flag().load(std::memory_order_acquire) != 0; }, within);
@@ -68,6 +68,45 @@ TEST_F(BlockCopierTest, tables_are_allocated_apart_from_launches) {
   const BlockCopier::UnderWay third = copy(2);
   EXPECT_EQ(num_filled_, before + 3);
   ASSERT_TRUE(ends(third));
+}
+
+// A stream that is busy until release().
+class BusyStream {
+ public:
+  BusyStream() {
+    const auto wait = [](void* released) { static_cast<std::atomic<bool>*>(released)->wait(false); };
+    require(cudaLaunchHostFunc(stream_.view().get(), wait, &released_));
+  }
+  ~BusyStream() {
+    release();
+    require(stream_.view().synchronize());
+  }
+  void release() {
+    released_.store(true);
+    released_.notify_all();
+  }
+  cuda::StreamView view() const { return stream_; }
+
+ private:
+  cuda::Stream stream_ = require(cuda::Stream::create());
+  std::atomic<bool> released_{false};
+};
+
+TEST_F(BlockCopierTest, copies_that_wait_for_a_stream_do_not_delay_others) {
+  ASSERT_TRUE(ends(copy(kNumBytes)));
+  const cuda::Stream idle = require(cuda::Stream::create());
+  std::vector<BlockCopier::UnderWay> waiting;
+  {
+    const BusyStream busy;
+    for (int i = 0; i < 100; ++i) waiting.push_back(copy(kNumBytes, busy.view()));
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_TRUE(ends(copy(kNumBytes)));
+      EXPECT_TRUE(ends(copy(kNumBytes, idle)));
+      EXPECT_TRUE(ends(copy(kNumBytes / 64, idle)));
+    }
+    for (const BlockCopier::UnderWay& copy : waiting) EXPECT_EQ(copy.flag().load(), 0u);
+  }
+  for (const BlockCopier::UnderWay& copy : waiting) EXPECT_TRUE(ends(copy));
 }
 
 // A kernel that uses no valid address makes the device unusable for this process, so another one does it.
