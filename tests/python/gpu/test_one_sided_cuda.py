@@ -152,6 +152,20 @@ def test_plans_of_thousands_of_blocks(pair: Pair, here: str, num_blocks: int, nu
     assert pair.owner(owner_has, "cuda", 2)
 
 
+def _plan_of_both(handle: bytes) -> None:
+    remote = Here.server.open(handle)
+    memories = [torch.zeros(32 * 4096, dtype=torch.uint8, device=device) for device in BOTH]
+    ids = np.arange(64, dtype=np.int32)
+    plan = Here.server.plan("read", Blocks(memories, 4096), Blocks(remote[: 64 * 4096], 4096))
+    plan.post(ids, ids, timeout=DEADLINE_S).result(DEADLINE_S)
+    for i, memory in enumerate(memories):
+        assert equal(memory, 1, i * memory.numel()), memory.device
+
+
+def test_a_plan_of_memory_on_the_host_and_on_a_gpu(pair: Pair) -> None:
+    pair.initiator(_plan_of_both, pair.owner(expose, "cuda"))
+
+
 def _after_the_stream(handle: bytes) -> None:
     remote = Here.server.open(handle)
     stream = torch.cuda.Stream()

@@ -26,7 +26,7 @@ from support.one_sided_cuda import (
     pool_on,
     take,
 )
-from torch_axon.runtime import AccessDenied, Blocks, PeerLostError
+from torch_axon.runtime import AccessDenied, PeerLostError
 
 pytestmark = [
     pytest.mark.gpu,
@@ -190,8 +190,6 @@ def _misuse(handles: dict[str, bytes]) -> None:
         server.read(readable[:4], memory[:8:2])
     with pytest.raises(ValueError, match=r"memory is on (the CPU|cuda:\d+) and on"):
         Here.runtime.expose([torch.zeros(3, device=device) for device in BOTH])
-    with pytest.raises(ValueError, match="local is on several devices"):
-        server.plan("read", Blocks([torch.zeros(4, device=device) for device in BOTH], 4), Blocks(readable, 4))
 
 
 def _handles() -> dict[str, bytes]:
