@@ -20,7 +20,7 @@ std::string Answers::list(const char* title, sync::Clock::time_point asked_at, P
     const Answer& answer = latest_[rank];
     if (!takes(answer) || ++num_taken > kMostNamed) continue;
     text += (num_taken == 1 ? title + std::string(": rank ") : ", rank ") + std::to_string(rank) + " (" +
-            (answer.has_arrived(asked_at) ? answer.calls : "does not answer") + ")";
+            (answer.has_arrived(asked_at) ? answer.progress.calls : "does not answer") + ")";
   }
   if (num_taken > kMostNamed) text += ", and " + std::to_string(num_taken - kMostNamed) + " more";
   return text.empty() ? text : text + ".";
@@ -32,6 +32,16 @@ std::vector<int> Answers::missing(uint32_t sequence, sync::Clock::time_point ask
     if (!latest_[rank].has_entered(sequence, asked_at)) ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
+}
+
+std::optional<int> Answers::find_ahead_on_device(uint32_t sequence, uint32_t num_launched,
+                                                 sync::Clock::time_point asked_at) const noexcept {
+  for (size_t rank = 0; rank < latest_.size(); ++rank) {
+    const Answer& answer = latest_[rank];
+    const bool is_ahead = !is_at_least(num_launched, answer.progress.num_launched);
+    if (answer.has_arrived(asked_at) && is_ahead && !answer.has_entered(sequence, asked_at)) return int(rank);
+  }
+  return std::nullopt;
 }
 
 std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_at) const {

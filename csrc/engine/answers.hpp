@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,16 +21,26 @@ class Answers {
  public:
   explicit Answers(int num_ranks) : latest_(static_cast<size_t>(num_ranks)) {}
 
-  // Records an answer that arrives now: rank `rank` last entered the collective at `sequence` (0: none yet). `calls`
-  // describes its latest calls.
-  void record(int rank, uint32_t sequence, std::string calls) {
-    latest_[static_cast<size_t>(rank)] = {sync::Clock::now(), sequence, std::move(calls)};
+  struct Progress {
+    uint32_t sequence = 0;      // of the collective that the rank entered last; 0: none yet
+    uint32_t num_launched = 0;  // collectives that its device hook has launched
+    std::string calls;          // describes its latest calls
+  };
+
+  // Records an answer that arrives now.
+  void record(int rank, Progress progress) {
+    latest_[static_cast<size_t>(rank)] = {sync::Clock::now(), std::move(progress)};
   }
+  const Progress& of(int rank) const noexcept { return latest_[static_cast<size_t>(rank)].progress; }
 
   bool all_since(sync::Clock::time_point asked_at) const noexcept;
 
   // Returns the ranks that have not entered the collective, judged by the answers since `asked_at`.
   std::vector<int> missing(uint32_t sequence, sync::Clock::time_point asked_at) const;
+
+  // Returns a rank that has not entered the collective, but has launched more than `num_launched` on its device.
+  std::optional<int> find_ahead_on_device(uint32_t sequence, uint32_t num_launched,
+                                          sync::Clock::time_point asked_at) const noexcept;
 
   // "Not entered by: rank 1 (does not answer), rank 3 (last entered barrier #6, 2.1 s ago). Entered by: rank 0 (…)."
   std::string findings(uint32_t sequence, sync::Clock::time_point asked_at) const;
@@ -40,14 +51,18 @@ class Answers {
  private:
   struct Answer {
     sync::Clock::time_point at{};
-    uint32_t sequence = 0;
-    std::string calls;
+    Progress progress;
 
     bool has_arrived(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
     bool has_entered(uint32_t of, sync::Clock::time_point asked_at) const noexcept {
-      return has_arrived(asked_at) && static_cast<int32_t>(sequence - of) >= 0;  // sequence numbers wrap
+      return has_arrived(asked_at) && is_at_least(progress.sequence, of);
     }
   };
+
+  // Sequence numbers wrap.
+  static bool is_at_least(uint32_t number, uint32_t least) noexcept {
+    return static_cast<int32_t>(number - least) >= 0;
+  }
 
   // Returns "Title: rank 0 (…), rank 4 (…), and 12 more." for the answers that satisfy the predicate; empty if none do.
   template <typename Predicate>

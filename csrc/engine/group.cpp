@@ -52,7 +52,10 @@ const collectives::AlgorithmRow& Group::algorithm_for(const Operation& operation
 void Group::note_launch(const Operation& operation, std::string_view kernel) {
   CallRecord record = operation.record();
   record.called_at = sync::Clock::now();
-  if (operation.direction == Direction::kCollective) queries_.note_launch(record);
+  if (operation.direction == Direction::kCollective) {
+    queries_.note_launch(record);
+    mutual_waits_.note_launch();
+  }
   if (trace::is_on()) [[unlikely]]
     trace_launch(track_, record, operation.arguments, kernel);
 }
@@ -143,6 +146,7 @@ void Group::release(Operation& operation) noexcept {
 bool Group::tick(sync::Clock::time_point now) noexcept {
   check_device_hook();
   check_deadlines(now);
+  check_mutual_waits(now);
   release_rested();
   if (!is_detached() || !restless_.empty()) return true;
   const std::shared_ptr<Group> may_go = std::move(self_);

@@ -17,6 +17,7 @@
 
 #include "engine/client.hpp"
 #include "engine/device_hook.hpp"
+#include "engine/mutual_waits.hpp"
 #include "engine/operation.hpp"
 #include "engine/progress_queries.hpp"
 #include "messaging/inbox.hpp"
@@ -103,6 +104,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
 
   void check_deadlines(sync::Clock::time_point now) noexcept;
+  void check_mutual_waits(sync::Clock::time_point now) noexcept;
   void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
   void release_rested() noexcept;
   void release(Operation& operation) noexcept;
@@ -116,6 +118,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::optional<messaging::Inbox> inbox_;  // empty once it is detached
   const uint32_t track_;                   // in traces
   ProgressQueries queries_;
+  MutualWaits mutual_waits_{queries_};
   IntrusiveList<Operation> running_;
   IntrusiveList<Operation, Unposted> unposted_;  // sends in the order in which their messages must go out
   IntrusiveList<Operation> restless_;            // finished, but the transport still uses their memory

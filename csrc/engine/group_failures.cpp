@@ -71,7 +71,8 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
       queries_.on_query(source);
       break;
     case transport::MessageKind::kProgressReply:
-      queries_.on_reply(source, header.latest_sequence, text_of(payload));
+      queries_.on_reply(
+          source, {.sequence = header.latest_sequence, .num_launched = header.num_launched, .calls = text_of(payload)});
       break;
     default:
       break;

@@ -19,6 +19,22 @@ Group::DeviceCheck Group::check_device_hook() noexcept {
   return DeviceCheck::kFailed;
 }
 
+void Group::check_mutual_waits(sync::Clock::time_point now) noexcept {
+  if (device_hook_ == nullptr || !failure_.ok() || is_detached()) return;
+  const Operation* const waiting = running_.find([&](const Operation& operation) {
+    return operation.sequence() != 0 && !operation.awaits_device() && mutual_waits_.has_launched(operation.caller());
+  });
+  if (waiting == nullptr) return;
+  const std::optional<int> found = mutual_waits_.check(*waiting, now);
+  if (!found) return;
+  const std::string here = "rank " + std::to_string(team_.rank);
+  const std::string there = "rank " + std::to_string(*found);
+  fail(Status(ErrorCode::kMismatch, "mismatched collectives: " + here + " called " + waiting->describe() + ", which " +
+                                        there + " has not entered, and the GPU of " + there +
+                                        " waits for a call that " + here + " has not made. Last entered: " + there +
+                                        " (" + answers().of(*found).calls + ")."));
+}
+
 // When a collective is first found overdue, all ranks are queried. The error names ranks by their answers. Those
 // do not cover replays, which therefore time out at once.
 void Group::check_deadlines(sync::Clock::time_point now) noexcept {

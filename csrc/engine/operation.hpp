@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "base/intrusive_list.hpp"
 #include "base/status.hpp"
@@ -70,6 +71,9 @@ class Operation : public OperationSpecification,
   int source() const noexcept { return source_; }
   // The group's count of collectives, from 1; 0 for point to point and for replays.
   uint32_t sequence() const noexcept { return sequence_; }
+
+  sync::Clock::time_point called_at() const noexcept { return called_at_; }
+  std::thread::id caller() const noexcept { return caller_; }
 
   // Returns what errors and traces need to describe the operation after it is gone.
   CallRecord record() const;
@@ -158,6 +162,7 @@ class Operation : public OperationSpecification,
   collectives::Algorithm algorithm_ = nullptr;
   uint32_t sequence_ = 0;
   sync::Clock::time_point called_at_{};
+  std::thread::id caller_;
   sync::Clock::time_point deadline_{};
   messaging::Wakeable turn_;
   bool waits_for_turn_ = false;

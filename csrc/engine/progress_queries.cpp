@@ -16,7 +16,7 @@ void ProgressQueries::note_launch(CallRecord& collective) noexcept {
 
 sync::Clock::time_point ProgressQueries::ask() noexcept {
   const sync::Clock::time_point asked_at = sync::Clock::now();
-  answers_.record(team_.rank, latest_.sequence, latest_calls());
+  answers_.record(team_.rank, progress());
   for (int other = 0; other < team_.size(); ++other) {
     send(messenger_, team_, other,
          {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_.sequence, .text = {}});
@@ -29,22 +29,27 @@ bool ProgressQueries::have_expired(sync::Clock::time_point asked_at) noexcept {
 }
 
 void ProgressQueries::on_query(int source) noexcept {
-  const std::string calls = latest_calls();
+  const Answers::Progress own = progress();
   send(messenger_, team_, source,
-       {.kind = transport::MessageKind::kProgressReply, .sequence = latest_.sequence, .text = calls});
+       {.kind = transport::MessageKind::kProgressReply,
+        .sequence = own.sequence,
+        .num_launched = own.num_launched,
+        .text = own.calls});
 }
 
-void ProgressQueries::on_reply(int source, uint32_t sequence, std::string calls) noexcept {
-  answers_.record(source, sequence, std::move(calls));
+void ProgressQueries::on_reply(int source, Answers::Progress progress) noexcept {
+  answers_.record(source, std::move(progress));
 }
 
 // "last entered barrier #6, 2.1 s ago; its GPU was last given all_reduce #3 (float32[7], SUM), 0.2 s ago"
-std::string ProgressQueries::latest_calls() {
+Answers::Progress ProgressQueries::progress() const {
   std::string text = latest_.sequence == 0 ? "" : "last entered " + latest_.describe_with_age();
-  if (const CallRecord launched = launched_.read(); launched.sequence != 0) {
+  const CallRecord launched = launched_.read();
+  if (launched.sequence != 0) {
     text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched.describe_with_age();
   }
-  return text.empty() ? "has called no collective yet" : text;
+  if (text.empty()) text = "has called no collective yet";
+  return {.sequence = latest_.sequence, .num_launched = launched.sequence, .calls = std::move(text)};
 }
 
 }  // namespace axon::engine

@@ -26,6 +26,7 @@ class ProgressQueries {
   // Records the collective that this rank has begun. Answers carry the latest one.
   void note_begin(const CallRecord& collective) noexcept { latest_ = collective; }
   uint32_t latest_sequence() const noexcept { return latest_.sequence; }
+  uint32_t num_launched() const noexcept { return launched_.read().sequence; }
   // Numbers a collective that the device hook launches, and records it. One thread at a time.
   void note_launch(CallRecord& collective) noexcept;
 
@@ -37,10 +38,10 @@ class ProgressQueries {
 
   // Another rank asks, or answers.
   void on_query(int source) noexcept;
-  void on_reply(int source, uint32_t sequence, std::string calls) noexcept;
+  void on_reply(int source, Answers::Progress progress) noexcept;
 
  private:
-  std::string latest_calls();
+  Answers::Progress progress() const;
 
   messaging::Messenger& messenger_;
   const messaging::Team& team_;

@@ -28,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 16;
+inline constexpr uint32_t kWireVersion = 17;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {
@@ -156,7 +156,8 @@ struct ControlHeader {
   uint64_t num_sent = 0;         // of a departure: all point-to-point messages from the sender to this rank
   uint32_t source = 0;           // rank in that group
   uint32_t destination = 0;      // rank in that group
-  uint64_t reserved_too = 0;
+  uint32_t num_launched = 0;     // of a progress reply: collectives that the sender's GPU side has launched
+  uint32_t reserved_too = 0;
 };
 
 // kCredit grants its receiver further messages and bytes. kLeave says that its sender no longer receives any.

@@ -11,20 +11,20 @@ namespace {
 TEST(Answers, ranks_that_have_entered_and_ranks_that_have_not_are_told_apart) {
   Answers answers(4);
   const sync::Clock::time_point asked_at = sync::Clock::now();
-  answers.record(0, 7, "last entered all_reduce #7, 1.5 s ago");
-  answers.record(1, 6, "last entered barrier #6, 2.1 s ago");
-  answers.record(3, 9, "last entered barrier #9, 0.0 s ago");
+  answers.record(0, {.sequence = 7, .calls = "last entered all_reduce #7, 1.5 s ago"});
+  answers.record(1, {.sequence = 6, .calls = "last entered barrier #6, 2.1 s ago"});
+  answers.record(3, {.sequence = 9, .calls = "last entered barrier #9, 0.0 s ago"});
   EXPECT_FALSE(answers.all_since(asked_at));
   EXPECT_EQ(answers.findings(7, asked_at),
             "Not entered by: rank 1 (last entered barrier #6, 2.1 s ago), rank 2 (does not answer). Entered by: rank 0 "
             "(last entered all_reduce #7, 1.5 s ago), rank 3 (last entered barrier #9, 0.0 s ago).");
-  answers.record(2, 7, "last entered all_reduce #7, 0.1 s ago");
+  answers.record(2, {.sequence = 7, .calls = "last entered all_reduce #7, 0.1 s ago"});
   EXPECT_TRUE(answers.all_since(asked_at));
 }
 
 TEST(Answers, an_answer_to_an_earlier_question_is_none) {
   Answers answers(1);
-  answers.record(0, 7, "old");
+  answers.record(0, {.sequence = 7, .calls = "old"});
   const sync::Clock::time_point asked_at = sync::Clock::now() + std::chrono::milliseconds(1);
   EXPECT_EQ(answers.findings(7, asked_at), "Not entered by: rank 0 (does not answer).");
   EXPECT_EQ(answers.all(asked_at), "Last entered: rank 0 (does not answer).");
@@ -33,7 +33,7 @@ TEST(Answers, an_answer_to_an_earlier_question_is_none) {
 TEST(Answers, sequence_numbers_wrap) {
   Answers answers(1);
   const sync::Clock::time_point asked_at = sync::Clock::now();
-  answers.record(0, 1, "new");
+  answers.record(0, {.sequence = 1, .calls = "new"});
   EXPECT_EQ(answers.findings(UINT32_MAX, asked_at), "All ranks have entered it. Entered by: rank 0 (new).");
 }
 

@@ -1,0 +1,55 @@
+#include "engine/mutual_waits.hpp"
+
+#include <algorithm>
+
+namespace axon::engine {
+
+// Ranks usually follow within milliseconds.
+static constexpr std::chrono::seconds kFirstQuery{1};
+
+void MutualWaits::note_launch() noexcept {
+  const std::thread::id self = std::this_thread::get_id();
+  for (std::atomic<std::thread::id>& thread : launchers_) {
+    const std::thread::id known = thread.load(std::memory_order_relaxed);
+    if (known == self) return;
+    if (known == std::thread::id()) return thread.store(self, std::memory_order_relaxed);  // publishes no other data
+  }
+}
+
+bool MutualWaits::has_launched(std::thread::id thread) const noexcept {
+  return std::ranges::any_of(launchers_, [&](const std::atomic<std::thread::id>& launcher) {
+    return launcher.load(std::memory_order_relaxed) == thread;
+  });
+}
+
+void MutualWaits::begin(const Operation& waiting) noexcept {
+  sequence_ = waiting.sequence();
+  next_query_ = waiting.called_at() + kFirstQuery;
+  interval_ = kFirstQuery;
+  asked_at_.reset();
+  suspicion_.reset();
+}
+
+std::optional<int> MutualWaits::check(const Operation& waiting, sync::Clock::time_point now) noexcept {
+  if (waiting.sequence() != sequence_) begin(waiting);
+  if (now < next_query_) return std::nullopt;
+  if (!asked_at_) asked_at_ = queries_.ask();
+  const sync::Clock::time_point asked_at = *asked_at_;
+  if (!queries_.answers().all_since(asked_at) && !ProgressQueries::have_expired(asked_at)) return std::nullopt;
+  asked_at_.reset();
+  const std::optional<Finding> found = find(asked_at);
+  if (found && found == suspicion_) return found->rank;
+  interval_ = found ? kFirstQuery : interval_ * 2;
+  next_query_ = now + interval_;
+  suspicion_ = found;
+  return std::nullopt;
+}
+
+std::optional<MutualWaits::Finding> MutualWaits::find(sync::Clock::time_point asked_at) const noexcept {
+  const uint32_t here = queries_.num_launched();
+  const std::optional<int> rank = queries_.answers().find_ahead_on_device(sequence_, here, asked_at);
+  if (!rank) return std::nullopt;
+  return Finding{.rank = *rank, .num_launched = queries_.answers().of(*rank).num_launched, .num_launched_here = here};
+}
+
+}  // namespace axon::engine

@@ -1,0 +1,61 @@
+// Finds out that this rank and another one wait for each other in calls of different kinds: this one in a collective of
+// the host engine, and the other one in a kernel of its device hook. Neither call sees the other: messages carry
+// fingerprints of the host's collectives, and kernels compare those of kernels.
+//
+//   mutual_waits.note_launch();                                        // each launch, on the caller's thread
+//   if (std::optional<int> rank = mutual_waits.check(*waiting, now)) fail(…);          // again and again
+//
+// The ranks are asked for their progress. A rank is found if it has launched kernels that this rank has not, and has
+// not entered the collective in which this rank waits. Two answers in a row have to say so.
+//
+// Another thread of this rank could still launch the kernel: a thread that gathers objects for a checkpoint, say,
+// beside one that trains. So only threads that launch kernels are judged, which have called out of order.
+//
+// Owned by a group. Progress owner only, except for note_launch().
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "engine/operation.hpp"
+#include "engine/progress_queries.hpp"
+
+namespace axon::engine {
+
+class MutualWaits {
+ public:
+  explicit MutualWaits(ProgressQueries& queries) noexcept : queries_(queries) {}
+
+  // Any thread, but one at a time: this thread launches a collective of the device hook.
+  void note_launch() noexcept;
+  bool has_launched(std::thread::id thread) const noexcept;
+
+  // Returns a rank that waits for this one. `waiting` is a collective of a thread that has launched kernels.
+  std::optional<int> check(const Operation& waiting, sync::Clock::time_point now) noexcept;
+
+ private:
+  // What the answers say of a rank. They are believed once they have said it twice.
+  struct Finding {
+    int rank = 0;
+    uint32_t num_launched = 0;       // by that rank
+    uint32_t num_launched_here = 0;  // by this one
+    bool operator==(const Finding&) const = default;
+  };
+
+  void begin(const Operation& waiting) noexcept;
+  std::optional<Finding> find(sync::Clock::time_point asked_at) const noexcept;
+
+  ProgressQueries& queries_;
+  static constexpr size_t kMostThreads = 8;  // later ones are not judged
+  std::array<std::atomic<std::thread::id>, kMostThreads> launchers_{};
+
+  uint32_t sequence_ = 0;  // of the collective that the rest is about
+  sync::Clock::time_point next_query_{};
+  sync::Clock::duration interval_{};                 // until the next query; doubles while nothing is found
+  std::optional<sync::Clock::time_point> asked_at_;  // set while answers are outstanding
+  std::optional<Finding> suspicion_;                 // what the previous answers said
+};
+
+}  // namespace axon::engine
