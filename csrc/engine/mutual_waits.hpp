@@ -1,6 +1,6 @@
-// Finds out that this rank and another one wait for each other in calls of different kinds: this one in a collective of
-// the host engine, and the other one in a kernel of its device hook. Neither call sees the other: messages carry
-// fingerprints of the host's collectives, and kernels compare those of kernels.
+// Finds ranks that wait for each other in calls of different kinds. This one waits in a collective of the host engine,
+// and the other one in a kernel of its device hook. Neither call sees the other: messages carry fingerprints of the
+// host's collectives, and kernels compare those of kernels.
 //
 //   mutual_waits.note_launch();                                        // each launch, on the caller's thread
 //   if (std::optional<int> rank = mutual_waits.check(*waiting, now)) fail(…);          // again and again
