@@ -5,10 +5,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from torch_axon import _native
 from torch_axon.nixl._logging import get_logger
-from torch_axon.runtime import Peer, Runtime, RuntimeClosedError, Transfer
+from torch_axon.runtime import Peer, Runtime, Transfer
+from torch_axon.runtime._one_sided import FAILED, UNDER_WAY
+
+if TYPE_CHECKING:
+    from torch_axon._C import RuntimeTransfer
 
 # Programs may leave notifications unread. So many are kept here, beyond those that wait in the runtime. Then their
 # senders get errors.
@@ -30,7 +35,8 @@ class Inbox:
         self._lock = threading.Lock()
         self._arrived: deque[tuple[str, bytes]] = deque()
         self._num_bytes = 0  # of what has arrived
-        self._sent: deque[Transfer] = deque()  # that may fail yet
+        self._sent: deque[tuple[Peer, RuntimeTransfer]] = deque()  # that may fail yet
+        self._native = _native.load()
         self._is_closed = threading.Event()
         threading.Thread(
             target=_keep_collecting, args=(weakref.ref(self), self._is_closed), name="axon-nixl-inbox", daemon=True
@@ -56,23 +62,24 @@ class Inbox:
             return taken
 
     def _take_new(self) -> None:
-        with suppress(RuntimeClosedError):
-            new = [(peer.name, message) for peer, message in self._runtime.notifications()]
-            self._arrived += new
-            self._num_bytes += sum(len(message) for _, message in new)
+        # Without the runtime's objects: programs ask all the time.
+        for connection, message in self._native.take_notifications(self._runtime._core, None):
+            self._arrived.append((connection.name, message))
+            self._num_bytes += len(message)
 
     def send(self, peer: Peer, message: bytes) -> None:
         """Sends a notification. A later failure is logged: no thread waits for it."""
-        sent = peer.notify(message)
+        sent = self._native.post_notification(peer._connection, message, self._runtime.timeout)
         with self._lock:
-            self._sent.append(sent)
+            self._sent.append((peer, sent))
             self._log_failures()
 
     def _log_failures(self) -> None:
         # Callbacks would wake the runtime's thread for each notification, which then competes for Python's lock.
-        while self._sent and self._sent[0].done():
-            if (error := self._sent.popleft().exception()) is not None:
-                _log.error("a notification was not delivered: %s", error)
+        while self._sent and (state := self._sent[0][1].poll()) != UNDER_WAY:
+            ended = self._sent.popleft()
+            if state == FAILED:
+                _log.error("a notification was not delivered: %s", Transfer(*ended).exception())
 
 
 def _keep_collecting(inbox: weakref.ref[Inbox], is_closed: threading.Event) -> None:

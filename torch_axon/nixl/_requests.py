@@ -24,7 +24,9 @@ from torch_axon.nixl._errors import (
 )
 from torch_axon.nixl._memory import Located
 from torch_axon.nixl._remote import Registered, RemoteAgent
-from torch_axon.runtime import AccessDenied, BlockTable, Plan, Remote, Transfer
+from torch_axon.runtime import AccessDenied, BlockTable, Plan, Remote
+from torch_axon.runtime._one_sided import DONE, UNDER_WAY
+from torch_axon.runtime._plans import RepeatedTransfer
 
 Ids = npt.NDArray[np.int32]
 
@@ -121,9 +123,9 @@ class Request:
     notification: bytes
     counts_merged: bool
     _lock: threading.Lock = field(default_factory=threading.Lock)  # guards the following members
-    _plan: Plan | None = None
-    _transfer: Transfer | None = None
-    _starting: concurrent.futures.Future[Transfer] | None = None  # a thread connects and opens memory, and starts it
+    _repeated: RepeatedTransfer | None = None  # once its plan is known
+    _is_posted: bool = False  # the latest of these transfers counts
+    _starting: concurrent.futures.Future[RepeatedTransfer] | None = None  # a thread connects, opens memory and posts
     _failure: Failure | None = None  # of the latest post
     _started_us: int = 0
     _posting_us: int = 0
@@ -137,45 +139,60 @@ class Request:
             Exception: others of NIXL's exceptions, if it fails at once; `status` raises the same then
         """
         with self._lock:
-            self._take_started()
-            if self._starting is not None or (self._transfer is not None and not self._transfer.done()):
+            if self._is_under_way():
                 self.sides[1].check_known()
                 raise nixlRepostActiveError("the transfer is still under way")
             self.notification = notification or self.notification
-            self._transfer = self._failure = None
+            self._is_posted, self._failure = False, None
             begin = time.monotonic_ns()
             self._started_us = begin // 1000
-            self._start()
+            state = self._start()
             self._posting_us = max(1, (time.monotonic_ns() - begin) // 1000)
-        return self.status()
+        return nixl_status_t.NIXL_SUCCESS if state == DONE else self.status()
 
-    def _start(self) -> None:
+    def _is_under_way(self) -> bool:
+        if self._starting is not None and not self._take_started():
+            return True
+        return self._is_posted and self._latest().poll() == UNDER_WAY
+
+    def _latest(self) -> RepeatedTransfer:
+        assert self._repeated is not None
+        return self._repeated
+
+    def _start(self) -> int:
         local, remote = self.sides
         try:
             remote.check_known()
             remote.agent.check_alive()
-            if self._plan is None:
-                self._plan = remote.known_plan(self.operation, local)
-            if self._plan is not None:
-                self._transfer = self._posted(self._plan)
-                return
+            repeated = self._repeated or self._repeat(remote.known_plan(self.operation, local))
+            if repeated is not None:
+                state = self._posted(repeated)
+                self._is_posted = True
+                return state
         except Failure as failure:
             self._failure = failure
             raise
         self._starting = concurrent.futures.Future()
         threading.Thread(target=self._open_and_post, args=(self._starting,), name="axon-nixl-open", daemon=True).start()
         concurrent.futures.wait([self._starting], _LONGEST_POST_S)  # usually it is done sooner
+        return UNDER_WAY
 
-    def _open_and_post(self, starting: concurrent.futures.Future[Transfer]) -> None:
+    def _repeat(self, plan: Plan | None) -> RepeatedTransfer | None:
+        return None if plan is None else RepeatedTransfer(plan, *self.ids)
+
+    def _open_and_post(self, starting: concurrent.futures.Future[RepeatedTransfer]) -> None:
         local, remote = self.sides
         try:
-            starting.set_result(self._posted(remote.plan(self.operation, local)))
+            repeated = RepeatedTransfer(remote.plan(self.operation, local), *self.ids)
+            self._posted(repeated)
+            starting.set_result(repeated)
         except BaseException as error:
             starting.set_exception(error)
 
-    def _posted(self, plan: Plan) -> Transfer:
+    def _posted(self, repeated: RepeatedTransfer) -> int:
+        self._repeated = repeated
         try:
-            return plan.post(*self.ids, notify=self.notification or None)
+            return repeated.post(self.notification or None)
         except AccessDenied as error:  # of this process: the peer's denials come later
             raise nixlNotFoundError(str(error)) from error
         except ValueError as error:
@@ -190,35 +207,38 @@ class Request:
             Exception: others of NIXL's exceptions, if it has failed
         """
         with self._lock:
-            self._take_started()
+            is_starting = self._starting is not None and not self._take_started()
         if self._failure is not None:
             raise self._failure.again()
-        if self._starting is None and self._transfer is None:
+        if not is_starting and not self._is_posted:
             raise nixlNotPostedError("the transfer has not been posted")
-        if self._transfer is None or not self._transfer.done():
-            self.sides[1].check_known()
-            return nixl_status_t.NIXL_IN_PROG
-        if (error := self._transfer.exception()) is None:
+        state = UNDER_WAY if is_starting else self._latest().poll()
+        if state == DONE:
             return nixl_status_t.NIXL_SUCCESS
         self.sides[1].check_known()
+        if state == UNDER_WAY:
+            return nixl_status_t.NIXL_IN_PROG
+        error = self._latest().latest().exception()
+        assert error is not None
         self._failure = as_nixl(error)
         raise self._failure.again() from error
 
-    def _take_started(self) -> None:
+    def _take_started(self) -> bool:
+        """Returns whether the thread that starts the transfer has ended."""
         if self._starting is None or not self._starting.done():
-            return
+            return False
         starting, self._starting = self._starting, None
         error = starting.exception()
-        if error is None:
-            self._transfer = starting.result()
-        else:
+        self._is_posted = error is None
+        if error is not None:
             self._failure = error if isinstance(error, Failure) else as_nixl(error)
+        return True
 
     def cancel(self) -> None:
         if self._starting is not None:
             self._starting.add_done_callback(_cancel_started)
-        elif self._transfer is not None:
-            self._transfer.cancel()
+        elif self._is_posted:
+            self._latest().latest().cancel()
 
     def telemetry(self) -> nixlXferTelemetry:
         """Returns what the transfer has done.
@@ -227,12 +247,12 @@ class Request:
             nixlNotPostedError, nixlNoTelemetryError: it was not posted, or is under way
         """
         with self._lock:
-            self._take_started()
-        if self._starting is None and self._transfer is None:
-            raise nixlNotPostedError("the transfer has not been posted")
-        if self._transfer is None or not self._transfer.done():
+            is_under_way = self._is_under_way()
+        if is_under_way:
             raise nixlNoTelemetryError("the transfer is still under way")
-        stats = self._transfer.stats()
+        if not self._is_posted:
+            raise nixlNotPostedError("the transfer has not been posted")
+        stats = self._latest().latest().stats()
         telemetry = nixlXferTelemetry()
         telemetry.startTime, telemetry.postDuration = self._started_us, self._posting_us
         telemetry.xferDuration = max(self._posting_us, round(stats.posted_us + stats.moved_us))
@@ -241,9 +261,9 @@ class Request:
         return telemetry
 
 
-def _cancel_started(starting: concurrent.futures.Future[Transfer]) -> None:
+def _cancel_started(starting: concurrent.futures.Future[RepeatedTransfer]) -> None:
     if starting.exception() is None:
-        starting.result().cancel()
+        starting.result().latest().cancel()
 
 
 def pair_up(local: LocalSide, local_ids: Any, remote: RemoteSide, remote_ids: Any) -> tuple[Ids, Ids]:

@@ -205,6 +205,10 @@ class TransferStats:
     path: str
 
 
+# The states of a transfer, as the engine numbers them.
+UNDER_WAY, DONE, FAILED = range(3)
+
+
 class Transfer(Future):
     """A read, write or notification under way, as `Peer.read` returns it. Threads wait for it, and loops await it.
 
@@ -222,8 +226,7 @@ class Transfer(Future):
 
     def done(self) -> bool:
         """Returns whether the transfer has ended. A program that asks again and again drives the engine by that."""
-        done: bool = self._transfer.poll()
-        return done
+        return self._transfer.poll() != UNDER_WAY
 
     @property
     def released(self) -> bool:

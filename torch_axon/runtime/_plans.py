@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -151,8 +151,53 @@ class Plan:
         limit = self._peer._timeout if timeout is None else timeout
         here, there = _int32s("local_ids", local_ids), _int32s("remote_ids", remote_ids)
         native = self._plan.post(here, there, (tag_of(notify), limit, stream_of(stream)))
+        return Transfer(self._peer, native, self._path())
+
+    def _path(self) -> str:
         path = self._remotes[0].path if self._remotes else "messages"
-        return Transfer(self._peer, native, "messages" if path == "cma" and self.verb == "write" else path)
+        return "messages" if path == "cma" and self.verb == "write" else path
+
+
+class RepeatedTransfer:
+    """Pairs of a plan's blocks that are moved again and again. Each transfer but the latest must have ended.
+
+    Posting costs less than by `Plan.post`: the ids are checked once, and a transfer has an object of its own only if it
+    is asked for.
+
+    Args:
+        plan: the plan
+        local_ids: [n], as for `Plan.post`
+        remote_ids: [n], as for `Plan.post`
+
+    Attributes:
+        poll: returns the state of the latest transfer (`UNDER_WAY`, `DONE` or `FAILED`), and drives the engine if it
+            is under way
+
+    Raises:
+        TypeError, ValueError: as for `Plan.post`
+    """
+
+    def __init__(self, plan: Plan, local_ids: Ids, remote_ids: Ids) -> None:
+        ids = _int32s("local_ids", local_ids), _int32s("remote_ids", remote_ids)
+        native = _native.load().RuntimeRepeatedTransfer(plan._plan, *ids)
+        self._plan = plan
+        self._native = native
+        self._timeout = plan._peer._timeout
+        self._post: Callable[[bytes | None, float], int] = native.post
+        self.poll: Callable[[], int] = native.poll  # without a call of Python's in between
+
+    def post(self, notify: bytes | None) -> int:
+        """Starts a transfer, and returns its state.
+
+        Raises:
+            ValueError: `notify` is too long
+            AccessDenied: a Region that is local memory of the plan is closed
+        """
+        return self._post(notify, self._timeout)
+
+    def latest(self) -> Transfer:
+        """Returns the transfer that was posted last."""
+        return Transfer(self._plan._peer, self._native.latest, self._plan._path())
 
 
 def _int32s(what: str, ids: Ids) -> object:

@@ -223,11 +223,6 @@ py::list take_notifications(PythonRuntime& self, const std::shared_ptr<rpc::Conn
   return listed(core.exposed()->notifications.take(from.get()));
 }
 
-bool poll_transfer(PythonTransfer& self) {
-  if (!self.finished()) poll(self.connection()->engine());
-  return self.call()->finished();
-}
-
 py::list take_first_notification(PythonRuntime& self) {
   return listed(self.runtime().core().exposed()->notifications.take_first(1));
 }
@@ -286,6 +281,16 @@ void post_to_devices(PythonTransfer& transfer, const std::vector<DeviceBlock>& b
   add_device_blocks(transfer, blocks, std::move(owners), stream);
 }
 
+TransferState state_of(const PythonTransfer& transfer) noexcept {
+  if (!transfer.call()->finished()) return TransferState::kUnderWay;
+  return transfer.call()->status().ok() ? TransferState::kDone : TransferState::kFailed;
+}
+
+TransferState poll_transfer(PythonTransfer& transfer) {
+  if (!transfer.finished()) poll(transfer.connection()->engine());
+  return state_of(transfer);
+}
+
 void start_transfer(PythonTransfer& transfer) {
   const python::GilReleased no_gil;
   transfer.connection()->one_sided().start(transfer);
@@ -331,7 +336,7 @@ void bind_one_sided(py::module_& module) {
       .def(
           "cancel", [](PythonTransfer& self) { self.connection()->one_sided().cancel(self); },
           py::call_guard<python::GilReleased>())
-      .def("poll", &poll_transfer)
+      .def("poll", [](PythonTransfer& self) { return static_cast<int>(poll_transfer(self)); })
       .def("stats", &stats_of);
   bind_plan(module);
   module.def("expose", &expose_objects);

@@ -39,6 +39,11 @@ void require_stream_of(c10::Stream stream, c10::DeviceIndex gpu);
 // not of the GPU of these blocks.
 void post_to_devices(PythonTransfer& transfer, const std::vector<DeviceBlock>& blocks, std::vector<Owner> owners,
                      std::optional<c10::Stream> stream);
+// Python gets it as a number, which it compares faster than an enum.
+enum class TransferState : uint8_t { kUnderWay, kDone, kFailed };
+TransferState state_of(const PythonTransfer& transfer) noexcept;
+// Drives the engine if the transfer is under way, for programs that ask again and again.
+TransferState poll_transfer(PythonTransfer& transfer);
 // Starts the transfer without the GIL.
 void start_transfer(PythonTransfer& transfer);
 

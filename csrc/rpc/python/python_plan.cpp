@@ -97,7 +97,7 @@ std::vector<rpc::RemoteBlocks::Memory> remote_side(const py::list& memories,
 }
 
 // Each side is a tuple of its memories, and a layout, or the contiguous memory of a table, which Python has checked.
-std::unique_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
+std::shared_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
                                       bool reads, const py::tuple& local, const py::tuple& remote) {
   const auto is_table = [](const py::tuple& side) { return !py::isinstance<py::tuple>(side[1]); };
   LocalSide here = local_side(py::cast<py::list>(local[0]), reads);
@@ -112,7 +112,7 @@ std::unique_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr
     const LocalMemory table = host_memory(remote[1], Use::kRead, "plan: remote table");
     return rpc::RemoteBlocks::listed(std::move(there), elements_of<rpc::BlockRow>(table));
   }());
-  return std::make_unique<PythonPlan>(
+  return std::make_shared<PythonPlan>(
       PythonPlan{.kind = reads ? Kind::kRead : Kind::kWrite,
                  .connection = connection,
                  .exposed = self.runtime().core().exposed(),
@@ -187,31 +187,66 @@ void add_each(const PythonPlan& self, PythonTransfer& transfer, const Pairs& pai
   post_to_devices(transfer, of_devices, std::move(owners), stream);
 }
 
-// The ids are contiguous memory of int32, which Python has checked. `options` are as for post_blocks().
-rpc::Counted<PythonTransfer> post(const PythonPlan& self, py::handle local_ids, py::handle remote_ids,
-                                  const py::tuple& options) {
-  if (self.connection->engine().is_forked()) raise(engine::Engine::forked());
-  // Copies: other threads may change the ids once this one releases Python's lock.
-  const std::vector<int32_t> local = copy_of(local_ids, "post: local_ids");
-  const std::vector<int32_t> remote = copy_of(remote_ids, "post: remote_ids");
-  auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(self.kind, self.connection));
-  set_options(*transfer, options[0], py::cast<double>(options[1]));
-  const std::optional<c10::Stream> stream = stream_in(options[2]);
-  const Pairs pairs{.local = local, .remote = remote};
-  if (const Status checked = self.plan.check(pairs.local, pairs.remote); !checked.ok()) raise(checked);
-  const std::shared_ptr<std::vector<Owner>> uses = uses_of(self);  // shared by the transfer and its devices' work
+// Pairs of blocks that have been checked, and where they lie.
+struct Selection {
+  std::vector<int32_t> local;
+  std::vector<int32_t> remote;
+  std::vector<std::shared_ptr<rpc::RemoteMemory>> remotes;  // of a GPU's transfer; shared with the peer's connection
+
+  Pairs pairs() const noexcept { return {.local = local, .remote = remote}; }
+};
+
+c10::DeviceIndex gpu_of(const PythonPlan& plan) noexcept {
+  return static_cast<c10::DeviceIndex>(plan.plan.local().device().value_or(-1));
+}
+
+// The ids are contiguous memory of int32, which Python has checked. They are copied: other threads may change them
+// once this one releases Python's lock.
+Selection select(const PythonPlan& plan, py::handle local_ids, py::handle remote_ids) {
+  Selection selection{
+      .local = copy_of(local_ids, "post: local_ids"), .remote = copy_of(remote_ids, "post: remote_ids"), .remotes = {}};
+  const Pairs pairs = selection.pairs();
+  if (const Status checked = plan.plan.check(pairs.local, pairs.remote); !checked.ok()) raise(checked);
+  if (gpu_of(plan) >= 0) selection.remotes = plan.plan.memories_of(pairs.remote);
+  return selection;
+}
+
+// The arguments after the selection are those of post_blocks().
+rpc::Counted<PythonTransfer> post(const PythonPlan& plan, const Selection& selection, const py::object& notification,
+                                  double timeout_s, std::optional<c10::Stream> stream) {
+  if (plan.connection->engine().is_forked()) raise(engine::Engine::forked());
+  auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(plan.kind, plan.connection));
+  set_options(*transfer, notification, timeout_s);
+  const std::shared_ptr<std::vector<Owner>> uses = uses_of(plan);  // shared by the transfer and its devices' work
   transfer->keep(Owner::of(uses));
-  const auto gpu = static_cast<c10::DeviceIndex>(self.plan.local().device().value_or(-1));
-  std::vector<std::shared_ptr<rpc::RemoteMemory>> remotes;
-  if (gpu >= 0) remotes = self.plan.memories_of(pairs.remote);  // a host transfer does not need them
-  if (copies_directly(gpu, remotes)) {
-    add_direct(self, *transfer, pairs, remotes, uses, stream);
+  if (copies_directly(gpu_of(plan), selection.remotes)) {
+    add_direct(plan, *transfer, selection.pairs(), selection.remotes, uses, stream);
   } else {
-    add_each(self, *transfer, pairs, uses, stream);
+    add_each(plan, *transfer, selection.pairs(), uses, stream);
   }
   start_transfer(*transfer);
   return transfer;
 }
+
+// Transfers of one selection, one after the other, without an object of Python for each.
+class RepeatedTransfer {
+ public:
+  RepeatedTransfer(std::shared_ptr<const PythonPlan> plan, py::handle local_ids, py::handle remote_ids)
+      : plan_(std::move(plan)), selection_(select(*plan_, local_ids, remote_ids)) {}
+
+  // The latest transfer must have ended.
+  TransferState post(const py::object& notification, double timeout_s) {
+    latest_ = rpc_python::post(*plan_, selection_, notification, timeout_s, std::nullopt);
+    return state_of(*latest_);
+  }
+  TransferState poll() { return poll_transfer(*latest_); }
+  const rpc::Counted<PythonTransfer>& latest() const noexcept { return latest_; }
+
+ private:
+  const std::shared_ptr<const PythonPlan> plan_;  // shared with Python
+  const Selection selection_;
+  rpc::Counted<PythonTransfer> latest_;
+};
 
 // Writes into `table`, whose rows are those of a plan, where each range of `wanted` lies within `known`. Both have rows
 // of address, length and device; Python has checked the shapes. Returns the number of rows before the first one that is
@@ -228,7 +263,18 @@ size_t locate_blocks(py::handle wanted, py::handle known, py::handle table) {
 }  // namespace
 
 void bind_plan(py::module_& module) {
-  py::class_<PythonPlan>(module, "RuntimePlan").def("post", &post);
+  // `options` are the notification, the timeout and the stream.
+  py::class_<PythonPlan, std::shared_ptr<PythonPlan>>(module, "RuntimePlan")
+      .def("post", [](const PythonPlan& self, py::handle local_ids, py::handle remote_ids, const py::tuple& options) {
+        return post(self, select(self, local_ids, remote_ids), options[0], py::cast<double>(options[1]),
+                    stream_in(options[2]));
+      });
+  py::class_<RepeatedTransfer>(module, "RuntimeRepeatedTransfer")
+      .def(py::init<std::shared_ptr<const PythonPlan>, py::handle, py::handle>())
+      .def("post", [](RepeatedTransfer& self, const py::object& notification,
+                      double timeout_s) { return static_cast<int>(self.post(notification, timeout_s)); })
+      .def("poll", [](RepeatedTransfer& self) { return static_cast<int>(self.poll()); })
+      .def_property_readonly("latest", &RepeatedTransfer::latest);
   module.def("make_plan", &make_plan);
   module.def("locate_blocks", &locate_blocks);
 }
