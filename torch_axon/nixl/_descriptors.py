@@ -66,7 +66,7 @@ def _of_tensors(kind: type[L], tensors: Sequence[Any]) -> L | None:
     rows = [(tensor.data_ptr(), tensor.numel() * tensor.element_size(), max(gpu, 0)) for tensor in tensors]
     made = kind(nixl_mem_t.DRAM_SEG if gpu < 0 else nixl_mem_t.VRAM_SEG, np.array(rows, dtype=np.uint64).reshape(-1, 3))
     if isinstance(made, nixlRegDList):
-        made._owners = tuple(tensors)
+        made.own(tensors)
     return made
 
 

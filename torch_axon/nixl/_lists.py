@@ -224,11 +224,34 @@ class nixlRegDList(_Indexed):
     """Memory to register: tuples of address, bytes, device and a text for backends of NIXL, which this one ignores."""
 
     _EXTRA = "metaInfo"
-    _owners: Sequence[object] = ()  # what keeps the memory of the first descriptors, one for each
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._owners: list[object] = [None] * self._count  # what keeps the memory of each descriptor
+
+    def own(self, owners: Sequence[object]) -> None:
+        """Sets what keeps the memory of each descriptor, as long as the list has that descriptor."""
+        self._owners = list(owners)
 
     def owner(self, index: int) -> object:
         """Returns what keeps the memory of a descriptor, or None."""
-        return self._owners[index] if index < len(self._owners) else None
+        return self._owners[index]
+
+    def _insert(self, at: int, desc: tuple[Any, ...]) -> None:
+        before = self[at][:3] if at < self._count else None
+        super()._insert(at, desc)
+        if before is None:
+            self._owners.append(None)
+        elif self[at][:3] != before:
+            self._owners[at] = None
+
+    def remDesc(self, index: int) -> None:
+        super().remDesc(index)
+        del self._owners[index]
+
+    def clear(self) -> None:
+        super().clear()
+        self._owners = []
 
     def trim(self) -> nixlXferDList:
         """Returns the same memory as a list for transfers."""

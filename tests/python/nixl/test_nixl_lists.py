@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from torch_axon.nixl._api import nixl_agent, nixl_agent_config
 from torch_axon.nixl._bindings import (
@@ -281,6 +284,41 @@ def test_bytes_that_are_cut_short_are_refused(agent: nixl_agent) -> None:
     for length in range(len(data)):
         with pytest.raises(nixlMismatchError):
             agent.deserialize_descs(data[:length])
+
+
+def test_a_list_keeps_the_tensor_of_each_row_and_no_other(agent: nixl_agent) -> None:
+    """Whatever changes the list before it is registered."""
+
+    def made() -> tuple[nixlRegDList, list[torch.Tensor]]:
+        tensors = [torch.zeros(8 + i) for i in range(3)]
+        descs = agent.get_reg_descs(tensors)
+        assert isinstance(descs, nixlRegDList)
+        return descs, tensors
+
+    def keeps(descs: nixlRegDList, *owners: object) -> bool:
+        return all(descs.owner(i) is owner for i, owner in zip(range(descs.descCount()), owners, strict=True))
+
+    descs, (first, second, third) = made()
+    descs.remDesc(0)
+    assert keeps(descs, second, third)
+    descs.addDesc((1, 2, 0, ""))
+    assert keeps(descs, second, third, None)
+    descs[1] = (*descs[1][:3], "another text")
+    descs[0] = (3, 4, 0, "")
+    assert keeps(descs, None, third, None)
+
+    descs, (first, *_) = made()
+    life = weakref.ref(first)
+    row = descs[1]
+    del first, _
+    descs.clear()
+    gc.collect()
+    assert life() is None
+    descs.addDesc(row)
+    assert keeps(descs, None)
+    with pytest.raises(IndexError):
+        descs.remDesc(1)
+    assert keeps(pickle.loads(pickle.dumps(made()[0])), None, None, None)
 
 
 def test_lists_print_their_descriptors(capsys: pytest.CaptureFixture[str]) -> None:
