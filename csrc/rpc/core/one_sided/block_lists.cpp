@@ -41,13 +41,6 @@ Status check(const BlockRow& row, size_t number, std::span<const uint64_t> sizes
                  ", exceeds memory " + std::to_string(row.memory) + " of " + std::to_string(size) + " bytes");
 }
 
-std::vector<uint64_t> ends_of(const LocalBlocks::Memory& memory) {
-  std::vector<uint64_t> ends;
-  ends.reserve(memory.size());
-  for (const LocalBlocks::Block& part : memory) ends.push_back((ends.empty() ? 0 : ends.back()) + part.num_bytes);
-  return ends;
-}
-
 // Finds blocks of one memory, mostly in the part of the one before.
 class Parts {
  public:

@@ -30,13 +30,6 @@ auto reader_of(std::vector<Region::Reader>& readers, const Region::Reader& wante
 
 }  // namespace
 
-std::vector<uint64_t> ends_of(const std::vector<Extent>& extents) {
-  std::vector<uint64_t> ends;
-  ends.reserve(extents.size());
-  for (const Extent& extent : extents) ends.push_back((ends.empty() ? 0 : ends.back()) + extent.num_bytes);
-  return ends;
-}
-
 Region::Region(RegionSpecification specification, Owner owner)
     : name_(std::move(specification.name)),
       access_(specification.access),

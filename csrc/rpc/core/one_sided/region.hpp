@@ -37,8 +37,14 @@ struct Extent {
 
 inline constexpr size_t kMostExtents = 2048;
 
-// Returns where each extent ends if their bytes are numbered one after the other.
-std::vector<uint64_t> ends_of(const std::vector<Extent>& extents);
+// Returns where each extent, or part of local memory, ends if their bytes are numbered one after the other.
+template <typename Part>
+std::vector<uint64_t> ends_of(const std::vector<Part>& parts) {
+  std::vector<uint64_t> ends;
+  ends.reserve(parts.size());
+  for (const Part& part : parts) ends.push_back((ends.empty() ? 0 : ends.back()) + part.num_bytes);
+  return ends;
+}
 
 struct RegionSpecification {
   std::string name;
