@@ -12,7 +12,7 @@ from torch_axon.doctor.probe import Probe, Speed, View
 _SHARED_MEMORY = {"posix", "sysv", "xpmem"}
 _SINGLE_COPY = {"cma": "CMA", "knem": "KNEM", "xpmem": "XPMEM"}
 
-_PTRACE = (
+PTRACE = (
     "let the ranks trace each other: docker run --cap-add=SYS_PTRACE (or a seccomp profile that allows "
     "process_vm_readv and pidfd_getfd); sysctl kernel.yama.ptrace_scope of 0 or 1"
 )
@@ -21,8 +21,8 @@ _NAMESPACES = "give the containers of a host the same namespaces: docker run --i
 # Remedies for the engine's reasons about a GPU, by a part of the reason; the first match counts.
 _GPU_REMEDIES = {
     "AXON_TRANSPORTS": "add cuda to AXON_TRANSPORTS",
-    "pidfd_getfd": _PTRACE,
-    "process_vm_readv": _PTRACE,
+    "pidfd_getfd": PTRACE,
+    "process_vm_readv": PTRACE,
     "another host": "nothing: between hosts tensors go through host memory",
     "2 to 16 ranks": "nothing: more ranks of a host go through host memory",
     "peer access": "nothing, if these GPUs have no link; otherwise check nvidia-smi topo -p2p r, IOMMU and ACS",
@@ -132,9 +132,7 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
     if "ring" in lanes and not all(takes(each, "cma") for each in facts):
         return Obstacle("AXON_TRANSPORTS does not name cma", "add cma to AXON_TRANSPORTS")
     if "ring" in lanes:
-        return Obstacle(
-            "a rank may not read the other's memory: " + (refusals or ["the kernel has no CMA"])[0], _PTRACE
-        )
+        return Obstacle("a rank may not read the other's memory: " + (refusals or ["the kernel has no CMA"])[0], PTRACE)
     have_rings = all(takes(each, "rings") for each in facts)
     if not have_rings and not all(uses_ucx(each) for each in facts):
         return Obstacle("AXON_TRANSPORTS does not name rings", "add rings and cma to AXON_TRANSPORTS")
@@ -152,7 +150,7 @@ def _obstacle_within_a_host(views: tuple[View, View], facts: tuple[Facts, Facts]
         return Obstacle(reason, "run the ranks of a host as one user that may read /proc/PID/fd, with enough memory")
     if missing == "shared memory":
         return Obstacle("UCX finds no shared memory", "check the size and the permissions of /dev/shm")
-    return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], _PTRACE)
+    return Obstacle("a rank may not read the other's memory: " + (refusals or ["UCX offers no CMA"])[0], PTRACE)
 
 
 def _gpu_name(view: View) -> str:

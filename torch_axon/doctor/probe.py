@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import combinations
@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from torch_axon import _build
+from torch_axon.doctor.exposure import Exposure
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -54,6 +55,7 @@ class View:
     lanes: list[tuple[str, str]] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)  # why messages to another host take no more lanes
     memory: str = ""  # why this process may not read the peer's memory; empty if it may, or on another host
+    one_sided: dict[str, str] = field(default_factory=dict)  # `Remote.path`, by where the peer's memory is: CPU, GPU
     host: Speed | None = None
     kernels: bool | None = None  # whether kernels connect the GPUs; None: no GPU
     obstacle: str = ""
@@ -100,8 +102,8 @@ def probe(store: Store, rank: int, size: int, gpu: int | None, timeout: timedelt
     """
     found = Probe(rank)
     try:
-        with _group(store, rank, size, timeout):
-            _probe_pairs(found, size, gpu if _build.CUDA else None)
+        with _group(store, rank, size, timeout), ExitStack() as stack:
+            _probe_pairs(found, size, gpu if _build.CUDA else None, stack)
     except Exception as error:  # any exception here is one that the user's job would meet
         found.failure = f"{type(error).__name__}: {error}"
     return found
@@ -119,7 +121,7 @@ def _group(store: Store, rank: int, size: int, timeout: timedelta) -> Iterator[N
         dist.destroy_process_group()
 
 
-def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
+def _probe_pairs(found: Probe, size: int, gpu: int | None, stack: ExitStack) -> None:
     rounds = rounds_of(size)
     seconds = min(1.0, _MOST_SECONDS / max(1, len(rounds)))
     witness = ctypes.create_string_buffer(_WITNESS)
@@ -128,6 +130,7 @@ def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
     with_gpus = all(other_gpu is not None for _, _, other_gpu in about)
     if with_gpus:
         torch.cuda.set_device(gpu)
+    exposure = Exposure(gpu if with_gpus else None, stack)
     started = time.monotonic()
     for number, peers in enumerate(rounds):
         late = torch.tensor([time.monotonic() - started > _MOST_SECONDS_IN_ALL])
@@ -142,6 +145,7 @@ def _probe_pairs(found: Probe, size: int, gpu: int | None) -> None:
         if view.same_host:
             pid, address, _ = about[view.peer]
             view.memory = _obstacle_to_reading(pid, address)
+        view.one_sided = exposure.paths_to(view.peer, view.same_host)
         if with_gpus:
             _probe_gpu(view, seconds)
         found.views.append(view)  # only when it is complete

@@ -11,6 +11,7 @@ from torch_axon.doctor.facts import Facts
 from torch_axon.doctor.findings import Finding, findings, notes_on
 from torch_axon.doctor.paths import Pair, pairs_of
 from torch_axon.doctor.probe import Choice, Probe
+from torch_axon.doctor.transfers import Transfers, transfers_of
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Report:
     ranks: list[Facts]
     pairs: list[Pair]
     between_hosts: list[Crossing]
+    one_sided: list[Transfers]
     choices: list[Choice]
     findings: list[Finding]
 
@@ -45,4 +47,5 @@ def judge(size: int, facts: Sequence[Facts], probes: Sequence[Probe]) -> Report:
     choices = next((each.choices for each in probes if each.choices), [])
     crossings = crossings_of(facts, probes, pairs)
     found = findings(size, facts, probes, pairs)
-    return Report(list(facts), pairs, crossings, choices, [*found, *notes_on(crossings)])
+    transfers = transfers_of(facts, probes, pairs)
+    return Report(list(facts), pairs, crossings, transfers, choices, [*found, *notes_on(crossings)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -13,8 +14,10 @@ from torch_axon.doctor.facts import Facts
 from torch_axon.doctor.paths import Pair, uses_ucx
 from torch_axon.doctor.probe import Choice, Speed
 from torch_axon.doctor.report import Report
+from torch_axon.doctor.transfers import Transfers
 
 _WIDEST_TABLE = 160
+_MOST_WAYS = 4
 _MOST_PAIRS = 36  # all 28 pairs of eight ranks, and eight more
 
 
@@ -53,6 +56,8 @@ def _tables(report: Report) -> list[tuple[str, Table]]:
         left_out = len(report.between_hosts) - len(shown)
         title = f"Between hosts; {left_out} more pairs in --json" if left_out else "Between hosts"
         tables.append((title, _crossings(shown)))
+    if report.one_sided:
+        tables.append(("One-sided transfers", _transfers(report.one_sided)))
     if report.choices:
         tables.append(("Algorithms, by the size of the operation", _choices(report.choices)))
     return tables
@@ -98,6 +103,20 @@ def _crossings(crossings: Sequence[Crossing]) -> Table:
         for each in crossings
     ]
     return _table(["hosts", "carried by", "8 B, µs", "large, GB/s", "why not more"], rows)
+
+
+def _transfers(transfers: Sequence[Transfers]) -> Table:
+    """Returns a table with one row per kind of memory, path and reason, which names the first of its ranks."""
+    ranks: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for each in transfers:
+        reason = "–" if each.obstacle is None else each.obstacle.reason
+        ranks[each.memory, each.path, reason].append(f"{each.initiator} to {each.owner}")
+    rows = []
+    for (memory, path, reason), those in ranks.items():
+        more = len(those) - _MOST_WAYS
+        shown = ", ".join(those[:_MOST_WAYS]) + (f" and {more} more" if more > 0 else "")
+        rows.append([shown, memory, path, reason])
+    return _table(["initiator to owner", "memory", "Remote.path", "why no better one"], rows)
 
 
 def _choices(choices: Sequence[Choice]) -> Table:

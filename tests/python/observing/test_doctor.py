@@ -220,6 +220,46 @@ def test_what_makes_jobs_slow_is_a_note(facts: dict[str, Any], text: str) -> Non
     assert any(text in finding.text for finding in report.findings)
 
 
+_WITHOUT_CMA = {"settings": {"AXON_TRANSPORTS": "rings,ucx"}}
+_UNREADABLE = {"memory": "Operation not permitted"}
+_SCOPED = {"limits": replace(_LIMITS, ptrace_scope=1)}
+_NO_ACCESS = {"kernels": False, "obstacle": "the GPUs have no peer access to each other"}
+
+
+@pytest.mark.parametrize(
+    ("memory", "facts", "view", "reason", "remedy"),
+    [
+        ("CPU", _WITHOUT_CMA, {}, "AXON_TRANSPORTS of rank 0 does not name cma", "add cma"),
+        ("GPU", _WITHOUT_CMA, {}, "AXON_TRANSPORTS of rank 0 does not name cuda", "add cuda"),
+        ("CPU", {}, _UNREADABLE, "rank 0 may not read the memory of rank 1: Operation not permitted", "SYS_PTRACE"),
+        ("GPU", _SCOPED, _UNREADABLE, "not permitted (Yama's ptrace_scope is 1)", "yama.ptrace_scope"),
+        ("GPU", {}, _NO_ACCESS, "no peer access", "topo -p2p"),
+        ("CPU", {}, {"same_host": False}, "on different hosts", "nothing"),
+        ("CPU", {}, {}, "rank 0 has not found a better one", "AXON_LOG"),
+    ],
+)
+def test_a_worse_path_of_one_sided_transfers_says_why(
+    memory: str, facts: dict[str, Any], view: dict[str, Any], reason: str, remedy: str
+) -> None:
+    report = _judge(facts, {"one_sided": {memory: "messages"}, **view})
+    assert [(each.initiator, each.owner, each.memory) for each in report.one_sided] == [(0, 1, memory), (1, 0, memory)]
+    obstacle = report.one_sided[0].obstacle
+    assert obstacle is not None
+    assert reason in obstacle.reason
+    assert remedy in obstacle.remedy
+
+
+def test_the_terminal_shows_the_paths_of_one_sided_transfers(capsys: pytest.CaptureFixture[str]) -> None:
+    best = {"CPU": "cma", "GPU": "cuda ipc"}
+    show(_judge(view={"one_sided": best}, other_view={"one_sided": best | {"CPU": "messages"}, **_UNREADABLE}))
+    lines = [re.split(r"  +", line.strip()) for line in capsys.readouterr().out.splitlines()]
+    assert ["initiator to owner", "memory", "Remote.path", "why no better one"] in lines
+    assert ["0 to 1", "CPU", "cma", "–"] in lines
+    assert ["0 to 1, 1 to 0", "GPU", "cuda ipc", "–"] in lines
+    why = "rank 1 may not read the memory of rank 0: Operation not permitted"
+    assert ["1 to 0", "CPU", "messages", why] in lines
+
+
 def _told(report: Report) -> str:
     return " ".join(f"{finding.text}: {finding.remedy}" for finding in report.findings)
 
@@ -332,6 +372,8 @@ def test_two_ranks_of_this_machine_find_each_other() -> None:
     assert report["between_hosts"] == []
     assert pair["ranks"] == [0, 1]
     assert pair["host"]["name"] == "rings + CMA"
+    ways = [(way["initiator"], way["owner"], way["path"], way["obstacle"]) for way in report["one_sided"]]
+    assert ways[:: len(ways) // 2] == [(0, 1, "cma", None), (1, 0, "cma", None)]
     assert 0.1 < pair["host"]["speed"]["latency_us"] < 1e4
     assert 0.01 < pair["host"]["speed"]["bandwidth_gbs"] < 1e3
     algorithms = {
@@ -356,6 +398,10 @@ def test_ranks_that_are_not_to_read_memory_say_so() -> None:
     path = report["pairs"][0]["host"]
     assert path["name"] == "rings"
     assert path["obstacle"] == {"reason": "AXON_TRANSPORTS does not name cma", "remedy": "add cma to AXON_TRANSPORTS"}
+    for way in report["one_sided"]:
+        if way["memory"] == "CPU":
+            assert way["path"] == "messages"
+            assert "does not name cma" in way["obstacle"]["reason"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and `unshare`")
