@@ -51,6 +51,9 @@ class Wire {
     if (connector_.outcome() == HandshakeOutcome::kEstablished) {
       CHECK(connector_.peer() == named("listener", 2) && listener_.outcome() == HandshakeOutcome::kEstablished);
     }
+    if (connector_.is_proved()) {
+      CHECK(connector_.listener()->incarnation == 2 && connector_.listener()->place == "listener:1");
+    }
     if (listener_.outcome() == HandshakeOutcome::kEstablished) CHECK(listener_.peer() == named("connector", 1));
     if (!changed_)
       CHECK(connector_.outcome().value_or(HandshakeOutcome::kEstablished) == HandshakeOutcome::kEstablished);
@@ -85,7 +88,7 @@ class Wire {
 
   Input& input_;
   Handshake connector_ = Handshake::connector(secret(), named("connector", 1), Nonce{std::byte{1}}).value();
-  Handshake listener_ = Handshake::listener({secret()}, Nonce{std::byte{2}});
+  Handshake listener_ = Handshake::listener({secret()}, Nonce{std::byte{2}}, {.incarnation = 2, .place = "listener:1"});
   Bytes to_listener_, to_connector_;
   std::vector<Bytes> heard_;
   bool changed_ = false;

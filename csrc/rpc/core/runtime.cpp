@@ -39,7 +39,7 @@ Status Runtime::may_listen_held() const {
 }
 
 Result<std::unique_ptr<Listener>> Runtime::open_listener(const SocketAddress& socket_address, const Secret& secret) {
-  return Listener::open(socket_address, secret, {},
+  return Listener::open(socket_address, secret, incarnation_, {},
                         [this](Connected connected) { return on_accept(std::move(connected)); });
 }
 
@@ -116,7 +116,9 @@ Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket
                                                      Clock::time_point deadline) {
   if (core_->engine().is_forked()) return engine::Engine::forked();
   const engine::OwnAddress own = core_->engine().make_address();
-  Result<Connected> connected = connect_to_listener(socket_address, secret, own_info(own.address()), deadline);
+  Result<FoundListener> found = FoundListener::find(socket_address, secret, own_info(own.address()), deadline);
+  if (!found.ok()) return std::move(found.status());
+  Result<Connected> connected = std::move(found).value().connect(deadline);
   if (!connected.ok()) return std::move(connected.status());
   return admit(std::move(connected).value(), own.address().key);
 }

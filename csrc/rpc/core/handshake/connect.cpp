@@ -9,7 +9,6 @@
 
 #include "base/interrupts.hpp"
 #include "base/tcp_socket.hpp"
-#include "rpc/core/handshake/handshake.hpp"
 
 namespace axon::rpc {
 
@@ -58,27 +57,36 @@ ErrorCode refused_with(ErrorCode code) noexcept {
 
 }  // namespace
 
-Result<Connected> connect_to_listener(const SocketAddress& socket_address, const Secret& secret,
-                                      const EndpointInfo& own, sync::Clock::time_point deadline) {
+Result<FoundListener> FoundListener::find(const SocketAddress& socket_address, const Secret& secret,
+                                          const EndpointInfo& own, sync::Clock::time_point deadline) {
   Result<Handshake> begun = Handshake::connector(secret, own, random_nonce());
   if (!begun.ok()) return std::move(begun.status());
-  Handshake& handshake = begun.value();
   Result<FileDescriptor> connected = connect_to(socket_address, deadline);
   if (!connected.ok()) return std::move(connected.status());
-  FileDescriptor& socket = connected.value();
-  while (!handshake.outcome()) {
-    AXON_TRY(send_all(socket, handshake.take_output(), socket_address, deadline));
-    AXON_TRY(feed_next(socket, handshake, socket_address, deadline));
-  }
-  if (*handshake.outcome() != HandshakeOutcome::kEstablished) {
-    const bool refused = *handshake.outcome() == HandshakeOutcome::kRefused;
-    const ErrorCode code = handshake.reason().code();
-    return Status(
-        refused ? refused_with(code) : code,
-        socket_address.text() + (refused ? " refuses: " : " cannot be connected to: ") + handshake.reason().message());
-  }
-  watch_for_silence(socket);
-  return Connected{.peer = *handshake.peer(), .socket = std::move(socket)};
+  FoundListener found(socket_address, std::move(begun).value(), std::move(connected).value());
+  while (!found.handshake_.is_proved()) AXON_TRY(found.advance(deadline));
+  return found;
+}
+
+Result<Connected> FoundListener::connect(sync::Clock::time_point deadline) && {
+  while (!handshake_.outcome()) AXON_TRY(advance(deadline));
+  watch_for_silence(socket_);
+  return Connected{.peer = *handshake_.peer(), .socket = std::move(socket_)};
+}
+
+Status FoundListener::advance(sync::Clock::time_point deadline) {
+  AXON_TRY(send_all(socket_, handshake_.take_output(), socket_address_, deadline));
+  AXON_TRY(feed_next(socket_, handshake_, socket_address_, deadline));
+  const bool goes_on = !handshake_.outcome() || *handshake_.outcome() == HandshakeOutcome::kEstablished;
+  return goes_on ? Status() : failure();
+}
+
+Status FoundListener::failure() const {
+  const bool refused = *handshake_.outcome() == HandshakeOutcome::kRefused;
+  const ErrorCode code = handshake_.reason().code();
+  return {
+      refused ? refused_with(code) : code,
+      socket_address_.text() + (refused ? " refuses: " : " cannot be connected to: ") + handshake_.reason().message()};
 }
 
 }  // namespace axon::rpc

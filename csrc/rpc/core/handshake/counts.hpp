@@ -13,7 +13,7 @@ struct ListenerCounts {
   uint64_t num_wrong_secret = 0;   // did not know the secret
   uint64_t num_refused = 0;        // by the runtime, for example because it has max_connections already
   uint64_t num_late = 0;           // did not finish the handshake in time
-  uint64_t num_hung_up = 0;        // closed the connection during the handshake
+  uint64_t num_hung_up = 0;        // closed the connection before they had proved that they know the secret
   uint64_t num_exhausted = 0;      // times that a connection had to wait because the process had no free descriptor
 };
 

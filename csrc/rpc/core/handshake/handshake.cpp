@@ -30,6 +30,22 @@ static std::string printable(std::span<const std::byte> bytes) {
   return text;
 }
 
+static std::vector<std::byte> encode(const ListenerIdentity& identity) {
+  std::vector<std::byte> bytes;
+  append(bytes, std::as_bytes(std::span(&identity.incarnation, 1)));
+  append(bytes, std::as_bytes(std::span(identity.place)));
+  return bytes;
+}
+
+static std::optional<ListenerIdentity> decode_identity(std::span<const std::byte> bytes) {
+  ListenerIdentity identity;
+  constexpr size_t kNumBytes = sizeof identity.incarnation;
+  if (bytes.size() < kNumBytes || bytes.size() > ListenerIdentity::kMostBytes) return std::nullopt;
+  std::memcpy(&identity.incarnation, bytes.data(), kNumBytes);
+  identity.place.assign(reinterpret_cast<const char*>(bytes.data()) + kNumBytes, bytes.size() - kNumBytes);
+  return identity;
+}
+
 Result<Handshake> Handshake::connector(const Secret& secret, const EndpointInfo& own, const Nonce& nonce) {
   Result<std::vector<std::byte>> info = own.encode();
   if (!info.ok()) return std::move(info.status());
@@ -39,9 +55,10 @@ Result<Handshake> Handshake::connector(const Secret& secret, const EndpointInfo&
   return handshake;
 }
 
-Handshake Handshake::listener(std::vector<Secret> secrets, const Nonce& nonce) {
+Handshake Handshake::listener(std::vector<Secret> secrets, const Nonce& nonce, ListenerIdentity identity) {
   Handshake handshake(Role::kListener, std::move(secrets));
   handshake.nonce_ = nonce;
+  handshake.listener_ = std::move(identity);
   return handshake;
 }
 
@@ -88,9 +105,14 @@ void Handshake::on_hello() {
 }
 
 void Handshake::on_proof(std::span<const std::byte> content) {
-  if (!content.empty()) return end_malformed("wrong length of a proof");
-  if (role_ == Role::kListener) send(Kind::kProof, {});
-  if (role_ == Role::kConnector) send(Kind::kEndpointInfo, encoded_info_);
+  if (role_ == Role::kListener) {
+    if (!content.empty()) return end_malformed("wrong length of a proof");
+    send(Kind::kProof, encode(*listener_));
+  } else {
+    listener_ = decode_identity(content);
+    if (!listener_) return end_malformed("wrong length of a proof");
+    send(Kind::kEndpointInfo, encoded_info_);
+  }
   expected_ = Kind::kEndpointInfo;
 }
 

@@ -3,8 +3,8 @@
 //   connector → hello: a nonce
 //             ← hello: a nonce
 //             → proof: that it knows the secret
-//             ← proof: that it knows the secret
-//             → endpoint info
+//             ← proof: that it knows the secret; which listener it is
+//             → endpoint info, or the end: the connector has a connection to this runtime
 //             ← endpoint info
 //
 // A proof, and the seal of an endpoint info, is an HMAC with the secret. It covers the role of its sender and all bytes
@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,15 @@
 
 namespace axon::rpc {
 
-static constexpr uint16_t kHandshakeVersion = 1;
+static constexpr uint16_t kHandshakeVersion = 2;
+
+// Tells connectors, before they connect, whether they are connected already.
+struct ListenerIdentity {
+  static constexpr size_t kMostBytes = 512;
+
+  uint64_t incarnation = 0;  // of its runtime
+  std::string place;         // of which the key of its addresses is derived, see address_key_of()
+};
 
 // How a handshake ended.
 enum class HandshakeOutcome : uint8_t { kEstablished, kMalformed, kOtherVersion, kWrongSecret, kRefused };
@@ -40,13 +49,18 @@ class Handshake {
   // The connector has output at once. Fails if the endpoint info cannot be sent.
   static Result<Handshake> connector(const Secret& secret, const EndpointInfo& own, const Nonce& nonce);
   // The connector must know one of the secrets; that one seals the rest of the handshake.
-  static Handshake listener(std::vector<Secret> secrets, const Nonce& nonce);
+  static Handshake listener(std::vector<Secret> secrets, const Nonce& nonce, ListenerIdentity identity);
 
   // Returns the bytes to send, once.
   std::vector<std::byte> take_output() noexcept { return std::exchange(output_, {}); }
 
   // Takes bytes from the other end, in chunks of any size.
   void feed(std::span<const std::byte> bytes);
+
+  // The listener, once it has proved that it knows the secret. Its connector may stop here.
+  const std::optional<ListenerIdentity>& listener() const noexcept { return listener_; }
+  // Returns whether the other end has proved that it knows the secret.
+  bool is_proved() const noexcept { return expected_ == Kind::kEndpointInfo; }
 
   // The endpoint info of the other end, once it has arrived.
   const std::optional<EndpointInfo>& peer() const noexcept { return peer_; }
@@ -85,6 +99,7 @@ class Handshake {
   size_t shared_ = 0;                    // index of the secret that the peer knows, from its proof on
   Nonce nonce_{};                        // the listener's
   std::vector<std::byte> encoded_info_;  // the connector's, encoded
+  std::optional<ListenerIdentity> listener_;
   std::optional<EndpointInfo> peer_;
   Kind expected_ = Kind::kHello;
   std::vector<std::byte> input_;       // an incomplete frame

@@ -16,6 +16,7 @@
 #include "base/log.hpp"
 #include "base/resources.hpp"
 #include "base/tcp_socket.hpp"
+#include "rpc/core/handshake/listener_address.hpp"
 
 namespace axon::rpc {
 
@@ -42,21 +43,23 @@ static uint64_t Listener::Counts::* counter_of(HandshakeOutcome outcome) noexcep
 }
 
 Result<std::unique_ptr<Listener>> Listener::open(const SocketAddress& socket_address, const Secret& secret,
-                                                 const Limits& limits, OnAccept on_accept) {
+                                                 uint64_t incarnation, const Limits& limits, OnAccept on_accept) {
   Result<FileDescriptor> socket = listen_at(socket_address, SOMAXCONN);
   if (!socket.ok()) return std::move(socket.status());
   FileDescriptor wake_event = open_event();
   if (!wake_event.valid()) return out_of("eventfd", errno);
+  const SocketAddress place{.host = socket_address.host, .port = port_of(socket.value())};
   try {
-    return std::unique_ptr<Listener>(new Listener(std::move(socket).value(), std::move(wake_event), socket_address,
-                                                  secret, limits, std::move(on_accept)));
+    return std::unique_ptr<Listener>(new Listener(std::move(socket).value(), std::move(wake_event),
+                                                  {.incarnation = incarnation, .place = place.text()}, secret, limits,
+                                                  std::move(on_accept)));
   } catch (const std::system_error& failure) {
     return Status(ErrorCode::kResourceExhausted, describe_thread_failure("axon-listener", failure));
   }
 }
 
-Listener::Listener(FileDescriptor socket, FileDescriptor wake_event, const SocketAddress& socket_address,
-                   const Secret& secret, const Limits& limits, OnAccept on_accept)
+Listener::Listener(FileDescriptor socket, FileDescriptor wake_event, ListenerIdentity identity, const Secret& secret,
+                   const Limits& limits, OnAccept on_accept)
     : socket_(std::move(socket)),
       wake_event_(std::move(wake_event)),
       spare_(fcntl(wake_event_.get(), F_DUPFD_CLOEXEC, 0)),
@@ -64,8 +67,8 @@ Listener::Listener(FileDescriptor socket, FileDescriptor wake_event, const Socke
       limits_(limits),
       on_accept_(std::move(on_accept)),
       port_(port_of(socket_)),
-      address_key_(
-          secret.derive("torch_axon address of " + SocketAddress{.host = socket_address.host, .port = port_}.text())),
+      identity_(std::move(identity)),
+      address_key_(address_key_of(secret, identity_.place)),
       pid_(getpid()),
       thread_([this] { run(); }) {}
 
@@ -159,7 +162,7 @@ void Listener::accept_all() {
     has_run_out_ = false;
     send_at_once(socket);
     pending_.push_back({.socket = std::move(socket),
-                        .handshake = Handshake::listener({secret_, address_key_}, random_nonce()),
+                        .handshake = Handshake::listener({secret_, address_key_}, random_nonce(), identity_),
                         .unsent = {},
                         .connected_at = Clock::now()});
   }
@@ -184,7 +187,7 @@ bool Listener::receive_from(PendingHandshake& pending) {
   const ssize_t num_read = ::recv(pending.socket.get(), bytes.data(), bytes.size(), 0);
   if (num_read < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   if (num_read <= 0) {
-    count(&Counts::num_hung_up);
+    if (!pending.handshake.is_proved()) count(&Counts::num_hung_up);  // otherwise it was connected already
     return false;
   }
   pending.handshake.feed(std::span(bytes).first(static_cast<size_t>(num_read)));

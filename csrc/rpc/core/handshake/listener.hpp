@@ -46,8 +46,9 @@ class Listener {
   using OnAccept = std::function<Result<EndpointInfo>(Connected)>;
 
   // Fails if it cannot listen at the address; starts the thread.
+  // `incarnation` is that of the runtime.
   static Result<std::unique_ptr<Listener>> open(const SocketAddress& socket_address, const Secret& secret,
-                                                const Limits& limits, OnAccept on_accept);
+                                                uint64_t incarnation, const Limits& limits, OnAccept on_accept);
   ~Listener() { close(); }
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
@@ -72,7 +73,7 @@ class Listener {
     Clock::time_point connected_at;
   };
 
-  Listener(FileDescriptor socket, FileDescriptor wake_event, const SocketAddress& socket_address, const Secret& secret,
+  Listener(FileDescriptor socket, FileDescriptor wake_event, ListenerIdentity identity, const Secret& secret,
            const Limits& limits, OnAccept on_accept);
 
   void run();
@@ -97,6 +98,7 @@ class Listener {
   const Limits limits_;
   const OnAccept on_accept_;
   const uint16_t port_;
+  const ListenerIdentity identity_;
   const Secret address_key_;
   const int pid_;
   // The listener's thread owns these:

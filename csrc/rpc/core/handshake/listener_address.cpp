@@ -24,6 +24,10 @@ Status refuse_address(const std::string& why) {
 
 }  // namespace
 
+Secret address_key_of(const Secret& secret, const std::string& place) {
+  return secret.derive("torch_axon address of " + place);
+}
+
 std::vector<std::byte> ListenerAddress::encode() const {
   const auto text = std::as_bytes(std::span(host));
   const AddressPrefix prefix{.port = port,

@@ -13,6 +13,10 @@
 
 namespace axon::rpc {
 
+// Returns the key that a listener with this secret puts into its addresses. `place` is the host and port at which it
+// listens, as text.
+Secret address_key_of(const Secret& secret, const std::string& place);
+
 struct ListenerAddress {
   static constexpr size_t kMostHostBytes = 255;
 

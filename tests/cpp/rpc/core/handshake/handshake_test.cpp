@@ -33,7 +33,7 @@ Handshake connector(const Secret& secret = kSecret, int nonce = 1) {
 }
 
 Handshake listener(const Secret& secret = kSecret, int nonce = 2) {
-  return Handshake::listener({secret}, nonce_of(nonce));
+  return Handshake::listener({secret}, nonce_of(nonce), {.incarnation = 4, .place = "here:80"});
 }
 
 Bytes answer_to(Handshake& handshake, const Bytes& bytes) {
@@ -75,12 +75,12 @@ TEST(Handshake, bytes) {
     return numbers;
   };
   const auto prefix = [](int kind, int num_bytes) {
-    return std::vector<int>{'a', 'x', 'h', 's', 1, 0, kind, 0, num_bytes & 255, num_bytes >> 8, 0, 0};
+    return std::vector<int>{'a', 'x', 'h', 's', 2, 0, kind, 0, num_bytes & 255, num_bytes >> 8, 0, 0};
   };
   EXPECT_EQ(prefix_of(frames[0]), prefix(1, 32));
   EXPECT_EQ(prefix_of(frames[1]), prefix(1, 32));
   EXPECT_EQ(prefix_of(frames[2]), prefix(2, 32));
-  EXPECT_EQ(prefix_of(frames[3]), prefix(2, 32));
+  EXPECT_EQ(prefix_of(frames[3]), prefix(2, 8 + 7 + 32));
   EXPECT_EQ(prefix_of(frames[4]), prefix(3, 24 + 6 + 100 + 32));
   EXPECT_EQ(prefix_of(frames[5]), prefix(3, 24 + 6 + 200 + 32));
   for (size_t i = 0; i < frames.size(); ++i) {
@@ -159,7 +159,7 @@ TEST(Handshake, a_listener_with_two_secrets_goes_on_with_the_one_that_its_peer_k
   const Secret other_secret = secret_of("fedcba9876543210");
   for (const Secret* known : {&kSecret, &other_secret}) {
     Handshake one = connector(*known);
-    Handshake other = Handshake::listener({kSecret, other_secret}, nonce_of(2));
+    Handshake other = Handshake::listener({kSecret, other_secret}, nonce_of(2), {});
     for (Bytes next = one.take_output(); !one.outcome();) next = answer_to(one, listeners_answer_to(other, next));
     EXPECT_EQ(one.outcome(), HandshakeOutcome::kEstablished) << one.reason().message();
     EXPECT_EQ(other.outcome(), HandshakeOutcome::kEstablished) << other.reason().message();
@@ -199,6 +199,21 @@ TEST(Handshake, a_mirror_is_no_peer) {
   EXPECT_EQ(one.outcome(), HandshakeOutcome::kWrongSecret);
 }
 
+TEST(Handshake, a_connector_knows_the_listener_before_it_introduces_itself) {
+  Handshake one = connector(), other = listener();
+  const Bytes proof = answer_to(one, answer_to(other, one.take_output()));
+  EXPECT_FALSE(one.listener());
+  EXPECT_FALSE(one.is_proved());
+  EXPECT_FALSE(other.is_proved());
+  one.feed(answer_to(other, proof));
+  ASSERT_TRUE(one.listener());
+  EXPECT_EQ(one.listener()->incarnation, 4u);
+  EXPECT_EQ(one.listener()->place, "here:80");
+  EXPECT_TRUE(one.is_proved());
+  EXPECT_TRUE(other.is_proved());
+  EXPECT_FALSE(other.peer());
+}
+
 TEST(Handshake, foreign_bytes_get_no_answer) {
   const std::string request = "GET / HTTP/1.1\r\nHost: example\r\n\r\n";
   Handshake one = connector(), other = listener();
@@ -216,7 +231,7 @@ TEST(Handshake, other_version_is_named_by_both_ends) {
   newer[4] = std::byte{7};
   Bytes refusal = listeners_answer_to(other, newer);
   EXPECT_EQ(other.outcome(), HandshakeOutcome::kOtherVersion);
-  EXPECT_NE(other.reason().message().find("handshake version 7, this process 1"), std::string::npos);
+  EXPECT_NE(other.reason().message().find("handshake version 7, this process 2"), std::string::npos);
   ASSERT_FALSE(refusal.empty());
   refusal[4] = std::byte{7};  // as a refusal of another version would be
   EXPECT_TRUE(answer_to(one, refusal).empty());

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/tcp_socket.hpp"
+#include "rpc/core/handshake/listener_address.hpp"
 #include "rpc/core/handshake/sockets.hpp"
 
 namespace axon::rpc {
@@ -31,6 +32,15 @@ EndpointInfo named(const std::string& name, uint64_t key = 1) {
   return {.name = name, .incarnation = 1, .key = key, .address = {std::byte{1}}};
 }
 
+constexpr uint64_t kIncarnation = 17;
+
+Result<Connected> connect_to_listener(const SocketAddress& socket_address, const Secret& secret,
+                                      const EndpointInfo& own, Clock::time_point deadline) {
+  Result<FoundListener> found = FoundListener::find(socket_address, secret, own, deadline);
+  if (!found.ok()) return std::move(found.status());
+  return std::move(found).value().connect(deadline);
+}
+
 bool is_hung_up(const FileDescriptor& socket) {
   char byte;
   return wait_for(socket, POLLIN, Clock::now() + 30s) && recv(socket.get(), &byte, 1, 0) <= 0;
@@ -39,8 +49,8 @@ bool is_hung_up(const FileDescriptor& socket) {
 class ListenerTest : public testing::Test {
  protected:
   void open(const Listener::Limits& limits = {}) {
-    auto opened =
-        Listener::open({"127.0.0.1", 0}, kSecret, limits, [this](Connected connected) { return met(connected); });
+    auto opened = Listener::open({"127.0.0.1", 0}, kSecret, kIncarnation, limits,
+                                 [this](Connected connected) { return met(connected); });
     ASSERT_TRUE(opened.ok()) << opened.status().message();
     listener_ = std::move(opened).value();
   }
@@ -84,6 +94,21 @@ TEST_F(ListenerTest, two_meet_and_the_socket_tells_when_the_other_is_gone) {
   EXPECT_EQ(poll(&quiet, 1, 0), 0);
   connected.value().socket = FileDescriptor();
   EXPECT_TRUE(is_hung_up(connected_[0].socket));
+}
+
+TEST_F(ListenerTest, a_connector_that_knows_the_listener_may_leave_without_a_trace) {
+  open();
+  {
+    Result<FoundListener> found = FoundListener::find(socket_address(), kSecret, named("worker"), Clock::now() + 30s);
+    ASSERT_TRUE(found.ok()) << found.status().message();
+    EXPECT_EQ(found.value().identity().incarnation, kIncarnation);
+    const Secret key = address_key_of(kSecret, found.value().identity().place);
+    EXPECT_TRUE(std::ranges::equal(key.bytes(), listener_->address_key().bytes()));
+  }
+  ASSERT_TRUE(connect(named("next")).ok());  // served after the end of the one before
+  expect_count(&Listener::Counts::num_met, 1);
+  EXPECT_EQ(connected_.size(), 1u);
+  EXPECT_EQ(listener_->counts().num_hung_up, 0u);
 }
 
 TEST_F(ListenerTest, a_hundred_meet_at_once) {
@@ -181,14 +206,16 @@ TEST_F(ListenerTest, the_key_of_an_address_opens_this_listener_alone_and_says_no
   EXPECT_TRUE(connect(named("worker", 1), key).ok());
   EXPECT_TRUE(connect(named("worker", 2)).ok());
   const SocketAddress here = socket_address();
-  auto elsewhere = Listener::open({"127.0.0.1", 0}, kSecret, {}, [](Connected) { return named("other"); });
+  auto elsewhere =
+      Listener::open({"127.0.0.1", 0}, kSecret, kIncarnation, {}, [](Connected) { return named("other"); });
   ASSERT_TRUE(elsewhere.ok());
   const SocketAddress other{"127.0.0.1", elsewhere.value()->port()};
   EXPECT_EQ(connect_to_listener(other, key, named("worker"), Clock::now() + 30s).status().code(),
             ErrorCode::kUnauthenticated);
   listener_.reset();
   connected_.clear();
-  auto again = Listener::open(here, kSecret, {}, [](Connected) { return named("again"); });  // after a restart
+  auto again =
+      Listener::open(here, kSecret, kIncarnation, {}, [](Connected) { return named("again"); });  // after a restart
   ASSERT_TRUE(again.ok()) << again.status().message();
   EXPECT_TRUE(connect_to_listener(here, key, named("worker"), Clock::now() + 30s).ok());
 }
@@ -204,12 +231,12 @@ TEST_F(ListenerTest, a_port_is_taken_once_and_free_again_at_once) {
   open();
   const SocketAddress taken = socket_address();
   Result<Connected> connected = connect(named("worker"));
-  auto second = Listener::open(taken, kSecret, {}, [](Connected) { return named("second"); });
+  auto second = Listener::open(taken, kSecret, kIncarnation, {}, [](Connected) { return named("second"); });
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().message(), "cannot listen at " + taken.text() + ": Address already in use");
   listener_.reset();
   connected_.clear();  // this end closes first, so its port lingers
-  auto third = Listener::open(taken, kSecret, {}, [](Connected) { return named("third"); });
+  auto third = Listener::open(taken, kSecret, kIncarnation, {}, [](Connected) { return named("third"); });
   EXPECT_TRUE(third.ok()) << third.status().message();
 }
 
