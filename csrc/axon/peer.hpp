@@ -23,6 +23,8 @@ class Peer {
  public:
   explicit Peer(std::shared_ptr<rpc::Connection> connection) noexcept : connection_(std::move(connection)) {}
 
+  /// @return whether both are the same peer
+  bool operator==(const Peer& other) const = default;
   /// @return the name of the peer's runtime
   const std::string& name() const noexcept;
   /// @return a number that identifies the peer's runtime; a restarted runtime has another one

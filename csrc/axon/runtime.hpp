@@ -89,7 +89,8 @@ class Runtime {
   std::optional<rpc::ListenerCounts> counts() const;
 
   /// Connects to a runtime and blocks until it answers. While nothing listens there, as with a server that is about to
-  /// start, it makes further attempts.
+  /// start, it makes further attempts. If this runtime has connected to that one before, and the connection lives,
+  /// it returns the same peer: closing it closes it for all that share it.
   /// @param address the address of the runtime
   /// @param timeout the longest time that one attempt may take
   /// @param wait how long further attempts may begin; 0: one attempt. An attempt that has begun may take `timeout` more

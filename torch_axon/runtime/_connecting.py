@@ -98,7 +98,8 @@ def keep_trying(
 async def in_thread(connect: Callable[[Callable[[float], object]], Peer], name: str) -> Peer:
     """Calls `connect` on a new thread, with a function that pauses, and returns its peer.
 
-    If the task is cancelled, the thread ends after its current attempt and closes the peer that this attempt returns.
+    If the task is cancelled, the thread ends after its current attempt and closes the peer that this attempt returns,
+    unless another connect has returned it, too.
 
     Raises:
         Exception: what `connect` raised
@@ -142,4 +143,4 @@ async def in_thread(connect: Callable[[Callable[[float], object]], Peer], name: 
 
 def _drop(peer: Peer | None) -> None:
     if peer is not None:
-        peer._connection.close(0.0)
+        peer._runtime._core.undo_connect(peer._connection)

@@ -106,7 +106,8 @@ class Runtime(Exposing, Closable):
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None
         self._loops_by_name: dict[str, OnLoop] = {}  # the loop of each function that may return coroutines
-        # Guards the loops and _closed. It is reentrant, since finalizers and signal handlers may close the runtime.
+        # Guards the loops, the peers and _closed. It is reentrant, since finalizers and signal handlers may close the
+        # runtime.
         self._lock = threading.RLock()
         self._closed = False
         self._pid = os.getpid()
@@ -199,6 +200,8 @@ class Runtime(Exposing, Closable):
     def connect(self, to: Target, *, timeout: float | None = None, wait: float = 0.0) -> Peer:
         """Connects to a runtime and blocks until it answers. On an event loop, use `aconnect`.
 
+        If this runtime has connected to that one before, and the connection still lives, this returns the same peer.
+
         Args:
             to: its address; or the (host, port) or "host:port" at which it listens, if both runtimes have one secret
             timeout: seconds that one attempt may take; None: the runtime's timeout
@@ -206,7 +209,7 @@ class Runtime(Exposing, Closable):
                 attempt may take `timeout` seconds more. 0: one attempt.
 
         Returns:
-            The peer.
+            The peer. All that connect to it share it, and closing it closes it for all of them.
 
         Raises:
             UnknownHostError: the name of the host cannot be resolved
@@ -256,8 +259,11 @@ class Runtime(Exposing, Closable):
 
     def _peer_of(self, connection: RuntimeConnection) -> Peer:
         """Returns the one Peer of a connection."""
-        found = self._peers.get(connection)
-        return self._peers.setdefault(connection, Peer(self, connection)) if found is None else found
+        with self._lock:
+            found = self._peers.get(connection)
+            if found is None:
+                found = self._peers[connection] = Peer(self, connection)
+            return found
 
     def meet(self, group: dist.ProcessGroup | None = None) -> list[Peer]:
         """Connects to the runtimes of all ranks of a process group. This is a collective: all ranks call it.

@@ -331,8 +331,7 @@ void Connection::tick(Clock::time_point now) noexcept {
   }
   if (watches_socket_ && now >= next_look_) {
     next_look_ = now + kLookInterval;
-    pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
-    if (poll(&socket, 1, 0) > 0) {
+    if (has_peer_hung_up()) {
       if (has_hung_up_) {
         return fail(Status(ErrorCode::kPeerLost, "'" + identity_.name + "' is gone: its socket was closed"));
       }
@@ -359,6 +358,11 @@ void Connection::tick(Clock::time_point now) noexcept {
     if (slot.call != nullptr) end_if_late(*slot.call);
   }
   for_each_waiting(end_if_late);
+}
+
+bool Connection::has_peer_hung_up() const noexcept {
+  pollfd socket{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
+  return poll(&socket, 1, 0) > 0;
 }
 
 // The action may end the call that it receives.

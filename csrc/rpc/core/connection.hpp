@@ -77,6 +77,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   bool has_drained() noexcept;
   // Returns why no call can be started any more, or ok. While the connection closes, calls under way continue.
   Status failure() noexcept;
+  // Returns whether calls can begin here and at the peer, as far as this process can know at once.
+  bool is_live() noexcept;
   // Returns whether the connection has ended and nothing continues.
   bool has_ended() noexcept;
   // Returns whether the peer is another process on this host.
@@ -161,6 +163,8 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   void answer(Invocation& invocation) noexcept;
 
   void tick(Clock::time_point now) noexcept;
+  // Returns whether the peer has closed the socket of the handshake, as it does when the connection ends there.
+  bool has_peer_hung_up() const noexcept;
   void release_rested() noexcept;
   void begin_closing(Clock::time_point deadline) noexcept;
   void on_close(const transport::CallHeader& header) noexcept;
@@ -194,6 +198,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, privat
   const transport::PeerId peer_;
   const bool is_neighbour_;
   Status failure_;
+  std::atomic<bool> is_closed_here_{false};
   std::optional<Clock::time_point> closes_at_;  // the deadline
   std::optional<uint64_t>
       ends_after_answers_;  // the number of the peer's answers after which it ends, because the peer has closed

@@ -23,6 +23,7 @@ struct Connection::Closing final : engine::Submission {
 
 void Connection::close(Clock::time_point deadline) noexcept {
   if (engine_.is_forked()) return;
+  is_closed_here_.store(true);
   engine_.submit_after_completion(*new Closing(shared_from_this(), deadline));
   engine_.wake();
 }
@@ -63,6 +64,12 @@ bool Connection::await_end(Clock::time_point deadline) noexcept {
     });
   };
   return drive_until(engine_, ends, deadline);
+}
+
+// The peer's message of its end may still be under way when its socket is closed.
+bool Connection::is_live() noexcept {
+  if (is_closed_here_.load()) return false;  // which the progress owner may not have begun
+  return engine_.exclusively([&] { return why_nothing_begins().ok() && !core_.refuses_ && !has_peer_hung_up(); });
 }
 
 bool Connection::has_ended() noexcept {

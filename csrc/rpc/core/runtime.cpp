@@ -109,18 +109,29 @@ Result<std::shared_ptr<Connection>> Runtime::connect(std::span<const std::byte> 
   Result<ListenerAddress> decoded = ListenerAddress::decode(address);
   if (!decoded.ok()) return std::move(decoded.status());
   const ListenerAddress& to = decoded.value();
-  return connect({.host = to.host, .port = to.port}, to.secret, deadline);
+  const auto key_of = [&](const ListenerIdentity& /*listener*/) { return to.secret; };
+  return connect({.host = to.host, .port = to.port}, to.secret, key_of, deadline);
 }
 
 Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket_address, const Secret& secret,
                                                      Clock::time_point deadline) {
+  const auto key_of = [&](const ListenerIdentity& listener) { return address_key_of(secret, listener.place); };
+  return connect(socket_address, secret, key_of, deadline);
+}
+
+Result<std::shared_ptr<Connection>> Runtime::connect(const SocketAddress& socket_address, const Secret& secret,
+                                                     const KeyOf& key_of, Clock::time_point deadline) {
   if (core_->engine().is_forked()) return engine::Engine::forked();
   const engine::OwnAddress own = core_->engine().make_address();
   Result<FoundListener> found = FoundListener::find(socket_address, secret, own_info(own.address()), deadline);
   if (!found.ok()) return std::move(found.status());
-  Result<Connected> connected = std::move(found).value().connect(deadline);
-  if (!connected.ok()) return std::move(connected.status());
-  return admit(std::move(connected).value(), own.address().key);
+  const ListenerIdentity& listener = found.value().identity();
+  return opened_.find_or_open({.incarnation = listener.incarnation, .address_key = key_of(listener)}, deadline,
+                              [&]() -> Result<std::shared_ptr<Connection>> {
+                                Result<Connected> connected = std::move(found).value().connect(deadline);
+                                if (!connected.ok()) return std::move(connected.status());
+                                return admit(std::move(connected).value(), own.address().key);
+                              });
 }
 
 bool Runtime::serve(const sync::atomic<bool>& stop, Clock::time_point deadline, Clock::duration spin_budget) {

@@ -13,6 +13,7 @@
 //   runtime->serve(stop, Clock::now() + 1h);  // drives until `stop` is true
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,7 @@
 #include "engine/instance.hpp"
 #include "rpc/core/handshake/listener.hpp"
 #include "rpc/core/handshake/listener_address.hpp"
+#include "rpc/core/opened_connections.hpp"
 #include "rpc/core/runtime_core.hpp"
 
 namespace axon::rpc {
@@ -46,10 +48,13 @@ class Runtime {
   // Counts of accepted and dropped connections; empty while it does not listen.
   std::optional<Listener::Counts> counts();
 
-  // Blocks until the peer has answered, or until the deadline.
+  // Blocks until the peer has answered, or until the deadline. Returns the connection that an earlier call has opened
+  // to the same runtime, while that one lives: neither end closes it, and the peer is there.
   Result<std::shared_ptr<Connection>> connect(std::span<const std::byte> address, Clock::time_point deadline);
   Result<std::shared_ptr<Connection>> connect(const SocketAddress& socket_address, const Secret& secret,
                                               Clock::time_point deadline);
+  // Undoes a connect() whose caller is gone: closes the connection, unless another connect() has returned it as well.
+  void undo_connect(Connection& connection) { opened_.undo(connection); }
 
   // Drives until `stop` is true, or until the deadline. The thread that sets `stop` must call wake().
   bool serve(const sync::atomic<bool>& stop, Clock::time_point deadline,
@@ -75,6 +80,10 @@ class Runtime {
   Result<EndpointInfo> on_accept(Connected connected);
   EndpointInfo own_info(const engine::PeerAddress& own) const;
   Result<std::shared_ptr<Connection>> admit(Connected connected, uint64_t own_key);
+  using KeyOf = std::function<Secret(const ListenerIdentity&)>;
+  // `key_of` returns the key of the listener's addresses.
+  Result<std::shared_ptr<Connection>> connect(const SocketAddress& socket_address, const Secret& secret,
+                                              const KeyOf& key_of, Clock::time_point deadline);
 
   const std::shared_ptr<RuntimeCore> core_;  // shared with the engine and invocations, see RuntimeCore
   const uint64_t incarnation_;
@@ -82,6 +91,7 @@ class Runtime {
   std::unique_ptr<Listener> listener_;
   std::optional<ListenerAddress> listener_address_;
   bool closed_ = false;
+  OpenedConnections opened_;
 };
 
 }  // namespace axon::rpc

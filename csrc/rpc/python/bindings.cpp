@@ -201,6 +201,11 @@ std::shared_ptr<rpc::Connection> connect(Connect connect) {
   return value_or_raise(std::move(connected));
 }
 
+std::shared_ptr<rpc::Connection> connect_address(PythonRuntime& self, const py::bytes& address, double timeout_s) {
+  const auto bytes = bytes_of(address);
+  return connect([&] { return self.runtime().connect(bytes, deadline_in(timeout_s)); });
+}
+
 py::dict counts(PythonRuntime& self) {
   py::dict row;
   const std::optional<rpc::Listener::Counts> counts = self.runtime().counts();
@@ -360,16 +365,15 @@ void bind_runtime(py::module_& module) {
       .def(
           "num_connections", [](PythonRuntime& self) { return self.runtime().core().num_connections(); },
           py::call_guard<python::GilReleased>())
-      .def("connect_address",
-           [](PythonRuntime& self, const py::bytes& address, double timeout) {
-             const auto bytes = bytes_of(address);
-             return connect([&] { return self.runtime().connect(bytes, deadline_in(timeout)); });
-           })
+      .def("connect_address", &connect_address)
       .def("connect_host",
            [](PythonRuntime& self, const std::string& host, uint16_t port, const py::bytes& secret, double timeout) {
              const rpc::Secret known = secret_of(secret);
              return connect([&] { return self.runtime().connect({host, port}, known, deadline_in(timeout)); });
            })
+      .def(
+          "undo_connect", [](PythonRuntime& self, rpc::Connection& of) { self.runtime().undo_connect(of); },
+          py::call_guard<python::GilReleased>())
       .def("serve",
            [](PythonRuntime& self, double spin_budget) {
              self.serve(std::chrono::duration_cast<sync::Clock::duration>(std::chrono::duration<double>(spin_budget)));

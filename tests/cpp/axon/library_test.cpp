@@ -190,6 +190,33 @@ TEST(Library, a_runtime_counts_connections_and_what_is_left) {
   while (client.num_connections() + server.num_connections() > 0) std::this_thread::yield();
 }
 
+TEST(Library, connecting_again_returns_the_same_peer_while_it_lives) {
+  static constexpr const char* kSecret = "sixteen bytes of it";
+  Runtime server = ConnectedPair::opened("server");
+  Runtime client = ConnectedPair::opened("client");
+  const uint16_t port = server.listen("127.0.0.1", 0, kSecret).value();
+  const std::vector<std::byte> address = server.address().value();
+  std::vector<std::thread> threads;
+  std::vector<std::optional<Peer>> peers(8);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    threads.emplace_back([&, i] {
+      Result<Peer> met = i % 2 == 0 ? client.connect(address, 30s) : client.connect("localhost", port, kSecret, 30s);
+      if (met.ok()) peers[i] = std::move(met).value();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_TRUE(peers[0]);
+  for (const std::optional<Peer>& peer : peers) EXPECT_TRUE(peer == peers[0]);
+  EXPECT_EQ(client.num_connections(), 1u);
+  EXPECT_EQ(server.counts()->num_met, 1u);
+  peers[0]->close();
+  const Peer another = client.connect(address, 30s).value();
+  EXPECT_FALSE(another == *peers[0]);
+  EXPECT_TRUE(another.failure().ok());
+  EXPECT_EQ(another.incarnation(), server.incarnation());
+  EXPECT_FALSE(server.connect(address, 30s).value() == another);  // the server's own peer
+}
+
 TEST(Library, connect_waits_for_a_server_that_is_about_to_start) {
   static constexpr const char* kSecret = "sixteen bytes of it";
   Runtime client = ConnectedPair::opened("client");

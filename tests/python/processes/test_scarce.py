@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -287,14 +288,14 @@ def _give_descriptors_back() -> None:
 
 
 def _refusals_of_many_connections(address: bytes) -> list[str]:
-    """The process connects as often as connections are accepted."""
+    """The process connects as often as connections are accepted, each time from another runtime."""
     said = []
-    with Runtime("many") as runtime:
+    with ExitStack() as stack:
         peers = []
         while len(said) < 3:
             assert len(peers) < 100
             try:
-                peers.append(runtime.connect(address, timeout=5))
+                peers.append(stack.enter_context(Runtime("many")).connect(address, timeout=5))
             except Exception as error:
                 said.append(f"{type(error).__name__}: {error}")
         data = torch.ones(100_000)

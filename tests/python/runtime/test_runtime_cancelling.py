@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import CancelledError
+from contextlib import ExitStack
 
 import pytest
 import torch
@@ -132,11 +133,12 @@ def test_readers_that_are_cancelled_while_their_peer_closes_leave_no_connection(
         with pytest.raises(asyncio.CancelledError):
             await reader
 
-    async def main(client: Runtime, address: bytes) -> None:
+    async def main(clients: list[Runtime], address: bytes) -> None:
         for _ in range(5):
-            await asyncio.gather(*(session(client, address) for _ in range(10)))
+            await asyncio.gather(*(session(client, address) for client in clients))
 
-    with Runtime("server") as server, Runtime("client") as client:
+    with Runtime("server") as server, ExitStack() as stack:
+        clients = [stack.enter_context(Runtime("client")) for _ in range(10)]
         server.register("echo")(lambda value: value)
 
         @server.register
@@ -146,8 +148,8 @@ def test_readers_that_are_cancelled_while_their_peer_closes_leave_no_connection(
                 yield number
                 number += 1
 
-        asyncio.run(main(client, server.address))
-        assert client.num_connections == 0
-        probe = client.connect(server.address)
+        asyncio.run(main(clients, server.address))
+        assert all(client.num_connections == 0 for client in clients)
+        probe = clients[0].connect(server.address)
         while server.num_connections > 1:  # until the server has received it
             assert probe.invoke("echo", 1).result() == 1

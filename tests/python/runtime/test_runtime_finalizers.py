@@ -91,10 +91,12 @@ CASES = {
     ),
     "closes a peer while another one is met": (
         """
+        clients = client, Runtime("another")
         def finalize(): sent.pop().close() if sent else None
         def work(number):
-            sent.append(client.connect(server.address))
-            assert sent[-1].invoke("echo", [number]).result(30) == [number]
+            met = clients[number % 2].connect(server.address)
+            assert met.invoke("echo", [number]).result(30) == [number]
+            sent[:] = [met]  # of the other runtime than that which connects next
         churn(work)
         """
     ),

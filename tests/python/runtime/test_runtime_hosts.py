@@ -81,8 +81,8 @@ def _call_with_everything_else() -> None:
 
 
 def _come_and_go() -> None:
-    def meet_and_call() -> None:
-        with _Here.runtime.connect((ADDRESSES[0], _Here.port)) as peer:
+    def meet_and_call(runtime: Runtime) -> None:
+        with runtime.connect((ADDRESSES[0], _Here.port)) as peer:
             call = peer.invoke("scale", torch.ones(2_000_000))
             word = peer.tell("greet", "again")
         assert call.result(DEADLINE_S).sum() == 4_000_000  # has been waited for
@@ -95,8 +95,9 @@ def _come_and_go() -> None:
         return counts
 
     before = held_there()
-    for _ in range(20):
-        meet_and_call()
+    with Runtime("passing", secret=SECRET) as runtime:
+        for _ in range(20):
+            meet_and_call(runtime)
     until = time.monotonic() + DEADLINE_S
     while held_there() != before:
         assert time.monotonic() < until, (before, held_there())

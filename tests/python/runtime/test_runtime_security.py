@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -197,9 +197,11 @@ def test_secrets_are_not_in_what_is_printed() -> None:
 
 
 def test_the_bound_on_connections_is_told_to_late_clients() -> None:
-    with Runtime("server", secret=SECRET, max_connections=2) as server, Runtime("client", secret=SECRET) as client:
+    with ExitStack() as stack:
+        server = stack.enter_context(Runtime("server", secret=SECRET, max_connections=2))
+        first, second, client = (stack.enter_context(Runtime("client", secret=SECRET)) for _ in range(3))
         address = server.address
-        kept = [client.connect(address) for _ in range(2)]
+        kept = [first.connect(address), second.connect(address)]
         with pytest.raises(
             BufferError, match=r"refuses: the runtime 'server' has 2 connections, the limit \(max_connections"
         ):

@@ -127,12 +127,12 @@ def test_messages_that_never_left_hold_up_no_others(peer: Peer) -> None:
     assert peer.invoke("read", 30).result() == "in time"
 
 
-def test_publishing_reaches_all_peers(server: Server, runtime: Runtime, peer: Peer) -> None:
-    other = runtime.connect(server.address)
-    for future in publish([peer, other], "greet", "everybody"):
-        assert future.result() is None
-    while peer.invoke("greeted").result().count("everybody") < 2:
-        pass
+def test_publishing_reaches_all_peers(server: Server, peer: Peer) -> None:
+    with Runtime("other") as publishing:
+        for future in publish([peer, publishing.connect(server.address)], "greet", "everybody"):
+            assert future.result() is None
+        while peer.invoke("greeted").result().count("everybody") < 2:
+            pass
 
 
 def test_messages_after_one_that_fails_on_its_way_are_delivered(runtime: Runtime, peer: Peer) -> None:
@@ -247,13 +247,13 @@ def test_generators_are_closed_with_their_callers_connection(kind: str) -> None:
 
 
 def test_generators_belong_to_the_peer_that_has_opened_them() -> None:
-    with numbers_of() as (peer, closed, _), Runtime("other") as other:
+    with numbers_of() as (peer, closed, _), Runtime("other") as other, Runtime("second") as third:
         values = peer.iterate("numbers", ahead=1)
         assert next(values) == 0
         stranger = other.connect(peer._runtime.address)  # to the client, which has no generators
         with pytest.raises(LookupError):
             stranger.invoke("axon.next", 0).result(60)
-        second = peer._runtime.connect(_address_of(peer))
+        second = third.connect(_address_of(peer))
         with pytest.raises(LookupError, match="no generator 0 is open"):
             second.invoke("axon.next", 0).result(60)
         second.tell("axon.stop", 0).result(60)
