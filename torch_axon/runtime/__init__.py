@@ -39,6 +39,7 @@ from torch_axon.runtime._one_sided import TransferStats as TransferStats
 from torch_axon.runtime._peer import Options as Options
 from torch_axon.runtime._peer import Peer as Peer
 from torch_axon.runtime._peer import publish as publish
+from torch_axon.runtime._peer_callbacks import CallbackHandle as CallbackHandle
 from torch_axon.runtime._plans import Blocks as Blocks
 from torch_axon.runtime._plans import BlockTable as BlockTable
 from torch_axon.runtime._plans import Plan as Plan
@@ -50,6 +51,7 @@ __all__ = [
     "Answers",
     "BlockTable",
     "Blocks",
+    "CallbackHandle",
     "Coming",
     "CurrentCall",
     "Future",

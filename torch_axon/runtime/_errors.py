@@ -63,7 +63,7 @@ class RemoteTraceback(Exception):  # noqa: N818
         return f'\n"""\n{self.text}"""'
 
 
-_CLASSES: dict[str, type[BaseException]] = {
+_CLASSES: dict[str, type[Exception]] = {
     "invalid_argument": ValueError,
     "timeout": TimeoutError,
     "peer_lost": PeerLostError,
@@ -77,10 +77,15 @@ _CLASSES: dict[str, type[BaseException]] = {
 }
 
 
+def failure_of(code: str, message: str) -> Exception:
+    """Returns the Python exception for a failure of the engine; its class depends on `code`."""
+    return _CLASSES.get(code, ConnectionError)(message)
+
+
 def raise_failure(code: str, message: str) -> NoReturn:
     """Raises the Python exception for a failure of the engine.
 
     Raises:
         Exception: always; the class depends on `code`
     """
-    raise _CLASSES.get(code, ConnectionError)(message)
+    raise failure_of(code, message)

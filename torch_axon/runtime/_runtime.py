@@ -26,6 +26,7 @@ from torch_axon.runtime._mailboxes import Mailbox
 from torch_axon.runtime._memory import AnyMemory, policy_of, read_arguments, read_message
 from torch_axon.runtime._names import EXPOSE, OWN
 from torch_axon.runtime._peer import Peer
+from torch_axon.runtime._peer_callbacks import CallbackHandle, PeerCallbacks
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimeConnection, RuntimeInvocation
@@ -38,7 +39,7 @@ _SPIN_BUDGET_S = {"spin": 1e6, "adaptive": 0.004, "block": 0.0}
 _LONGEST_END_S = 2.0
 
 
-class Runtime(Exposing, Closable):
+class Runtime(Exposing, PeerCallbacks, Closable):
     """Registers functions for peers, listens for peers and connects to them.
 
     All methods may be called on any thread. A runtime is a context manager, also an asynchronous one, that closes it.
@@ -102,6 +103,8 @@ class Runtime(Exposing, Closable):
         self._core.register(EXPOSE, _expose, True, None, None, None)
         # One Peer per connection, so that equal peers compare equal.
         self._peers: weakref.WeakValueDictionary[RuntimeConnection, Peer] = weakref.WeakValueDictionary()
+        self._connected_callbacks: list[CallbackHandle] = []
+        self._lost_callbacks: list[CallbackHandle] = []
         self._awaiting_notifications: list[Callable[[], None]] = []  # wake the tasks of loops
         self._loops: dict[asyncio.AbstractEventLoop, OnLoop] = {}
         self._own_loop: LoopThread | None = None

@@ -80,6 +80,10 @@ void RuntimeCore::set_on_cancelled(std::function<void(uint64_t)> on_cancelled) {
   engine_.exclusively([&] { on_cancelled_ = std::move(on_cancelled); });
 }
 
+void RuntimeCore::set_on_connected(std::function<void(Connection&)> on_connected) {
+  engine_.exclusively([&] { on_connected_ = std::move(on_connected); });
+}
+
 void RuntimeCore::set_on_lost(std::function<void(Connection&)> on_lost) {
   engine_.exclusively([&] { on_lost_ = std::move(on_lost); });
 }
@@ -102,6 +106,7 @@ Result<std::shared_ptr<Connection>> RuntimeCore::admit(Identity identity) {
     const uint64_t key = identity.own_key;
     auto connection = std::make_shared<Connection>(*this, engine_, std::move(identity), peer.value());
     connections_.push_back(connection);
+    if (on_connected_) hand_over(*new Notice([tell = on_connected_, connection] { tell(*connection); }));
     if (!engine_.messenger().attach(key, *connection)) {
       connection->fail(Status(
           ErrorCode::kResourceExhausted,

@@ -50,6 +50,8 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   void set_fallback(Handler handler);
   // Receives the serial() of each invocation whose caller has given up.
   void set_on_cancelled(std::function<void(uint64_t serial)> on_cancelled);
+  // Receives new connections, each before its first call and its end.
+  void set_on_connected(std::function<void(Connection&)> on_connected);
   // Receives connections that have ended.
   void set_on_lost(std::function<void(Connection&)> on_lost);
 
@@ -130,6 +132,7 @@ class RuntimeCore final : public std::enable_shared_from_this<RuntimeCore>, publ
   size_t num_asking_ = 0;  // functions with an `ask` handler
   log::Limit unheard_;
   std::function<void(uint64_t)> on_cancelled_;
+  std::function<void(Connection&)> on_connected_;
   std::function<void(Connection&)> on_lost_;
   std::vector<std::shared_ptr<Connection>> connections_;  // shared with users' handles and calls under way
   std::vector<std::unique_ptr<Invocation>> invocations_;  // all of them

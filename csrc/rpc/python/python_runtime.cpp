@@ -210,9 +210,13 @@ PythonRuntime::PythonRuntime(std::unique_ptr<rpc::Runtime> runtime, Listeners li
   });
   core.set_on_cancelled(
       [queue = queue_](uint64_t serial) { queue->push({.kind = Kind::kCancelled, .serial = serial}); });
-  core.set_on_lost([queue = queue_](rpc::Connection& connection) {
-    queue->push({.kind = Kind::kLost, .connection = connection.shared_from_this()});
-  });
+  const auto push = [queue = queue_](Kind kind) {
+    return [queue, kind](rpc::Connection& connection) {
+      queue->push({.kind = kind, .connection = connection.shared_from_this()});
+    };
+  };
+  core.set_on_connected(push(Kind::kConnected));
+  core.set_on_lost(push(Kind::kLost));
 }
 
 PythonRuntime::~PythonRuntime() {
@@ -298,12 +302,20 @@ void PythonRuntime::handle(Item& item) {
     case Item::Kind::kCancelled:
       run_python(listeners_.on_cancelled, item.serial);
       return;
+    case Item::Kind::kConnected:
+      return tell_of_peer("_on_connected", item.connection);
     case Item::Kind::kLost:
       mailboxes_.drop(*item.connection);
-      return generators_.drop(*item.connection);
+      generators_.drop(*item.connection);
+      return tell_of_peer("_on_lost", item.connection);
     case Item::Kind::kNotified:
       return run_python(listeners_.on_notified);
   }
+}
+
+void PythonRuntime::tell_of_peer(const char* method, const std::shared_ptr<rpc::Connection>& connection) {
+  const py::object runtime = listeners_.runtime();
+  if (!runtime.is_none()) run_python(runtime.attr(method), connection);
 }
 
 bool PythonRuntime::watch_notifications() {

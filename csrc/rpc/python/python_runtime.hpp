@@ -78,7 +78,7 @@ class PythonRuntime {
   enum class Where : uint8_t { kHere, kDispatched };
 
   struct Listeners {
-    pybind11::object runtime;       // a weak reference to the Python Runtime
+    pybind11::object runtime;       // a weak reference to the Python Runtime, which is told of peers
     pybind11::object on_cancelled;  // receives the serial of an invocation whose caller has given up
     pybind11::object on_notified;   // called without arguments after a peer's notification that was watched for
   };
@@ -123,6 +123,7 @@ class PythonRuntime {
       kAnswerAnnounced,
       kFinished,
       kCancelled,
+      kConnected,
       kLost,
       kNotified
     };
@@ -163,6 +164,8 @@ class PythonRuntime {
   };
 
   void handle(Item& item);
+  // Calls a method of the Python Runtime, if there still is one, with a connection.
+  void tell_of_peer(const char* method, const std::shared_ptr<rpc::Connection>& connection);
   void invoke(rpc::Invocation& invocation);
   void run(rpc::Invocation& invocation, PythonInvocation& held);
   void run_own(PythonInvocation& held);
