@@ -67,6 +67,27 @@ def test_an_inference_server_answers_in_batches_and_drops_what_no_client_waits_f
     assert re.search(r"batches, of up to \d+ requests; 'client' gave one up\n", output), output
 
 
+@on_cpu_and_gpu
+def test_a_kv_cache_is_handed_over_layer_by_layer(device: str) -> None:
+    options = ["--layers=12", "--prompt-tokens=150", "--new-tokens=12", "--requests=3", f"--device={device}"]
+    output = output_of([sys.executable, str(EXAMPLES / "kv_cache_handover.py"), *options])
+    assert len(set(re.findall(r"first token after \d+ ms, then (\[.*\])", output))) == 3, output
+    megabytes = 12 * 10 * 2 * 16 * 128 * 4 / 2**20  # 149 tokens are 10 pages of 16, with keys and values
+    assert len(re.findall(rf"handover: {megabytes:.1f} MiB of 12 layers at \S+ GB/s", output)) == 3, output
+    assert "the tokens of 3 requests are those of one process" in output
+
+
+@pytest.mark.parametrize(
+    ("example", "option", "reason"),
+    [
+        ("kv_cache_handover", "--prompt-tokens=1", "--prompt-tokens 2 or more"),
+    ],
+)
+def test_examples_refuse_wrong_arguments(example: str, option: str, reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
+        output_of([sys.executable, str(EXAMPLES / f"{example}.py"), option])
+
+
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Processes]:
     """Provides a pool per device, apart from those of other tests, because examples choose their own device."""
