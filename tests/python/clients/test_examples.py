@@ -77,10 +77,21 @@ def test_a_kv_cache_is_handed_over_layer_by_layer(device: str) -> None:
     assert "the tokens of 3 requests are those of one process" in output
 
 
+@on_cpu_and_gpu
+def test_generators_use_each_version_of_a_trainers_weights_whole(device: str) -> None:
+    output = output_of([sys.executable, str(EXAMPLES / "weight_transfer.py"), "--steps=3", f"--device={device}"])
+    used = re.findall(r"generator (\d), version (\d): (\d+) characters", output)
+    assert sorted({(int(number), int(version)) for number, version, _ in used}) == [
+        (number, version) for number in range(2) for version in range(4)
+    ], output
+    assert "3 versions of 2 generators equal the trainer's state dict, bit for bit" in output
+
+
 @pytest.mark.parametrize(
     ("example", "option", "reason"),
     [
         ("kv_cache_handover", "--prompt-tokens=1", "--prompt-tokens 2 or more"),
+        ("weight_transfer", "--steps=0", "--steps must be 1 or more"),
     ],
 )
 def test_examples_refuse_wrong_arguments(example: str, option: str, reason: str) -> None:
