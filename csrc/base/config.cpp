@@ -59,6 +59,10 @@ static bool is_number_of_rails(std::string_view value) noexcept {
   return value == "auto" || is_number_up_to(16, value);
 }
 
+static bool is_number_of_threads(std::string_view value) noexcept {
+  return value == "auto" || (is_number_up_to(16, value) && value != "0");
+}
+
 static bool is_compression(std::string_view value) noexcept {
   return value == "auto" || value == "never" || value == "always";
 }
@@ -79,6 +83,11 @@ static constexpr Setting kSettings[] = {
      "Whether rails compress bfloat16 and float32 tensors, without loss. auto: where a rail is measured to be slower "
      "than the codec. never: nothing that this process sends. always: wherever it makes data shorter, for tests.",
      is_compression},
+    {"AXON_COPY_THREADS", ReadBy::kEngine, "auto", "auto, or 1 to 16",
+     "Threads that share each copy of 2 MiB or more from the memory of another process of this host. auto: the cores "
+     "of "
+     "this process, divided among the processes of the host that it exchanges data with, but at most 4.",
+     is_number_of_threads},
     {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
      "If 1, sums of float16 and bfloat16 tensors are rounded only once, whatever the algorithm. If 0, collectives "
      "between hosts also round the sum of each host, which halves the bytes that they move. Must be the same on all "

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/copy_threads.hpp"
 #include "base/log.hpp"
 #include "base/random.hpp"
 #include "base/resources.hpp"
@@ -51,7 +52,7 @@ Result<transport::PeerId> Peers::add(const PeerAddress& peer_address) {
   peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
   peers_[peer].address = peer_address;
   peers_[peer].shares_host = same_host;
-  if (is_neighbour(peer)) ++num_neighbours_;
+  if (is_neighbour(peer)) note_neighbours(num_neighbours_ + 1);
   return peer;
 }
 
@@ -60,7 +61,12 @@ bool Peers::outnumber_cores() const noexcept {
 }
 
 void Peers::note_loss(transport::PeerId peer) {
-  if (is_neighbour(peer)) --num_neighbours_;
+  if (is_neighbour(peer)) note_neighbours(num_neighbours_ - 1);
+}
+
+void Peers::note_neighbours(int number) noexcept {
+  num_neighbours_ = number;
+  CopyThreads::instance().set_num_processes(static_cast<size_t>(number) + 1);
 }
 
 Status Peers::check_room(size_t num_new_peers) const {

@@ -62,6 +62,7 @@ class Peers {
   void hide() noexcept { beacon_.reset(); }
 
  private:
+  void note_neighbours(int number) noexcept;
   struct Peer {
     PeerAddress address;
     bool shares_host = false;

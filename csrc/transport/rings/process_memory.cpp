@@ -3,11 +3,14 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
+
+#include "base/copy_threads.hpp"
 
 namespace axon::transport {
 
-ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept {
+static ReadOutcome read_part(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept {
   uint64_t identity = 0;
   const auto remote = [](uint64_t address) { return reinterpret_cast<void*>(address); };
   const std::array<iovec, 2> local{
@@ -19,6 +22,20 @@ ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* t
   if (num_read < 0 && errno == ESRCH) return ReadOutcome::kGone;
   if (num_read != static_cast<ssize_t>(num_bytes + sizeof identity)) return ReadOutcome::kUnreadable;
   return identity == process.key ? ReadOutcome::kRead : ReadOutcome::kGone;
+}
+
+ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* to, size_t num_bytes) noexcept {
+  CopyThreads& threads = CopyThreads::instance();
+  const size_t num_parts = threads.num_parts_for(num_bytes);
+  if (num_parts == 1) return read_part(process, from, to, num_bytes);
+  std::atomic<ReadOutcome> failed{ReadOutcome::kRead};
+  threads.run(num_parts, [&](size_t part) noexcept {
+    const size_t begin = num_bytes * part / num_parts;
+    const size_t end = num_bytes * (part + 1) / num_parts;
+    const ReadOutcome outcome = read_part(process, from + begin, to + begin, end - begin);
+    if (outcome != ReadOutcome::kRead) failed.store(outcome, std::memory_order_relaxed);
+  });
+  return failed.load(std::memory_order_relaxed);
 }
 
 }  // namespace axon::transport

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "base/copy_threads.hpp"
 #include "base/log.hpp"
 #include "transport/nack.hpp"
 
@@ -333,7 +334,7 @@ std::optional<Status> RingLink::read_chunk(Arrival& arrival) noexcept {
     arrival.release();
     return lost();
   }
-  const size_t length = std::min(kChunk, arrival.into.num_bytes - arrival.num_here);
+  const size_t length = CopyThreads::instance().num_bytes_of_step(arrival.into.num_bytes - arrival.num_here, kChunk);
   const ReadOutcome outcome = reads_memory_ && shared_.reads_processes
                                   ? read_process(address_, arrival.remote.address + arrival.num_here,
                                                  arrival.into.data + arrival.num_here, length)

@@ -8,10 +8,7 @@ static iovec block_at(uint64_t address, size_t num_bytes) noexcept {
   return {.iov_base = reinterpret_cast<void*>(address), .iov_len = num_bytes};
 }
 
-DirectRead::DirectRead(int32_t pid, FlagLocation flag) noexcept : pid_(pid), flag_(flag) {
-  here_[0] = {.iov_base = &before_, .iov_len = sizeof before_};
-  there_[0] = block_at(flag_.address, sizeof before_);
-}
+DirectRead::DirectRead(int32_t pid, FlagLocation flag) noexcept : pid_(pid), flag_(flag) {}
 
 void DirectRead::add(uint64_t address, std::byte* to, size_t num_bytes) noexcept {
   ++num_blocks_;
@@ -23,6 +20,8 @@ void DirectRead::add(uint64_t address, std::byte* to, size_t num_bytes) noexcept
 // The kernel copies the blocks in order. A partial copy ended at a block that it cannot read.
 DirectRead::Outcome DirectRead::run() noexcept {
   const size_t num_vectors = num_blocks_ + 2;
+  here_[0] = {.iov_base = &before_, .iov_len = sizeof before_};
+  there_[0] = block_at(flag_.address, sizeof before_);
   here_[num_blocks_ + 1] = {.iov_base = &after_, .iov_len = sizeof after_};
   there_[num_blocks_ + 1] = block_at(flag_.address, sizeof after_);
   const ssize_t num_read = process_vm_readv(pid_, here_.data(), num_vectors, there_.data(), num_vectors, 0);

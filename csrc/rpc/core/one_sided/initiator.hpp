@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/intrusive_list.hpp"
+#include "rpc/core/one_sided/direct_copy.hpp"
 #include "rpc/core/one_sided/opened_grants.hpp"
 #include "rpc/core/one_sided/request_slots.hpp"
 #include "rpc/core/one_sided/transfer.hpp"
@@ -72,11 +73,14 @@ class Initiator {
   Status check(const Transfer& transfer) const;
   Status check_handle(const Transfer& transfer) const;
   void advance(Transfer& transfer) noexcept;
-  // Copies the next blocks directly, at most kStep bytes.
+  // Copies the next blocks directly, at most kStep bytes for each thread that takes part.
   void copy(Transfer& transfer) noexcept;
   bool copies_next(const Transfer& transfer) const noexcept;
   void copy_within_process(Transfer& transfer) noexcept;
   void copy_from_process(Transfer& transfer) noexcept;
+  DirectRead::Outcome read_from_process(Transfer& transfer, const RemoteMemory& remote) noexcept;
+  // Adds the next blocks of this memory, at most `most` bytes, and takes them for copied.
+  void add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept;
   void advance_by(Transfer& transfer, size_t num_bytes) noexcept;
   // Returns whether the transfer's notification or opening is due.
   bool has_control_to_send(const Transfer& transfer) const noexcept;

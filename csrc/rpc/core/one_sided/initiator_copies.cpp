@@ -3,10 +3,11 @@
 #include <atomic>
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "base/copy_threads.hpp"
 #include "rpc/core/connection.hpp"
 #include "rpc/core/one_sided/denials.hpp"
-#include "rpc/core/one_sided/direct_copy.hpp"
 #include "rpc/core/one_sided/initiator.hpp"
 
 namespace axon::rpc {
@@ -52,20 +53,42 @@ void Initiator::copy_within_process(Transfer& transfer) noexcept {
   }
 }
 
-void Initiator::copy_from_process(Transfer& transfer) noexcept {
-  RemoteMemory& remote = *transfer.blocks_[transfer.next_].remote;
-  DirectRead read(connection_.engine().peers().pid_of(peer_),
-                  {.address = remote.flag_address(), .value = remote.flag_value()});
-  const size_t first = transfer.next_;
-  for (size_t left = kStep; left != 0 && read.has_room() && transfer.next_ < transfer.blocks_.size();) {
+// Long steps are shared with other threads, in parts of a step of their own each.
+DirectRead::Outcome Initiator::read_from_process(Transfer& transfer, const RemoteMemory& remote) noexcept {
+  CopyThreads& threads = CopyThreads::instance();
+  const size_t num_bytes = threads.num_bytes_of_step(transfer.num_bytes_, kStep);
+  const size_t num_parts = threads.num_parts_for(num_bytes);
+  const DirectRead::FlagLocation flag{.address = remote.flag_address(), .value = remote.flag_value()};
+  DirectRead read(connection_.engine().peers().pid_of(peer_), flag);
+  if (num_parts == 1) {
+    add_blocks(transfer, remote, kStep, read);
+    return read.run();
+  }
+  std::vector<DirectRead> reads(num_parts, read);
+  for (DirectRead& part : reads) add_blocks(transfer, remote, num_bytes / num_parts, part);
+  std::atomic<DirectRead::Outcome> failed{DirectRead::Outcome::kRead};
+  threads.run(num_parts, [&](size_t part) noexcept {
+    const DirectRead::Outcome outcome = reads[part].run();
+    if (outcome != DirectRead::Outcome::kRead) failed.store(outcome, std::memory_order_relaxed);
+  });
+  return failed.load(std::memory_order_relaxed);
+}
+
+void Initiator::add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept {
+  while (most != 0 && read.has_room() && transfer.next_ < transfer.blocks_.size()) {
     const Transfer::Block& block = transfer.blocks_[transfer.next_];
-    if (block.remote != &remote) break;
-    const size_t length = std::min(left, block.local.num_bytes - transfer.num_copied_);
+    if (block.remote != &remote) return;
+    const size_t length = std::min(most, block.local.num_bytes - transfer.num_copied_);
     read.add(block.address + transfer.num_copied_, block.local.data + transfer.num_copied_, length);
     advance_by(transfer, length);
-    left -= length;
+    most -= length;
   }
-  switch (read.run()) {
+}
+
+void Initiator::copy_from_process(Transfer& transfer) noexcept {
+  RemoteMemory& remote = *transfer.blocks_[transfer.next_].remote;
+  const size_t first = transfer.next_;
+  switch (read_from_process(transfer, remote)) {
     case DirectRead::Outcome::kRead:
       return;
     case DirectRead::Outcome::kRevoked:
