@@ -269,6 +269,7 @@ def make_plan(
     reads: bool,
     local: tuple[list[list[object]], object],
     remote: tuple[list[tuple[RuntimeRemote, int, int]], object],
+    dtype: int,
     /,
 ) -> RuntimePlan: ...
 def locate_blocks(wanted: object, known: object, table: object, /) -> int: ...
@@ -282,14 +283,14 @@ def post_read(
     connection: RuntimeConnection,
     remotes: list[tuple[RuntimeRemote, int, int]],
     local: list[object],
-    options: tuple[bytes | None, float, Any | None],
+    options: tuple[bytes | None, float, Any | None, int],
     /,
 ) -> RuntimeTransfer: ...
 def post_write(
     connection: RuntimeConnection,
     remotes: list[tuple[RuntimeRemote, int, int]],
     local: list[object],
-    options: tuple[bytes | None, float, Any | None],
+    options: tuple[bytes | None, float, Any | None, int],
     /,
 ) -> RuntimeTransfer: ...
 def post_notification(connection: RuntimeConnection, tag: bytes, timeout: float, /) -> RuntimeTransfer: ...

@@ -208,7 +208,8 @@ struct OneSidedHeader {
   uint64_t key = 0;  // as in a CallHeader
   MessageKind kind{};
   ErrorCode error = ErrorCode::kOk;  // of a kDone
-  uint16_t reserved = 0;
+  DataType dtype{};                  // of the bytes of a read or write, and of its answer; says how to compress them
+  uint8_t reserved = 0;
   uint32_t number = 0;    // of the request: its slot, and the number of uses of the slot
   uint32_t grant = 0;     // of the memory; 0 where the payload has a table
   uint32_t transfer = 0;  // to whose end a notification refers; 0: none

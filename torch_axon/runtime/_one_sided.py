@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -325,6 +325,36 @@ def _gpu_of(device: str | torch.device) -> int:
     return torch.cuda.current_device() if place.index is None else place.index
 
 
+# The types that slow links compress, as the engine numbers them, and that of other memory.
+_BYTES = 0
+_COMPRESSED = {torch.bfloat16: 11, torch.float32: 12}
+
+
+def type_of(compress: str | torch.dtype, memories: Iterable[object]) -> int:
+    """Returns the type by which slow links may compress blocks of local memory.
+
+    Args:
+        compress: as for `Peer.read`
+        memories: the local memories
+
+    Raises:
+        TypeError, ValueError: `compress` has another value
+    """
+    if isinstance(compress, torch.dtype):
+        if compress not in _COMPRESSED:
+            raise ValueError(f"compress is {compress}; allowed: torch.bfloat16, torch.float32, 'auto' and 'never'")
+        return _COMPRESSED[compress]
+    if not isinstance(compress, str):
+        raise TypeError(f"compress is of type {type(compress).__name__}; allowed: str and torch.dtype")
+    if compress not in ("auto", "never"):
+        raise ValueError(f"compress is {compress!r}; allowed: 'auto', 'never', torch.bfloat16 and torch.float32")
+    if compress == "never":
+        return _BYTES
+    types = (memory.dtype if isinstance(memory, torch.Tensor) else None for memory in memories)
+    found = {_BYTES if dtype is None else _COMPRESSED.get(dtype, _BYTES) for dtype in types}
+    return found.pop() if len(found) == 1 else _BYTES
+
+
 def stream_of(stream: torch.cuda.Stream | None) -> tuple[int, int, int] | None:
     """Returns what names a stream to the engine.
 
@@ -361,7 +391,7 @@ def post(
     verb: str,
     remotes: Sequence[Remote],
     local: Sequence[LocalMemory],
-    options: tuple[bytes | None, float, tuple[int, int, int] | None],
+    options: tuple[bytes | None, float, tuple[int, int, int] | None, int],
 ) -> Transfer:
     """Starts the transfer of some blocks.
 
@@ -370,7 +400,7 @@ def post(
         verb: "read" or "write"
         remotes: the blocks there
         local: the blocks here
-        options: the tag, the timeout in seconds, and the stream, see `stream_of`
+        options: the tag, the timeout in seconds, the stream, see `stream_of`, and the type, see `type_of`
 
     Raises:
         TypeError, ValueError: as for `Peer.read` and `Peer.readv`

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_axon import _native
-from torch_axon.runtime._one_sided import LocalMemory, Region, Remote, Transfer, stream_of, tag_of
+from torch_axon.runtime._one_sided import LocalMemory, Region, Remote, Transfer, stream_of, tag_of, type_of
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimePlan
@@ -230,7 +230,8 @@ def make_plan(peer: Peer, verb: str, local: Blocks | BlockTable, remote: Blocks 
             raise TypeError(f"plan: {name} is of type {type(side).__name__}; allowed: Blocks and BlockTable")
     runtime = peer._runtime
     there, here = remote._remote(), local._local(runtime)
-    native = _native.load().make_plan(runtime._core, peer._connection, verb == "read", here, there)
+    dtype = type_of("auto", [part for memory in here[0] for part in memory])
+    native = _native.load().make_plan(runtime._core, peer._connection, verb == "read", here, there, dtype)
     remotes = [remote.memory] if isinstance(remote, Blocks) else remote.memories
     return Plan(peer, verb, native, [each for each in remotes if isinstance(each, Remote)])
 

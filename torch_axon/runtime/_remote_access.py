@@ -100,6 +100,7 @@ class RemoteAccess:
         notify: bytes | None = None,
         timeout: float | None = None,
         stream: torch.cuda.Stream | None = None,
+        compress: str | torch.dtype = "auto",
     ) -> Transfer:
         """Reads memory of the peer. No Python code of the peer takes part.
 
@@ -111,17 +112,20 @@ class RemoteAccess:
             timeout: seconds until the transfer fails; None: the runtime's timeout
             stream: for local memory on CUDA: the transfer begins after the work that this stream holds now; None: the
                 current stream. It must not be captured into a CUDA graph.
+            compress: "auto": a slow link between hosts compresses bfloat16 and float32 without loss, if `AXON_COMPRESS`
+                lets it, and if all of the local memory are tensors of one of these types. A type: the bytes are of this
+                type, whatever that of the local memory. "never": no link compresses.
 
         Returns:
             The transfer. It is done when all bytes are in `into`, and raises the errors that `Transfer` lists.
 
         Raises:
-            TypeError: `into` is no memory, or `remote` no Remote
+            TypeError: `into` is no memory, `remote` no Remote, or `compress` neither a str nor a type
             ValueError: the sizes differ, `into` cannot be written or is not contiguous, or `notify` is too long; or
-                `remote` was opened with another peer, or `stream` is of another GPU
+                `remote` was opened with another peer, `stream` is of another GPU, or `compress` has another value
             RuntimeError: `stream` is captured into a CUDA graph, or the GPU fails
         """
-        return self._post(_READ, [remote], [into], (notify, timeout, stream))
+        return self._post(_READ, [remote], [into], (notify, timeout, stream, compress))
 
     def write(
         self,
@@ -131,6 +135,7 @@ class RemoteAccess:
         notify: bytes | None = None,
         timeout: float | None = None,
         stream: torch.cuda.Stream | None = None,
+        compress: str | torch.dtype = "auto",
     ) -> Transfer:
         """Writes memory of the peer. No Python code of the peer takes part.
 
@@ -142,6 +147,7 @@ class RemoteAccess:
             notify: a tag of up to 65,536 bytes that the peer receives after the data, and not if they failed
             timeout: as for `read`
             stream: as for `read`
+            compress: as for `read`
 
         Returns:
             The transfer. It is done when all bytes are in the memory of the peer.
@@ -149,7 +155,7 @@ class RemoteAccess:
         Raises:
             TypeError, ValueError, RuntimeError: as for `read`
         """
-        return self._post(_WRITE, [remote], [source], (notify, timeout, stream))
+        return self._post(_WRITE, [remote], [source], (notify, timeout, stream, compress))
 
     def readv(
         self,
@@ -159,6 +165,7 @@ class RemoteAccess:
         notify: bytes | None = None,
         timeout: float | None = None,
         stream: torch.cuda.Stream | None = None,
+        compress: str | torch.dtype = "auto",
     ) -> Transfer:
         """Reads several blocks as one transfer. Nothing is read if an argument is refused.
 
@@ -168,6 +175,7 @@ class RemoteAccess:
             notify: as for `read`
             timeout: as for `read`
             stream: as for `read`
+            compress: as for `read`
 
         Returns:
             The transfer of all blocks. If it fails, some of them may have been read.
@@ -175,7 +183,7 @@ class RemoteAccess:
         Raises:
             TypeError, ValueError, RuntimeError: as for `read`; or the numbers of blocks differ
         """
-        return self._post(_READ, remotes, into, (notify, timeout, stream))
+        return self._post(_READ, remotes, into, (notify, timeout, stream, compress))
 
     def writev(
         self,
@@ -185,6 +193,7 @@ class RemoteAccess:
         notify: bytes | None = None,
         timeout: float | None = None,
         stream: torch.cuda.Stream | None = None,
+        compress: str | torch.dtype = "auto",
     ) -> Transfer:
         """Writes several blocks as one transfer. Nothing is written if an argument is refused.
 
@@ -194,6 +203,7 @@ class RemoteAccess:
             notify: as for `write`
             timeout: as for `read`
             stream: as for `read`
+            compress: as for `read`
 
         Returns:
             The transfer of all blocks. If it fails, some of them may have been written.
@@ -201,18 +211,19 @@ class RemoteAccess:
         Raises:
             TypeError, ValueError, RuntimeError: as for `read`; or the numbers of blocks differ
         """
-        return self._post(_WRITE, remotes, sources, (notify, timeout, stream))
+        return self._post(_WRITE, remotes, sources, (notify, timeout, stream, compress))
 
     def _post(
         self,
         verb: str,
         remotes: Sequence[Remote],
         local: Sequence[_one_sided.LocalMemory],
-        options: tuple[bytes | None, float | None, torch.cuda.Stream | None],
+        options: tuple[bytes | None, float | None, torch.cuda.Stream | None, str | torch.dtype],
     ) -> Transfer:
-        notify, timeout, stream = options
+        notify, timeout, stream, compress = options
         limit = self._timeout if timeout is None else timeout
-        checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream))
+        dtype = _one_sided.type_of(compress, local)
+        checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream), dtype)
         return _one_sided.post(cast("Peer", self), verb, remotes, local, checked)
 
     def plan(self, verb: str, local: Blocks | BlockTable, remote: Blocks | BlockTable) -> Plan:

@@ -150,12 +150,14 @@ void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle loca
   transfer.keep(std::move(here.owner));
 }
 
-// `remotes` are tuples of memory, offset and length; `options` are the notification, the timeout and the stream.
+// `remotes` are tuples of memory, offset and length; `options` are the notification, the timeout, the stream and the
+// type, as the engine numbers it.
 rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
                                          const py::list& locals, const py::tuple& options, const Posting& posting) {
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(posting.kind, connection));
   set_options(*transfer, options[0], py::cast<double>(options[1]));
   const std::optional<c10::Stream> stream = stream_in(options[2]);
+  transfer->dtype = static_cast<DataType>(py::cast<uint8_t>(options[3]));
   OfDevices of_devices;
   for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting, of_devices);
   post_to_devices(*transfer, of_devices.blocks, std::move(of_devices.owners), stream);

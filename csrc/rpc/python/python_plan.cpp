@@ -32,6 +32,7 @@ struct LocalSide {
 
 struct PythonPlan {
   Kind kind;
+  DataType dtype;
   std::shared_ptr<rpc::Connection> connection;  // shared with the runtime
   std::shared_ptr<rpc::Exposed> exposed;        // of the runtime; shared with it
   LocalSide local;
@@ -97,8 +98,9 @@ std::vector<rpc::RemoteBlocks::Memory> remote_side(const py::list& memories,
 }
 
 // Each side is a tuple of its memories, and a layout, or the contiguous memory of a table, which Python has checked.
+// `dtype` is that of the blocks, as the engine numbers it.
 std::shared_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
-                                      bool reads, const py::tuple& local, const py::tuple& remote) {
+                                      bool reads, const py::tuple& local, const py::tuple& remote, uint8_t dtype) {
   const auto is_table = [](const py::tuple& side) { return !py::isinstance<py::tuple>(side[1]); };
   LocalSide here = local_side(py::cast<py::list>(local[0]), reads);
   rpc::LocalBlocks blocks_here = value_or_raise([&] {
@@ -114,6 +116,7 @@ std::shared_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr
   }());
   return std::make_shared<PythonPlan>(
       PythonPlan{.kind = reads ? Kind::kRead : Kind::kWrite,
+                 .dtype = static_cast<DataType>(dtype),
                  .connection = connection,
                  .exposed = self.runtime().core().exposed(),
                  .local = std::move(here),
@@ -217,6 +220,7 @@ rpc::Counted<PythonTransfer> post(const PythonPlan& plan, const Selection& selec
   if (plan.connection->engine().is_forked()) raise(engine::Engine::forked());
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(plan.kind, plan.connection));
   set_options(*transfer, notification, timeout_s);
+  transfer->dtype = plan.dtype;
   const std::shared_ptr<std::vector<Owner>> uses = uses_of(plan);  // shared by the transfer and its devices' work
   transfer->keep(Owner::of(uses));
   if (copies_directly(gpu_of(plan), selection.remotes)) {

@@ -87,8 +87,14 @@ Status RailTransport::release(Outgoing& message) noexcept {
 
 // Calls do not tell their type: it is bytes.
 static DataType type_of(const MessageHeader& header) noexcept {
-  const bool is_known = family_of(header.kind) == MessageFamily::kOperation;
-  return is_known ? header.as<OperationHeader>().fingerprint.dtype : DataType::kByte;
+  switch (family_of(header.kind)) {
+    case MessageFamily::kOperation:
+      return header.as<OperationHeader>().fingerprint.dtype;
+    case MessageFamily::kOneSided:
+      return header.as<OneSidedHeader>().dtype;
+    default:
+      return DataType::kByte;
+  }
 }
 
 bool RailTransport::receive_cts(uint64_t number, uint64_t ticket) noexcept {

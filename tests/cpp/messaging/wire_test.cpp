@@ -32,7 +32,7 @@ TEST(Wire, operation_header_bytes) {
                       0xFF, 0xFF, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
                       0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
-  EXPECT_EQ(transport::kWireVersion, 16u);
+  EXPECT_EQ(transport::kWireVersion, 17u);
 }
 
 TEST(Wire, control_header_bytes) {
@@ -42,10 +42,11 @@ TEST(Wire, control_header_bytes) {
                                         .latest_sequence = 0x100F0E0D,
                                         .num_sent = 0x1817161514131211,
                                         .source = 0x1C1B1A19,
-                                        .destination = 0x201F1E1D};
+                                        .destination = 0x201F1E1D,
+                                        .num_launched = 0x24232221};
   const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    67,   4,    0,    0,    0x0D, 0x0E,
                       0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
-                      0x1D, 0x1E, 0x1F, 0x20, 0,    0,    0,    0,    0,    0,    0,    0};
+                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0,    0,    0,    0};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
 }
 
@@ -89,12 +90,13 @@ TEST(Wire, one_sided_header_bytes) {
   const transport::OneSidedHeader header{.key = kKey,
                                          .kind = transport::MessageKind::kDone,
                                          .error = ErrorCode::kAccessDenied,
+                                         .dtype = DataType::kBFloat16,
                                          .number = 0x100F0E0D,
                                          .grant = 0x14131211,
                                          .transfer = 0x18171615,
                                          .offset = 0x201F1E1D1C1B1A19,
                                          .num_bytes = 0x2827262524232221};
-  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    47,   12,   0,    0,    0x0D, 0x0E,
+  const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    47,   12,   11,   0,    0x0D, 0x0E,
                       0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
                       0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);

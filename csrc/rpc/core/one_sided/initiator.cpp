@@ -277,6 +277,7 @@ size_t Initiator::num_listed(const Transfer& transfer) const noexcept {
 void Initiator::request_block(Transfer& transfer, Slot& slot) noexcept {
   const Transfer::Block& block = transfer.blocks_[slot.first];
   OneSidedHeader header{.kind = MessageKind::kRead,
+                        .dtype = transfer.dtype,
                         .grant = block.remote->number(),
                         .offset = block.offset,
                         .num_bytes = block.local.num_bytes};
@@ -300,7 +301,7 @@ void Initiator::request_list(Transfer& transfer, Slot& slot, size_t num_blocks) 
                        .offset = block.offset});
   }
   append_table(slot.frame, entries);
-  OneSidedHeader header{.kind = MessageKind::kGather};
+  OneSidedHeader header{.kind = MessageKind::kGather, .dtype = transfer.dtype};
   if (transfer.kind_ == Transfer::Kind::kWrite) {
     header.kind = MessageKind::kScatter;
     for (const Transfer::Block& block : blocks) {

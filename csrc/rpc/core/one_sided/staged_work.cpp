@@ -97,6 +97,7 @@ void StagedWork::Segment::transfer() noexcept {
   const Transfer& whole = work_.transfer();
   child_ = Counted<Transfer>::adopt(*new Child(whole.kind(), whole.connection(), *this));
   child_->timeout = whole.timeout;  // the transfer's own deadline comes first
+  child_->dtype = whole.dtype;
   child_->reserve(blocks_.size());
   std::byte* place = slot_.data;
   for (const Block& block : blocks_) {

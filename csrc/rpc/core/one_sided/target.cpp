@@ -143,8 +143,7 @@ void Target::on_read(const OneSidedHeader& header) noexcept {
                       {.buffers = {{.data = place.value(), .num_bytes = header.num_bytes}}, .device_region = region});
   }
   InFlight& in_flight = add_in_flight(header, region);
-  send(in_flight, {.kind = MessageKind::kData, .number = header.number},
-       {.data = place.value(), .num_bytes = header.num_bytes});
+  send(in_flight, data_for(header), {.data = place.value(), .num_bytes = header.num_bytes});
 }
 
 void Target::on_gather(const OneSidedHeader& header, const transport::Payload& payload) noexcept {
@@ -161,8 +160,7 @@ void Target::on_gather(const OneSidedHeader& header, const transport::Payload& p
   for (const Buffer& place : places.value().buffers) {
     in_flight.frame.insert(in_flight.frame.end(), place.data, place.data + place.num_bytes);
   }
-  send(in_flight, {.kind = MessageKind::kData, .number = header.number},
-       {.data = in_flight.frame.data(), .num_bytes = in_flight.frame.size()});
+  send(in_flight, data_for(header), {.data = in_flight.frame.data(), .num_bytes = in_flight.frame.size()});
 }
 
 void Target::deny_long(const OneSidedHeader& header, const transport::Payload& payload) noexcept {

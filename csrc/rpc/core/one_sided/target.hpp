@@ -98,6 +98,10 @@ class Target {
   InFlight& add_in_flight(const transport::OneSidedHeader& request, std::shared_ptr<Region> region);
   void remove_in_flight(InFlight& in_flight) noexcept;
   Status check_room() const;
+  // The header of the bytes that answer a read.
+  static transport::OneSidedHeader data_for(const transport::OneSidedHeader& request) noexcept {
+    return {.kind = transport::MessageKind::kData, .dtype = request.dtype, .number = request.number};
+  }
   void send(InFlight& in_flight, transport::OneSidedHeader header, ConstBuffer payload) noexcept;
   void send(transport::OneSidedHeader header) noexcept;
   Status begin_write(const transport::OneSidedHeader& request) noexcept {

@@ -55,7 +55,7 @@ void Target::on_staged(InFlight& in_flight, Status status) noexcept {
   const bool is_write = in_flight.is_write;
   if (!is_write && status.ok() && !has_failed_) {
     const Buffer slot = in_flight.staging->slot();
-    return send(in_flight, {.kind = MessageKind::kData, .number = request.number}, slot);
+    return send(in_flight, data_for(request), slot);
   }
   remove_in_flight(in_flight);
   if (has_failed_) return;

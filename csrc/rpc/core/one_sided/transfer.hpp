@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/data_type.hpp"
 #include "engine/engine.hpp"
 #include "memory/owner.hpp"
 #include "rpc/core/call.hpp"
@@ -43,6 +44,7 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
   std::chrono::milliseconds timeout{30'000};
   std::optional<std::string> notification;  // delivered to the peer after the data
   EncodedHandle handle{};                   // of an opening
+  DataType dtype = DataType::kByte;         // of all blocks: how slow links may compress them
 
   // Adds a block, which lies within the remote memory and has a byte or more. The local memory of a write is only read.
   void add(const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, Buffer local);
