@@ -5,7 +5,7 @@
 //   threads.run(num_parts, [&](size_t part) noexcept { copy(part); });   // returns once all parts are copied
 //
 // The caller takes parts, too, and waits only for those that another thread has begun. So a thread that gets no core
-// delays nobody. Copies that come at the same time from other threads are made by their callers alone.
+// delays no copy. Copies that come at the same time from other threads are made by their callers alone.
 //
 // Threads: any. The helpers start at the first long copy, and sleep between copies. Never destroyed; a forked child has
 // threads of its own.
@@ -27,8 +27,8 @@ class CopyThreads {
 
   static CopyThreads& instance();
 
-  // How many threads copy at a time, with the caller's: AXON_COPY_THREADS, or as many as there are cores for each of
-  // the processes of this host that share a group or a connection, and at most 4.
+  // The number of threads that copy at a time, with the caller's: AXON_COPY_THREADS. By default it is the cores of this
+  // process, divided among the processes of the host that it exchanges data with, but at most 4.
   size_t size() const noexcept { return size_.load(std::memory_order_relaxed); }
   void set_num_processes(size_t num_processes) noexcept;
 
@@ -64,7 +64,7 @@ class CopyThreads {
   std::atomic<size_t> size_;
   std::atomic<bool> is_busy_{false};
 
-  // Of the caller that has made it busy.
+  // Only the caller that has made it busy uses these.
   std::vector<std::thread> helpers_;
   Call call_ = nullptr;         // of the job
   const void* copy_ = nullptr;  // of the job

@@ -191,6 +191,10 @@ class Answers:
         self._ended = True
         self._asked.clear()
 
+    async def aclose(self) -> None:
+        """Does what `close` does, for `contextlib.aclosing`."""
+        self.close()
+
     def __del__(self) -> None:
         self.close()
 

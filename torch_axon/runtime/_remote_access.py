@@ -112,17 +112,17 @@ class RemoteAccess:
             timeout: seconds until the transfer fails; None: the runtime's timeout
             stream: for local memory on CUDA: the transfer begins after the work that this stream holds now; None: the
                 current stream. It must not be captured into a CUDA graph.
-            compress: "auto": a slow link between hosts compresses bfloat16 and float32 without loss, if `AXON_COMPRESS`
-                lets it, and if all of the local memory are tensors of one of these types. A type: the bytes are of this
-                type, whatever that of the local memory. "never": no link compresses.
+            compress: "auto": a slow link between hosts compresses tensors of bfloat16, or of float32, without loss, if
+                `AXON_COMPRESS` lets it. A type: the bytes are of this type, whatever that of the local memory. "never":
+                no link compresses.
 
         Returns:
             The transfer. It is done when all bytes are in `into`, and raises the errors that `Transfer` lists.
 
         Raises:
             TypeError: `into` is no memory, `remote` no Remote, or `compress` neither a str nor a type
-            ValueError: the sizes differ, `into` cannot be written or is not contiguous, or `notify` is too long; or
-                `remote` was opened with another peer, `stream` is of another GPU, or `compress` has another value
+            ValueError: the sizes differ, `into` cannot be written or is not contiguous, or `notify` is too long. Or
+                `remote` was opened with another peer, `stream` is of another GPU, or `compress` has another value.
             RuntimeError: `stream` is captured into a CUDA graph, or the GPU fails
         """
         return self._post(_READ, [remote], [into], (notify, timeout, stream, compress))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -58,6 +59,17 @@ def test_generators_are_held_back_and_closed(peer: Peer) -> None:
     while peer.invoke("made").result()[1] == closed:
         pass
     assert len(list(values)) <= 4  # values that had arrived by then
+
+
+def test_generators_are_closed_by_aclosing(peer: Peer) -> None:
+    async def take_one() -> None:
+        async with contextlib.aclosing(peer.iterate("numbers", 1000)) as values:
+            assert (await anext(values)).numel() == 0
+
+    closed = peer.invoke("made").result()[1]
+    asyncio.run(take_one())
+    while peer.invoke("made").result()[1] == closed:
+        pass
 
 
 def test_mailboxes_keep_order_and_hold_back(peer: Peer) -> None:
