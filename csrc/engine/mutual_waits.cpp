@@ -6,6 +6,8 @@ namespace axon::engine {
 
 // Ranks usually follow within milliseconds.
 static constexpr std::chrono::seconds kFirstQuery{1};
+// Another thread may launch the kernel that the other rank waits for, until a suspicion is confirmed.
+static constexpr std::chrono::seconds kConfirmation{3};
 
 void MutualWaits::note_launch() noexcept {
   const std::thread::id self = std::this_thread::get_id();
@@ -39,8 +41,8 @@ std::optional<int> MutualWaits::check(const Operation& waiting, sync::Clock::tim
   asked_at_.reset();
   const std::optional<Finding> found = find(asked_at);
   if (found && found == suspicion_) return found->rank;
-  interval_ = found ? kFirstQuery : interval_ * 2;
-  next_query_ = now + interval_;
+  if (!found) interval_ *= 2;
+  next_query_ = now + (found ? kConfirmation : interval_);
   suspicion_ = found;
   return std::nullopt;
 }

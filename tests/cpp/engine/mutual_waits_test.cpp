@@ -25,7 +25,7 @@ class QuietHook final : public DeviceHook {
 class MutualWaitsTest : public testing::Test {
  protected:
   // Two queries fit in.
-  static constexpr auto kLongerThanTwoQueries = 3s;
+  static constexpr auto kLongerThanTwoQueries = 6s;
 
   MutualWaitsTest() {
     for (size_t rank = 0; rank < 2; ++rank) {
