@@ -84,9 +84,9 @@ static constexpr Setting kSettings[] = {
      "than the codec. never: nothing that this process sends. always: wherever it makes data shorter, for tests.",
      is_compression},
     {"AXON_COPY_THREADS", ReadBy::kEngine, "auto", "auto, or 1 to 16",
-     "Threads that share each copy of 2 MiB or more from the memory of another process of this host. auto: the cores "
-     "of "
-     "this process, divided among the processes of the host that it exchanges data with, but at most 4.",
+     "Threads that share each copy of 2 MiB or more from another process of this host. auto: the cores of this "
+     "process, "
+     "divided among the processes of the host that it exchanges data with, but at most 4.",
      is_number_of_threads},
     {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
      "If 1, sums of float16 and bfloat16 tensors are rounded only once, whatever the algorithm. If 0, collectives "

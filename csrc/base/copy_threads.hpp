@@ -4,8 +4,9 @@
 //   const size_t num_parts = threads.num_parts_for(num_bytes);
 //   threads.run(num_parts, [&](size_t part) noexcept { copy(part); });   // returns once all parts are copied
 //
-// The caller takes parts, too, and waits only for those that another thread has begun. So a thread that gets no core
-// delays no copy. Copies that come at the same time from other threads are made by their callers alone.
+// The caller takes parts, too, and waits only for those that another thread has begun. So a thread that has not woken
+// up yet delays no copy. One that loses its core within a part does. Copies that come at the same time from other
+// threads are made by their callers alone.
 //
 // Threads: any. The helpers start at the first long copy, and sleep between copies. Never destroyed; a forked child has
 // threads of its own.

@@ -23,7 +23,7 @@ class Answers {
 
   struct Progress {
     uint32_t sequence = 0;      // of the collective that the rank entered last; 0: none yet
-    uint32_t num_launched = 0;  // collectives that its device hook has launched
+    uint32_t num_launched = 0;  // collectives that its device hook has begun, without captured ones
     std::string calls;          // describes its latest calls
   };
 

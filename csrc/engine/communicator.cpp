@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "base/thread_number.hpp"
 #include "engine/engine.hpp"
 
 namespace axon::engine {
@@ -57,7 +58,10 @@ bool Communicator::wait(Operation& operation, sync::Clock::time_point deadline) 
   if (operation.finished()) return true;
   if (engine_.is_forked()) [[unlikely]]
     operation.fail_in_fork(forked(operation));
-  return engine_.wait(operation.finished_flag(), deadline);
+  operation.set_waiter(thread_number());
+  const bool has_finished = engine_.wait(operation.finished_flag(), deadline);
+  operation.set_waiter(0);
+  return has_finished;
 }
 
 Status Communicator::forked(const Operation& operation) const {

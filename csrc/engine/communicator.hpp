@@ -97,8 +97,12 @@ class Communicator final {
   // For diagnostics: connects to the rank if nothing has been sent to it yet.
   Result<PeerPath> path_to(int rank);
 
-  // Records that the device hook has launched `kernel` for this operation, for errors and traces. One call at a time.
-  void note_launch(const Operation& operation, std::string_view kernel) { group_->note_launch(operation, kernel); }
+  // Records that the device hook has launched `kernel` for this operation, for errors and traces. It waits for other
+  // ranks, unless the stream is being captured. One call at a time.
+  enum class Launch : uint8_t { kRuns, kIsCaptured };
+  void note_launch(const Operation& operation, std::string_view kernel, Launch launch = Launch::kRuns) {
+    group_->note_launch(operation, kernel, launch == Launch::kRuns);
+  }
 
   // Returns the number of collectives that this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }

@@ -49,12 +49,12 @@ const collectives::AlgorithmRow& Group::algorithm_for(const Operation& operation
   return collectives::select(kind, {num_hosts, num_hosts}, num_bytes / num_columns, {});
 }
 
-void Group::note_launch(const Operation& operation, std::string_view kernel) {
+void Group::note_launch(const Operation& operation, std::string_view kernel, bool runs) {
   CallRecord record = operation.record();
   record.called_at = sync::Clock::now();
   if (operation.direction == Direction::kCollective) {
     queries_.note_launch(record);
-    mutual_waits_.note_launch();
+    if (runs) mutual_waits_.note_launch();
   }
   if (trace::is_on()) [[unlikely]]
     trace_launch(track_, record, operation.arguments, kernel);

@@ -44,7 +44,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
   std::string signed_text(const std::string& text) const;
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
-  void note_launch(const Operation& operation, std::string_view kernel);  // one call at a time
+  void note_launch(const Operation& operation, std::string_view kernel, bool runs);  // one call at a time
 
   // From here on the group gets its messages.
   void open();
@@ -119,6 +119,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   const uint32_t track_;                   // in traces
   ProgressQueries queries_;
   MutualWaits mutual_waits_{queries_};
+  bool has_warned_of_mutual_waits_ = false;
   IntrusiveList<Operation> running_;
   IntrusiveList<Operation, Unposted> unposted_;  // sends in the order in which their messages must go out
   IntrusiveList<Operation> restless_;            // finished, but the transport still uses their memory

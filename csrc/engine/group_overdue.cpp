@@ -1,4 +1,7 @@
 // Operations that take too long: which ranks are queried, and which ones the error names.
+#include <utility>
+
+#include "base/log.hpp"
 #include "engine/engine.hpp"
 #include "engine/group.hpp"
 
@@ -22,17 +25,21 @@ Group::DeviceCheck Group::check_device_hook() noexcept {
 void Group::check_mutual_waits(sync::Clock::time_point now) noexcept {
   if (device_hook_ == nullptr || !failure_.ok() || is_detached()) return;
   const Operation* const waiting = running_.find([&](const Operation& operation) {
-    return operation.sequence() != 0 && !operation.awaits_device() && mutual_waits_.has_launched(operation.caller());
+    return operation.sequence() != 0 && !operation.awaits_device() && mutual_waits_.has_launched(operation.waiter());
   });
   if (waiting == nullptr) return;
   const std::optional<int> found = mutual_waits_.check(*waiting, now);
   if (!found) return;
   const std::string here = "rank " + std::to_string(team_.rank);
   const std::string there = "rank " + std::to_string(*found);
-  fail(Status(ErrorCode::kMismatch, "mismatched collectives: " + here + " called " + waiting->describe() + ", which " +
-                                        there + " has not entered, and the GPU of " + there +
-                                        " waits for a call that " + here + " has not made. Last entered: " + there +
-                                        " (" + answers().of(*found).calls + ")."));
+  Status mismatch(ErrorCode::kMismatch, "mismatched collectives: " + here + " called " + waiting->describe() +
+                                            ", which " + there + " has not entered, and the GPU of " + there +
+                                            " waits for a call that " + here + " has not made. Last entered: " + there +
+                                            " (" + answers().of(*found).calls + ").");
+  if (mutual_waits_.has_one_launcher()) return fail(std::move(mismatch));
+  if (std::exchange(has_warned_of_mutual_waits_, true)) return;
+  log::warn(signed_text(mismatch.message()) +
+            " Both wait until their timeouts, unless other threads make these calls.");
 }
 
 // When a collective is first found overdue, all ranks are queried. The error names ranks by their answers. Those

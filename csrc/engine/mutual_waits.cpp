@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/thread_number.hpp"
+
 namespace axon::engine {
 
 // Ranks usually follow within milliseconds.
@@ -10,18 +12,19 @@ static constexpr std::chrono::seconds kFirstQuery{1};
 static constexpr std::chrono::seconds kConfirmation{3};
 
 void MutualWaits::note_launch() noexcept {
-  const std::thread::id self = std::this_thread::get_id();
-  for (std::atomic<std::thread::id>& thread : launchers_) {
-    const std::thread::id known = thread.load(std::memory_order_relaxed);
+  queries_.note_running();
+  const uint32_t self = thread_number();
+  for (std::atomic<uint32_t>& launcher : launchers_) {
+    const uint32_t known = launcher.load(std::memory_order_relaxed);
     if (known == self) return;
-    if (known == std::thread::id()) return thread.store(self, std::memory_order_relaxed);  // publishes no other data
+    if (known == 0) return launcher.store(self, std::memory_order_relaxed);  // publishes no other data
   }
 }
 
-bool MutualWaits::has_launched(std::thread::id thread) const noexcept {
-  return std::ranges::any_of(launchers_, [&](const std::atomic<std::thread::id>& launcher) {
-    return launcher.load(std::memory_order_relaxed) == thread;
-  });
+bool MutualWaits::has_launched(uint32_t thread) const noexcept {
+  return thread != 0 && std::ranges::any_of(launchers_, [&](const std::atomic<uint32_t>& launcher) {
+           return launcher.load(std::memory_order_relaxed) == thread;
+         });
 }
 
 void MutualWaits::begin(const Operation& waiting) noexcept {

@@ -8,8 +8,9 @@
 // The ranks are asked for their progress. A rank is found if it has launched kernels that this rank has not, and has
 // not entered the collective in which this rank waits. Two answers in a row have to say so.
 //
-// Another thread of this rank could still launch the kernel: a thread that gathers objects for a checkpoint, say,
-// beside one that trains. So only threads that launch kernels are judged, which have called out of order.
+// Another thread of this rank could still launch the kernel: one may train, while another one gathers objects for a
+// checkpoint. So only a thread that waits, and has launched kernels itself, is judged. If others have launched some,
+// too, as those of autograd do, they may do so again. Then this warns, once.
 //
 // Owned by a group. Progress owner only, except for note_launch().
 #pragma once
@@ -17,7 +18,6 @@
 #include <array>
 #include <atomic>
 #include <optional>
-#include <thread>
 
 #include "engine/operation.hpp"
 #include "engine/progress_queries.hpp"
@@ -28,11 +28,13 @@ class MutualWaits {
  public:
   explicit MutualWaits(ProgressQueries& queries) noexcept : queries_(queries) {}
 
-  // Any thread, but one at a time: this thread launches a collective of the device hook.
+  // Any thread, but one at a time: this thread launches a collective of the device hook, which waits for other ranks.
   void note_launch() noexcept;
-  bool has_launched(std::thread::id thread) const noexcept;
+  bool has_launched(uint32_t thread) const noexcept;
+  // Returns whether one thread has launched all of them.
+  bool has_one_launcher() const noexcept { return launchers_[1].load(std::memory_order_relaxed) == 0; }
 
-  // Returns a rank that waits for this one. `waiting` is a collective of a thread that has launched kernels.
+  // Returns a rank that waits for this one. A thread that has launched kernels waits in `waiting`.
   std::optional<int> check(const Operation& waiting, sync::Clock::time_point now) noexcept;
 
  private:
@@ -48,8 +50,8 @@ class MutualWaits {
   std::optional<Finding> find(sync::Clock::time_point asked_at) const noexcept;
 
   ProgressQueries& queries_;
-  static constexpr size_t kMostThreads = 8;  // later ones are not judged
-  std::array<std::atomic<std::thread::id>, kMostThreads> launchers_{};
+  static constexpr size_t kMostThreads = 8;                      // later ones are not judged
+  std::array<std::atomic<uint32_t>, kMostThreads> launchers_{};  // their numbers, in order of their first launch
 
   uint32_t sequence_ = 0;  // of the collective that the rest is about
   sync::Clock::time_point next_query_{};

@@ -44,7 +44,6 @@ uint8_t Operation::division() const noexcept {
 void Operation::join(Group& group) noexcept {
   group_ = &group;
   called_at_ = sync::Clock::now();
-  caller_ = std::this_thread::get_id();
   deadline_ = called_at_ + std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
 }
 

@@ -16,7 +16,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 
 #include "base/intrusive_list.hpp"
 #include "base/status.hpp"
@@ -73,7 +72,10 @@ class Operation : public OperationSpecification,
   uint32_t sequence() const noexcept { return sequence_; }
 
   sync::Clock::time_point called_at() const noexcept { return called_at_; }
-  std::thread::id caller() const noexcept { return caller_; }
+  // The number of the thread that waits for it, or 0.
+  uint32_t waiter() const noexcept { return waiter_.load(std::memory_order_relaxed); }
+  // For its communicator, on the thread that begins or ends to wait.
+  void set_waiter(uint32_t thread) noexcept { waiter_.store(thread, std::memory_order_relaxed); }
 
   // Returns what errors and traces need to describe the operation after it is gone.
   CallRecord record() const;
@@ -162,7 +164,6 @@ class Operation : public OperationSpecification,
   collectives::Algorithm algorithm_ = nullptr;
   uint32_t sequence_ = 0;
   sync::Clock::time_point called_at_{};
-  std::thread::id caller_;
   sync::Clock::time_point deadline_{};
   messaging::Wakeable turn_;
   bool waits_for_turn_ = false;
@@ -171,6 +172,7 @@ class Operation : public OperationSpecification,
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
+  std::atomic<uint32_t> waiter_{0};     // publishes no other data
   bool released_at_end_ = false;        // no transfer was in progress; set before it is queued for completion
   sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
   std::atomic<bool> is_half_over_{

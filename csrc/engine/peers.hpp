@@ -62,11 +62,12 @@ class Peers {
   void hide() noexcept { beacon_.reset(); }
 
  private:
-  void note_neighbours(int number) noexcept;
   struct Peer {
     PeerAddress address;
     bool shares_host = false;
   };
+
+  void note_neighbours(int number) noexcept;
 
   void light_beacon();
   bool is_here(const PeerAddress& peer_address) const;

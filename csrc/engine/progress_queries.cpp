@@ -49,7 +49,7 @@ Answers::Progress ProgressQueries::progress() const {
     text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched.describe_with_age();
   }
   if (text.empty()) text = "has called no collective yet";
-  return {.sequence = latest_.sequence, .num_launched = launched.sequence, .calls = std::move(text)};
+  return {.sequence = latest_.sequence, .num_launched = num_launched(), .calls = std::move(text)};
 }
 
 }  // namespace axon::engine

@@ -26,7 +26,9 @@ class ProgressQueries {
   // Records the collective that this rank has begun. Answers carry the latest one.
   void note_begin(const CallRecord& collective) noexcept { latest_ = collective; }
   uint32_t latest_sequence() const noexcept { return latest_.sequence; }
-  uint32_t num_launched() const noexcept { return launched_.read().sequence; }
+  // The number of collectives of the device hook that this rank has begun. Any thread; note_running() one at a time.
+  uint32_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
+  void note_running() noexcept { num_launched_.store(num_launched() + 1, std::memory_order_relaxed); }
   // Numbers a collective that the device hook launches, and records it. One thread at a time.
   void note_launch(CallRecord& collective) noexcept;
 
@@ -45,8 +47,9 @@ class ProgressQueries {
 
   messaging::Messenger& messenger_;
   const messaging::Team& team_;
-  CallRecord latest_;               // the collective that began last
-  Published<CallRecord> launched_;  // the device hook's latest collective
+  CallRecord latest_;                      // the collective that began last
+  Published<CallRecord> launched_;         // the device hook's latest collective
+  std::atomic<uint32_t> num_launched_{0};  // without captured ones; publishes no other data
   Answers answers_;
 };
 

@@ -280,7 +280,10 @@ Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView 
   const std::lock_guard lock(mutex_);
   Result<Kernel> kernel = launch_in_team(operation, access_for(operation), stream, beside);
   if (!kernel.ok()) return std::move(kernel.status());
-  communicator_.note_launch(operation, name_of(kernel.value()));
+  const Result<bool> is_captured = is_capturing(stream);
+  communicator_.note_launch(operation, name_of(kernel.value()),
+                            is_captured.ok() && is_captured.value() ? engine::Communicator::Launch::kIsCaptured
+                                                                    : engine::Communicator::Launch::kRuns);
   return Status();
 }
 

@@ -108,12 +108,18 @@ Result<BlockCopier::Lack> BlockCopier::launch(const Request& request, Supplies& 
 // so that they leave some for those that wait for other streams.
 BlockCopier::Lane* BlockCopier::take_lane(std::optional<cuda::StreamView> earlier) {
   Lanes& lanes = lanes_for(earlier);
+  Lane* idle = nullptr;
   std::vector<Lane*> shared;
   for (const std::unique_ptr<Lane>& lane : lanes.all) {
-    if (lane->stream.view().is_idle()) return lane.get();
-    if (earlier && lane->follows == earlier->get()) shared.push_back(lane.get());
+    if (idle != nullptr && !earlier) break;
+    if (lane->stream.view().is_idle()) {
+      idle = lane.get();
+    } else if (earlier && lane->follows == earlier->get()) {
+      shared.push_back(lane.get());
+    }
   }
   if (shared.size() >= kMostLanesOfStream) return shared[lanes.next++ % shared.size()];
+  if (idle != nullptr) return idle;
   return lanes.all.size() < kMostLanes ? nullptr : lanes.all[lanes.next++ % lanes.all.size()].get();
 }
 

@@ -148,7 +148,7 @@ class Request:
             self._started_us = begin // 1000
             state = self._start()
             self._posting_us = max(1, (time.monotonic_ns() - begin) // 1000)
-        return nixl_status_t.NIXL_SUCCESS if state == DONE else self.status()
+            return nixl_status_t.NIXL_SUCCESS if state == DONE else self._status()
 
     def _is_under_way(self) -> bool:
         if self._starting is not None and not self._take_started():
@@ -206,8 +206,11 @@ class Request:
             nixlNotFoundError: its agent was removed before its end
             Exception: others of NIXL's exceptions, if it has failed
         """
-        with self._lock:
-            is_starting = self._starting is not None and not self._take_started()
+        with self._lock:  # another thread may post it again
+            return self._status()
+
+    def _status(self) -> nixl_status_t:
+        is_starting = self._starting is not None and not self._take_started()
         if self._failure is not None:
             raise self._failure.again()
         if not is_starting and not self._is_posted:

@@ -161,8 +161,8 @@ class Plan:
 class RepeatedTransfer:
     """Pairs of a plan's blocks that are moved again and again. Each transfer but the latest must have ended.
 
-    Posting costs less than by `Plan.post`: the ids are checked once, and a transfer has an object of its own only if it
-    is asked for.
+    `poll` and `latest` need an earlier `post`. Posting costs less than by `Plan.post`: the ids are checked once, and a
+    transfer has an object of its own only if it is asked for.
 
     Args:
         plan: the plan

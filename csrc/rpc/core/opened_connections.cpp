@@ -26,7 +26,9 @@ Result<std::shared_ptr<Connection>> OpenedConnections::find_or_open(Destination 
     if (Clock::now() >= deadline) {
       return Status(ErrorCode::kTimeout, "another thread is connecting to this runtime, and was not done in time");
     }
+    const std::shared_ptr<const Status> failure = found->failure;  // shared with the opener, which removes the entry
     opened_.wait_until(lock, interrupts::next_look(deadline));
+    if (!failure->ok()) return failure->clone();
     lock.unlock();  // signal handlers may connect, too
     if (interrupts::are_pending()) return interrupts::interrupted();
     lock.lock();
@@ -40,6 +42,7 @@ Result<std::shared_ptr<Connection>> OpenedConnections::find_or_open(Destination 
     entry->connection = opened.value();
     entry->opener = {};
   } else {
+    *entry->failure = opened.status().clone();
     entries_.erase(entry);
   }
   opened_.notify_all();

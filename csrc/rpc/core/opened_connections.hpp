@@ -33,7 +33,7 @@ class OpenedConnections {
   };
 
   // Calls `open` unless there is a connection that lives. Fails with kTimeout or kCancelled while another thread opens
-  // it, or as `open` does.
+  // it, or as its or this thread's `open` does.
   Result<std::shared_ptr<Connection>> find_or_open(Destination destination, sync::Clock::time_point deadline,
                                                    const Open& open);
   // Undoes one call of find_or_open(): closes the connection, unless another call has returned it as well.
@@ -44,7 +44,8 @@ class OpenedConnections {
     Destination destination;
     std::thread::id opener{};  // no thread's: the connection is open, or has ended
     std::weak_ptr<Connection> connection{};
-    size_t num_calls = 1;  // that have returned it
+    size_t num_calls = 1;                                          // that have returned it
+    std::shared_ptr<Status> failure = std::make_shared<Status>();  // of the opener; shared with those that wait for it
 
     bool is_open() const noexcept { return opener == std::thread::id(); }
   };

@@ -243,7 +243,11 @@ class RepeatedTransfer {
     latest_ = rpc_python::post(*plan_, selection_, notification, timeout_s, std::nullopt);
     return state_of(*latest_);
   }
-  TransferState poll() { return poll_transfer(*latest_); }
+  TransferState poll() {
+    const rpc::Counted<PythonTransfer> transfer = latest_;  // another thread may post meanwhile
+    if (transfer.get() == nullptr) throw py::value_error("poll: no transfer has been posted");
+    return poll_transfer(*transfer);
+  }
   const rpc::Counted<PythonTransfer>& latest() const noexcept { return latest_; }
 
  private:

@@ -25,7 +25,7 @@ class QuietHook final : public DeviceHook {
 class MutualWaitsTest : public testing::Test {
  protected:
   // Two queries fit in.
-  static constexpr auto kLongerThanTwoQueries = 6s;
+  static constexpr auto kLongerThanTwoQueries = 5s;
 
   MutualWaitsTest() {
     for (size_t rank = 0; rank < 2; ++rank) {
@@ -37,7 +37,9 @@ class MutualWaitsTest : public testing::Test {
     for (const auto& communicator : group_) communicator->set_device_hook(nullptr);
   }
 
-  void launch(size_t rank) { group_[rank]->note_launch(*launched_, "some kernel"); }
+  void launch(size_t rank, Communicator::Launch launch = Communicator::Launch::kRuns) {
+    group_[rank]->note_launch(*launched_, "some kernel", launch);
+  }
 
   bool waits_on(size_t rank, TestOperation& operation, std::chrono::seconds time) {
     return !group_[rank]->wait(operation, sync::Clock::now() + time);
@@ -46,6 +48,14 @@ class MutualWaitsTest : public testing::Test {
     EXPECT_FALSE(waits_on(rank, operation, 20s));
     EXPECT_TRUE(operation.status().ok()) << operation.status().message();
     await_release(operation);
+  }
+
+  // Rank 0 enters the barrier in which rank 1 is.
+  void finish(TestOperation& barrier) {
+    auto late = TestOperation::barrier(30s);
+    group_[0]->start(*late);
+    expect_success(0, *late);
+    expect_success(1, barrier);
   }
 
   QuietHook hooks_[2];
@@ -81,35 +91,56 @@ TEST_F(MutualWaitsTest, a_rank_that_is_merely_late_is_waited_for) {
   auto barrier = TestOperation::barrier(30s);
   group_[1]->start(*barrier);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
-  auto late = TestOperation::barrier(30s);
-  group_[0]->start(*late);
-  expect_success(0, *late);
-  expect_success(1, *barrier);
+  finish(*barrier);
 }
 
-TEST_F(MutualWaitsTest, a_thread_that_launches_no_kernels_may_call_beside_one_that_does) {
+TEST_F(MutualWaitsTest, a_thread_that_launches_no_kernels_may_wait_beside_one_that_does) {
   launch(0);
   auto gathered = TestOperation::barrier(30s);
-  std::thread([&] { group_[1]->start(*gathered); }).join();
-  EXPECT_TRUE(waits_on(1, *gathered, kLongerThanTwoQueries));
+  group_[1]->start(*gathered);
+  std::thread([&] { EXPECT_TRUE(waits_on(1, *gathered, kLongerThanTwoQueries)); }).join();
   launch(1);
-  auto late = TestOperation::barrier(30s);
-  group_[0]->start(*late);
-  expect_success(0, *late);
-  expect_success(1, *gathered);
+  finish(*gathered);
 }
 
-TEST_F(MutualWaitsTest, a_launch_by_another_thread_ends_a_suspicion) {
+TEST_F(MutualWaitsTest, a_call_that_no_thread_waits_for_is_not_judged) {
+  launch(0);
+  auto asynchronous = TestOperation::barrier(30s);
+  group_[1]->start(*asynchronous);
+  std::this_thread::sleep_for(kLongerThanTwoQueries);
+  EXPECT_TRUE(group_[1]->failure().ok());
+  launch(1);
+  finish(*asynchronous);
+}
+
+TEST_F(MutualWaitsTest, a_group_whose_kernels_several_threads_launch_goes_on) {
+  std::thread([&] { launch(1); }).join();  // another thread, which may launch again
+  launch(0);
   launch(0);
   auto barrier = TestOperation::barrier(30s);
   group_[1]->start(*barrier);
-  EXPECT_TRUE(waits_on(1, *barrier, 1s));
+  EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
+  launch(1);
+  finish(*barrier);
+}
+
+TEST_F(MutualWaitsTest, a_launch_ends_a_suspicion) {
+  launch(0);
+  auto barrier = TestOperation::barrier(30s);
+  group_[1]->start(*barrier);
+  EXPECT_TRUE(waits_on(1, *barrier, 2s));  // the first answers have come
   launch(1);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
-  auto late = TestOperation::barrier(30s);
-  group_[0]->start(*late);
-  expect_success(0, *late);
-  expect_success(1, *barrier);
+  finish(*barrier);
+}
+
+TEST_F(MutualWaitsTest, captures_make_no_gpu_wait) {
+  launch(0, Communicator::Launch::kIsCaptured);
+  auto barrier = TestOperation::barrier(30s);
+  group_[1]->start(*barrier);
+  EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
+  launch(1, Communicator::Launch::kIsCaptured);
+  finish(*barrier);
 }
 
 }  // namespace

@@ -94,11 +94,28 @@ class BusyStream {
 
 TEST_F(BlockCopierTest, copies_that_wait_for_a_stream_do_not_delay_others) {
   ASSERT_TRUE(ends(copy(kNumBytes)));
+  std::vector<BlockCopier::UnderWay> earlier;  // after which there are as many lanes as there may be
+  {
+    const BusyStream gate;
+    const cuda::Event opened = require(cuda::Event::create_untimed());
+    require(gate.view().record(opened));
+    for (int i = 0; i < 20; ++i) {
+      const cuda::Stream stream = require(cuda::Stream::create());
+      require(stream.view().wait(opened));
+      for (int each = 0; each < 4; ++each) earlier.push_back(copy(kNumBytes, stream));
+    }
+  }
+  for (const BlockCopier::UnderWay& copy : earlier) EXPECT_TRUE(ends(copy));
   const cuda::Stream idle = require(cuda::Stream::create());
   std::vector<BlockCopier::UnderWay> waiting;
   {
     const BusyStream busy;
     for (int i = 0; i < 100; ++i) waiting.push_back(copy(kNumBytes, busy.view()));
+    {
+      const cuda::Stream other = require(cuda::Stream::create());
+      require(cudaMemsetAsync(target_->data(), 0, kNumBytes, other.view().get()));
+      EXPECT_TRUE(ends(copy(kNumBytes, other)));
+    }
     for (int i = 0; i < 20; ++i) {
       EXPECT_TRUE(ends(copy(kNumBytes)));
       EXPECT_TRUE(ends(copy(kNumBytes, idle)));

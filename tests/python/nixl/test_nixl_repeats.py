@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -127,3 +129,27 @@ def test_a_transfer_may_be_posted_again_without_asking_for_its_end(initiator: ni
     assert request._repeated is not None
     request._repeated.latest().wait(30)
     run(initiator, handle)
+
+
+def test_threads_may_ask_while_another_one_posts_again(initiator: nixl_agent, target: nixl_agent) -> None:
+    into, memory = numbered(NBYTES), numbered(NBYTES, seed=1)
+    register(initiator, into)
+    register(target, memory)
+    initiator.add_remote_agent(target.get_agent_metadata())
+    handle = initiator.initialize_xfer("WRITE", descs_of(initiator, into), descs_of(initiator, memory), "target")
+    run(initiator, handle)
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            assert initiator.check_xfer_state(handle) in ("DONE", "PROC")
+
+    with ThreadPoolExecutor(2) as threads:
+        asking = [threads.submit(ask) for _ in range(2)]
+        try:
+            for _ in range(300):
+                run(initiator, handle)
+        finally:
+            is_over.set()
+        for each in asking:
+            each.result(30)

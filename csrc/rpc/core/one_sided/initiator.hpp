@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/intrusive_list.hpp"
 #include "rpc/core/one_sided/direct_copy.hpp"
@@ -79,8 +80,9 @@ class Initiator {
   void copy_within_process(Transfer& transfer) noexcept;
   void copy_from_process(Transfer& transfer) noexcept;
   DirectRead::Outcome read_from_process(Transfer& transfer, const RemoteMemory& remote) noexcept;
-  // Adds the next blocks of this memory, at most `most` bytes, and takes them for copied.
-  void add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept;
+  // Adds the next blocks of this memory, at most `most` bytes, and takes them for copied. Returns whether there were
+  // any.
+  bool add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept;
   void advance_by(Transfer& transfer, size_t num_bytes) noexcept;
   // Returns whether the transfer's notification or opening is due.
   bool has_control_to_send(const Transfer& transfer) const noexcept;
@@ -112,6 +114,7 @@ class Initiator {
   RequestSlots slots_;
   OpenedGrants grants_;
   IntrusiveList<Transfer> active_;
+  std::vector<DirectRead> reads_;                  // of one step; kept for the next one
   IntrusiveList<Transfer> draining_;               // finished, but the transport still uses their memory
   IntrusiveList<Transfer, AwaitsSlot> waiting_;    // for a slot
   IntrusiveList<Transfer, AwaitsSlot> unstarted_;  // until fewer transfers write towards a notification

@@ -53,36 +53,39 @@ void Initiator::copy_within_process(Transfer& transfer) noexcept {
   }
 }
 
-// Long steps are shared with other threads, in parts of a step of their own each.
+// Long steps are shared with other threads, in several reads. A read has a bounded number of blocks, all of one memory.
 DirectRead::Outcome Initiator::read_from_process(Transfer& transfer, const RemoteMemory& remote) noexcept {
   CopyThreads& threads = CopyThreads::instance();
   const size_t num_bytes = threads.num_bytes_of_step(transfer.num_bytes_, kStep);
-  const size_t num_parts = threads.num_parts_for(num_bytes);
-  const DirectRead::FlagLocation flag{.address = remote.flag_address(), .value = remote.flag_value()};
-  DirectRead read(connection_.engine().peers().pid_of(peer_), flag);
-  if (num_parts == 1) {
-    add_blocks(transfer, remote, kStep, read);
-    return read.run();
+  const size_t most_reads = threads.num_parts_for(num_bytes);
+  const size_t most_bytes = most_reads == 1 ? kStep : num_bytes / most_reads;
+  const int32_t pid = connection_.engine().peers().pid_of(peer_);
+  reads_.clear();
+  while (reads_.size() < most_reads) {
+    reads_.emplace_back(pid, DirectRead::FlagLocation{.address = remote.flag_address(), .value = remote.flag_value()});
+    if (add_blocks(transfer, remote, most_bytes, reads_.back())) continue;
+    reads_.pop_back();
+    break;
   }
-  std::vector<DirectRead> reads(num_parts, read);
-  for (DirectRead& part : reads) add_blocks(transfer, remote, num_bytes / num_parts, part);
   std::atomic<DirectRead::Outcome> failed{DirectRead::Outcome::kRead};
-  threads.run(num_parts, [&](size_t part) noexcept {
-    const DirectRead::Outcome outcome = reads[part].run();
+  threads.run(reads_.size(), [&](size_t part) noexcept {
+    const DirectRead::Outcome outcome = reads_[part].run();
     if (outcome != DirectRead::Outcome::kRead) failed.store(outcome, std::memory_order_relaxed);
   });
   return failed.load(std::memory_order_relaxed);
 }
 
-void Initiator::add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept {
+bool Initiator::add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept {
+  const size_t whole = most;
   while (most != 0 && read.has_room() && transfer.next_ < transfer.blocks_.size()) {
     const Transfer::Block& block = transfer.blocks_[transfer.next_];
-    if (block.remote != &remote) return;
+    if (block.remote != &remote) break;
     const size_t length = std::min(most, block.local.num_bytes - transfer.num_copied_);
     read.add(block.address + transfer.num_copied_, block.local.data + transfer.num_copied_, length);
     advance_by(transfer, length);
     most -= length;
   }
+  return most != whole;
 }
 
 void Initiator::copy_from_process(Transfer& transfer) noexcept {
