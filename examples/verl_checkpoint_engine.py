@@ -54,7 +54,7 @@ class AxonCheckpointEngine(CheckpointEngine):
         self.rollout_dtype = rollout_dtype
         self._host = host
         self._runtime: Runtime | None = None
-        self._joined: queue.Queue[Peer] = queue.Queue()
+        self._joined: queue.Queue[Peer]
         self._rollouts: list[Peer] = []
         self._reads: Counter[int] = Counter()  # the number of rollout workers that have read a bucket
         self._master: Peer
@@ -64,12 +64,16 @@ class AxonCheckpointEngine(CheckpointEngine):
         if not self.is_master:
             return {}
         self._runtime = Runtime("master", timeout=LONGEST_WAIT_S, secret=secrets.token_bytes(32))
+        joined: queue.Queue[Peer] = (
+            queue.Queue()
+        )  # of this runtime alone: a round that failed may leave peers in its own
+        self._joined = joined
 
         @self._runtime.register
         def join() -> None:
             call = current_call()
             assert call is not None
-            self._joined.put(call.peer)
+            joined.put(call.peer)
 
         self._runtime.listen(self._host or _host_of_ray())
         return {"address": self._runtime.address}
@@ -109,7 +113,6 @@ class AxonCheckpointEngine(CheckpointEngine):
             self._runtime.close()
             self._runtime = None
         self._rollouts = []
-        self._reads.clear()
 
     async def send_weights(
         self, weights: Generator[tuple[str, Tensor], None, None], global_steps: int | None = None
@@ -118,6 +121,7 @@ class AxonCheckpointEngine(CheckpointEngine):
             for _ in weights:  # gathering shards is a collective
                 pass
             return
+        self._reads.clear()  # buckets are numbered from 0 again
         exposed: tuple[int, Region] | None = None
         for number, bucket in enumerate(self._buckets(weights)):
             if exposed is not None:

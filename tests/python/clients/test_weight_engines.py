@@ -226,6 +226,46 @@ def test_wrong_uses_of_the_engines_are_refused_with_a_reason() -> None:
         verl.AxonCheckpointEngine.build_topology(1, 1, [{}, {}])
 
 
+def _verl_pair(verl: ModuleType) -> tuple[Any, Any]:
+    """The engines of a master and of a rollout worker, both in this process."""
+    master, rollout = (
+        verl.AxonCheckpointEngine(CHUNK_BYTES, is_master, device="cpu", rollout_dtype=None, host="127.0.0.1")
+        for is_master in (True, False)
+    )
+    return master, rollout
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_workers_that_joined_a_failed_round_are_not_taken_into_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    verl = _example("verl_checkpoint_engine")
+    master, rollout = _verl_pair(verl)
+    rollout.init_process_group(1, 1, master.prepare()["address"])
+    rollout.finalize()
+    master.finalize()
+    master.prepare()
+    monkeypatch.setattr(verl, "LONGEST_WAIT_S", 0.1)
+    with pytest.raises(TimeoutError, match="0 of 1 rollout workers have connected"):
+        master.init_process_group(0, 1, b"")
+    master.finalize()
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_second_transfer_of_a_round_waits_for_its_own_readers() -> None:
+    master, rollout = _verl_pair(_example("verl_checkpoint_engine"))
+    rollout.init_process_group(1, 1, master.prepare()["address"])
+    master.init_process_group(0, 1, b"")
+
+    async def transfer(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        _, received = await asyncio.gather(master.send_weights(iter(weights.items())), _take(rollout, 0))
+        return received
+
+    for value in (1.0, 2.0):
+        received = asyncio.run(transfer({"a": torch.full((4,), value)}))
+        assert torch.equal(received["a"], torch.full((4,), value))
+    rollout.finalize()
+    master.finalize()
+
+
 @pytest.mark.usefixtures("stand_ins")
 def test_chunks_and_buckets_hold_no_more_weights_than_a_region_can() -> None:
     vllm, verl = _example("vllm_weight_transfer"), _example("verl_checkpoint_engine")
