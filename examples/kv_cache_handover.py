@@ -30,7 +30,7 @@ import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from torch_axon.runtime import Blocks, Peer, Plan, Runtime, current_call
+from torch_axon.runtime import Blocks, Peer, Plan, Runtime, Transfer, current_call
 
 WIDTH, HEADS, PAGE_TOKENS = 128, 4, 16
 PAGE_BYTES = 2 * PAGE_TOKENS * WIDTH * torch.float32.itemsize  # keys and values
@@ -125,21 +125,33 @@ class Prefill:
         tokens = prompt[:-1]
         pages = torch.arange(num_pages(len(tokens)), dtype=torch.int32)
         pages_there, pages_on_device = pages_there[: len(pages)], pages.to(self._cache.device)
-        transfers = []
+        transfers: list[Transfer] = []
         x = self._model.embed(tokens)
-        for number, layer in enumerate(self._model.layers):
-            x = layer(x, self._cache[number], pages_on_device, 0)
-            here, there = number * self._cache.shape[1], number * self._pages_there
-            transfers.append(self._plan.post(here + pages, there + pages_there, notify=b"%d" % request))
-        computed = time.perf_counter()
-        for transfer in transfers:
-            transfer.result()
+        try:
+            for number, layer in enumerate(self._model.layers):
+                x = layer(x, self._cache[number], pages_on_device, 0)
+                here, there = number * self._cache.shape[1], number * self._pages_there
+                transfers.append(self._plan.post(here + pages, there + pages_there, notify=b"%d" % request))
+            computed = time.perf_counter()
+            for transfer in transfers:
+                transfer.result()
+        except BaseException:
+            wait_until_released(transfers)  # the next prompt overwrites the cache, which they read
+            raise
         stats = [transfer.stats() for transfer in transfers]
         return {
             "bytes": sum(each.nbytes for each in stats),
             "seconds": sum(each.moved_us for each in stats) / 1e6,
             "exposed_ms": 1e3 * (time.perf_counter() - computed),
         }
+
+
+def wait_until_released(transfers: list[Transfer]) -> None:
+    """Waits until all have ended, whether or not they failed, and nothing uses their local memory."""
+    for transfer in transfers:
+        transfer.exception()
+        while not transfer.released:
+            time.sleep(1e-3)
 
 
 class Decode:
@@ -153,12 +165,15 @@ class Decode:
         self._layers: Counter[int] = Counter()  # that have arrived, by request
         self._arrived: dict[int, asyncio.Future[None]] = {}
         self._handovers: deque[dict[str, Any]] = deque(maxlen=100)
+        self.taking = asyncio.create_task(self._take_notifications())
 
-    async def take_notifications(self) -> None:
+    async def _take_notifications(self) -> None:
         """Counts layers, which arrive in any order, until it is cancelled."""
         while True:
             _, tag = await self._runtime.notification()
             request = int(tag)
+            if request not in self._arrived:  # its prefill has failed, or its client has left
+                continue
             self._layers[request] += 1
             if self._layers[request] == len(self._model.layers):
                 self._arrived[request].set_result(None)
@@ -179,10 +194,12 @@ class Decode:
         arrived = self._arrived[request] = asyncio.get_running_loop().create_future()
         answer = asyncio.ensure_future(self._prefill.invoke("prefill", request, prompt, pages))
         try:
-            await asyncio.wait([arrived, answer], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([arrived, answer, self.taking], return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 answer.result()  # raises if the prefill process has failed
-            await asyncio.wait([arrived])
+            await asyncio.wait([arrived, self.taking], return_when=asyncio.FIRST_COMPLETED)
+            if not arrived.done():
+                self.taking.result()  # raises what has ended it
             token = prompt[-1]
             for position in range(len(prompt) - 1, num_positions):
                 step = (token, position, self.cache, pages_on_device)
@@ -190,9 +207,9 @@ class Decode:
                 yield token
         finally:  # also if the client has left
             await asyncio.wait([answer])
+            del self._arrived[request]
+            self._layers.pop(request, None)
             if answer.exception() is None:  # otherwise layers may still arrive in these pages
-                await asyncio.wait([arrived])
-                del self._arrived[request], self._layers[request]
                 self._free += pages.tolist()
                 self._handovers.append(answer.result())
 
@@ -215,12 +232,11 @@ async def run_decode(store: dist.Store, model: Model, arguments: argparse.Namesp
         decode = Decode(runtime, model, prefill, arguments.requests)
         with runtime.expose(decode.cache, "w", name="kv cache") as region:
             await prefill.invoke("attach", region.handle(peer=prefill.incarnation))
-            taking = asyncio.create_task(decode.take_notifications())
             runtime.register(decode.generate)
             runtime.register(decode.report)
             store.set("decode", runtime.address)
             await asyncio.to_thread(store.wait, ["done"], LONGEST_RUN)
-            taking.cancel()
+            decode.taking.cancel()
 
 
 async def ask(decode: Peer, prompt: bytes, num_tokens: int) -> tuple[float, list[int]]:
