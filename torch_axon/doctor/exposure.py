@@ -30,13 +30,19 @@ class Exposure:
         self._exposed: list[tuple[bytes, dict[str, bytes]]] = [(b"", {})] * dist.get_world_size()
         dist.all_gather_object(self._exposed, (self._runtime.address, handles))
 
-    def paths_to(self, rank: int, is_on_same_host: bool) -> dict[str, str]:
-        """Returns `Remote.path` for each kind of memory of a rank; an empty dict if its runtime cannot be reached."""
+    def paths_to(self, rank: int, is_on_same_host: bool) -> tuple[dict[str, str], dict[str, str]]:
+        """Opens each kind of memory of a rank.
+
+        Returns:
+            `Remote.path` of each kind that could be opened, and for each other kind why it could not.
+        """
         address, handles = self._exposed[rank]
         if not is_on_same_host:  # its address is for its own host
-            return dict.fromkeys(handles, "messages")
-        try:
-            peer = self._runtime.connect(address)
-            return {name: peer.open(handle).path for name, handle in handles.items()}
-        except (ConnectionError, TimeoutError):
-            return {}
+            return dict.fromkeys(handles, "messages"), {}
+        paths, failures = {}, {}
+        for name, handle in handles.items():
+            try:
+                paths[name] = self._runtime.connect(address).open(handle).path
+            except (OSError, BufferError, RuntimeError) as error:  # the network, access, limits, and the GPU's driver
+                failures[name] = f"{type(error).__name__}: {error}"
+        return paths, failures

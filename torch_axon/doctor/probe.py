@@ -56,6 +56,7 @@ class View:
     obstacles: list[str] = field(default_factory=list)  # why messages to another host take no more lanes
     memory: str = ""  # why this process may not read the peer's memory; empty if it may, or on another host
     one_sided: dict[str, str] = field(default_factory=dict)  # `Remote.path`, by where the peer's memory is: CPU, GPU
+    unopened: dict[str, str] = field(default_factory=dict)  # why there is no such path, for the others of these
     host: Speed | None = None
     kernels: bool | None = None  # whether kernels connect the GPUs; None: no GPU
     obstacle: str = ""
@@ -145,7 +146,7 @@ def _probe_pairs(found: Probe, size: int, gpu: int | None, stack: ExitStack) -> 
         if view.same_host:
             pid, address, _ = about[view.peer]
             view.memory = _obstacle_to_reading(pid, address)
-        view.one_sided = exposure.paths_to(view.peer, view.same_host)
+        view.one_sided, view.unopened = exposure.paths_to(view.peer, view.same_host)
         if with_gpus:
             _probe_gpu(view, seconds)
         found.views.append(view)  # only when it is complete

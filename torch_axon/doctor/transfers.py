@@ -11,6 +11,7 @@ from torch_axon.doctor.probe import Probe, View
 
 _BEST = {"CPU": "cma", "GPU": "cuda ipc"}
 _TRANSPORT = {"CPU": "cma", "GPU": "cuda"}  # by which the best path goes
+_SEE_LOG = "see the log of both ranks at AXON_LOG=info"
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Transfers:
     initiator: int
     owner: int
     memory: str  # where the owner's memory is: "CPU" or "GPU"
-    path: str  # as `Remote.path` names it
+    path: str  # as `Remote.path` names it; "none" if the memory could not be opened
     obstacle: Obstacle | None  # why they take no better path; None: they do
 
 
@@ -37,6 +38,9 @@ def transfers_of(facts: Sequence[Facts], probes: Sequence[Probe], pairs: Sequenc
             is_best = path == _BEST[memory]
             obstacle = None if is_best else _obstacle(view, memory, pair, (by_rank[view.rank], by_rank[view.peer]))
             found.append(Transfers(view.rank, view.peer, memory, path, obstacle))
+        for memory, failure in view.unopened.items():
+            obstacle = Obstacle(f"rank {view.rank} cannot open it: {failure}", _SEE_LOG)
+            found.append(Transfers(view.rank, view.peer, memory, "none", obstacle))
     return found
 
 
@@ -59,4 +63,4 @@ def _obstacle(view: View, memory: str, pair: Pair, facts: tuple[Facts, Facts]) -
     path = pair.host if memory == "CPU" else pair.gpu
     if path is not None and path.obstacle is not None:
         return path.obstacle
-    return Obstacle(f"rank {view.rank} has not found a better one", "see the log of both ranks at AXON_LOG=info")
+    return Obstacle(f"rank {view.rank} has not found a better one", _SEE_LOG)

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations
 from pathlib import Path as File
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -22,11 +24,13 @@ import torch.distributed as dist
 
 from support.processes import environment, run_ranks
 from torch_axon.doctor.__main__ import main
+from torch_axon.doctor.exposure import Exposure
 from torch_axon.doctor.facts import Facts, Limits
 from torch_axon.doctor.paths import Path, pairs_of
 from torch_axon.doctor.probe import Choice, Probe, Speed, View, probe, rounds_of
 from torch_axon.doctor.report import Report, judge
 from torch_axon.doctor.terminal import show
+from torch_axon.runtime import Peer, Runtime
 
 _LIMITS = Limits(
     cpus=8, shm_mib=1024, shm_free_mib=1000, open_files=4096, files_open=40, locked_kib=None, ptrace_scope=None
@@ -247,6 +251,32 @@ def test_a_worse_path_of_one_sided_transfers_says_why(
     assert obstacle is not None
     assert reason in obstacle.reason
     assert remedy in obstacle.remedy
+
+
+def test_memory_that_cannot_be_opened_says_why() -> None:
+    report = _judge(view={"one_sided": {"CPU": "cma"}, "unopened": {"GPU": "RuntimeError: the driver refuses"}})
+    assert [(each.memory, each.path) for each in report.one_sided] == [("CPU", "cma"), ("GPU", "none")] * 2
+    obstacle = report.one_sided[1].obstacle
+    assert obstacle is not None
+    assert obstacle.reason == "rank 0 cannot open it: RuntimeError: the driver refuses"
+
+
+def test_memory_that_cannot_be_opened_leaves_the_rest_of_the_probe_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    regions = []
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, own: found.__setitem__(0, own))
+    expose = Runtime.expose
+    monkeypatch.setattr(Runtime, "expose", lambda *args: regions.append(expose(*args)) or regions[-1])
+    with ExitStack() as stack:
+        exposure = Exposure(None, stack)
+        assert exposure.paths_to(0, True) == ({"CPU": "memcpy"}, {})
+        regions[0].close()
+        paths, failures = exposure.paths_to(0, True)
+        assert paths == {}
+        assert failures["CPU"].startswith("AccessDenied: ")
+        monkeypatch.setattr(Peer, "open", mock.Mock(side_effect=RuntimeError("the driver refuses")))
+        assert exposure.paths_to(0, True) == ({}, {"CPU": "RuntimeError: the driver refuses"})
 
 
 def test_the_terminal_shows_the_paths_of_one_sided_transfers(capsys: pytest.CaptureFixture[str]) -> None:
