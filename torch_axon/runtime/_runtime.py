@@ -264,9 +264,10 @@ class Runtime(Exposing, PeerCallbacks, Closable):
         """Returns the one Peer of a connection."""
         with self._lock:
             found = self._peers.get(connection)
-            if found is None:
-                found = self._peers[connection] = Peer(self, connection)
-            return found
+            if found is not None:
+                return found
+            # While this Peer is made, a finalizer or signal handler on this thread may insert one, and that one stays.
+            return self._peers.setdefault(connection, Peer(self, connection))
 
     def meet(self, group: dist.ProcessGroup | None = None) -> list[Peer]:
         """Connects to the runtimes of all ranks of a process group. This is a collective: all ranks call it.

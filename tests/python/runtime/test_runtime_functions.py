@@ -76,6 +76,23 @@ def test_functions_of_all_kinds_know_their_caller(server: Runtime, peer: Peer) -
         assert executor.submit(current_call).result(DEADLINE_S) is None
 
 
+def test_a_connection_has_one_peer_though_a_finalizer_asks_while_it_is_made(
+    client: Runtime, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = peer._connection
+    client._peers.clear()
+    made: list[Peer] = []
+
+    def make(*arguments: Any) -> Peer:
+        if not made:  # as a finalizer or signal handler on this thread would
+            made.append(Peer(*arguments))
+            made.append(client._peer_of(connection))
+        return Peer(*arguments)
+
+    monkeypatch.setattr("torch_axon.runtime._runtime.Peer", make)
+    assert client._peer_of(connection) is made[1]
+
+
 def test_a_function_can_call_its_caller(server: Runtime, client: Runtime, peer: Peer) -> None:
     news: Mailbox = client.mailbox("news")
     peers: list[Peer] = []
