@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +26,18 @@ def _pattern(seed: int, num_bytes: int = NUM_BYTES) -> torch.Tensor:
     return torch.randint(0, 256, (num_bytes,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
+def _names_of_threads() -> Iterator[str]:
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            yield (thread / "comm").read_text().strip()
+
+
 def _num_helpers() -> int:
-    names = [Path(f"/proc/self/task/{thread}/comm").read_text().strip() for thread in os.listdir("/proc/self/task")]
-    return names.count("axon-copy")
+    """Returns the number of helpers. It waits for them, since each names itself only once a core runs it."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (number := [*_names_of_threads()].count("axon-copy")) < NUM_THREADS - 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return number
 
 
 def _form_group(store: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,8 +68,10 @@ def _open(port: int, handle: bytes) -> None:
     _Here.runtime = Runtime("initiator", secret=SECRET, timeout=DEADLINE_S)
     _Here.peer = _Here.runtime.connect((ADDRESSES[0], port))
     _Here.remote = _Here.peer.open(handle)
-    for _ in range(3):  # the first messages may leave before the rails are open
-        _move("block", torch.bfloat16, as_bytes=True, compress="never")
+    deadline = time.monotonic() + DEADLINE_S
+    while max(_move("block", torch.bfloat16, as_bytes=True, compress=torch.bfloat16)) >= 1:
+        # Messages that leave before the rails are open are not compressed.
+        assert time.monotonic() < deadline, f"nothing is compressed within {DEADLINE_S:.0f} s"
 
 
 def _close() -> None:
