@@ -1,4 +1,12 @@
-"""Stand-ins for the interfaces of vLLM and verl that examples implement. They check what the real ones would check.
+"""Stand-ins for the interfaces of vLLM and verl that examples implement.
+
+Of what the real ones check, they check three things. An engine implements the abstract methods that are listed here.
+Values from vLLM's control plane fit their dataclass. A backend of vLLM is registered once. Nothing else is checked,
+neither configurations nor the signatures of the engines' own methods.
+
+The signatures of vLLM follow its main branch in 2026, in which a client's `finish_weight_update` takes a
+`weight_version`. Those of verl follow its main branch since `send_weights` and `receive_weights` take `global_steps`.
+Its version 0.8.0.dev of 29 January 2026 did not have that yet.
 
 `install_vllm` and `install_verl` make them importable in this process.
 """
