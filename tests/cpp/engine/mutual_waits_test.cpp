@@ -128,7 +128,7 @@ TEST_F(MutualWaitsTest, a_launch_ends_a_suspicion) {
   launch(0);
   auto barrier = TestOperation::barrier(30s);
   group_[1]->start(*barrier);
-  EXPECT_TRUE(waits_on(1, *barrier, 2s));  // the first answers have come
+  EXPECT_TRUE(waits_on(1, *barrier, 2s));  // the first answers have arrived
   launch(1);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
   finish(*barrier);
