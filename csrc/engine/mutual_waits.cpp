@@ -43,11 +43,11 @@ std::optional<int> MutualWaits::check(const Operation& waiting, sync::Clock::tim
   if (!queries_.answers().all_since(asked_at) && !ProgressQueries::have_expired(asked_at)) return std::nullopt;
   asked_at_.reset();
   const std::optional<Finding> found = find(asked_at);
-  if (found && found == suspicion_) return found->rank;
-  if (!found) interval_ *= 2;
-  next_query_ = now + (found ? kConfirmation : interval_);
+  const bool is_new = found && found != suspicion_;
   suspicion_ = found;
-  return std::nullopt;
+  if (!is_new) interval_ *= 2;
+  next_query_ = now + (is_new ? kConfirmation : interval_);
+  return found && !is_new ? std::optional(found->rank) : std::nullopt;
 }
 
 std::optional<MutualWaits::Finding> MutualWaits::find(sync::Clock::time_point asked_at) const noexcept {

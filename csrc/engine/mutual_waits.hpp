@@ -55,7 +55,7 @@ class MutualWaits {
 
   uint32_t sequence_ = 0;  // of the collective that the rest is about
   sync::Clock::time_point next_query_{};
-  sync::Clock::duration interval_{};                 // until the next query; doubles while nothing is found
+  sync::Clock::duration interval_{};  // until the next query, unless that has to confirm an answer; doubles
   std::optional<sync::Clock::time_point> asked_at_;  // set while answers are outstanding
   std::optional<Finding> suspicion_;                 // what the previous answers said
 };
