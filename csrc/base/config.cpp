@@ -85,8 +85,7 @@ static constexpr Setting kSettings[] = {
      is_compression},
     {"AXON_COPY_THREADS", ReadBy::kEngine, "auto", "auto, or 1 to 16",
      "Threads that share each copy of 2 MiB or more from another process of this host. auto: the cores of this "
-     "process, "
-     "divided among the processes of the host that it exchanges data with, but at most 4.",
+     "process, divided among the processes of the host that it exchanges data with, but at most 4.",
      is_number_of_threads},
     {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
      "If 1, sums of float16 and bfloat16 tensors are rounded only once, whatever the algorithm. If 0, collectives "
@@ -152,6 +151,13 @@ std::string text(std::string_view name) {
   if (const char* value = look_up(name)) return value;
   const auto* setting = std::ranges::find(kSettings, name, &Setting::name);
   return setting == std::end(kSettings) ? "" : setting->fallback;
+}
+
+std::optional<size_t> number(std::string_view name) {
+  const std::string value = text(name);
+  size_t found = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), found);
+  return error == std::errc() && end == value.data() + value.size() ? std::optional(found) : std::nullopt;
 }
 
 bool is_set(std::string_view name) {

@@ -7,6 +7,8 @@
 // `python -m torch_axon.config` prints the table; docs/environment.md is generated from it.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +37,8 @@ std::span<const Setting> settings() noexcept;
 // Returns the value in the environment, else the table's fallback. The name must be in the table.
 std::string text(std::string_view name);
 bool is_set(std::string_view name);
+// Returns the value if it is a number, and nothing if it is "auto".
+std::optional<size_t> number(std::string_view name);
 // Returns whether AXON_TRANSPORTS names this transport.
 bool has_transport(std::string_view transport);
 

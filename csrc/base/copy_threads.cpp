@@ -1,12 +1,11 @@
 #include "base/copy_threads.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <charconv>
 #include <system_error>
 
+#include "base/blocked_signals.hpp"
 #include "base/config.hpp"
 #include "base/forks.hpp"
 #include "base/log.hpp"
@@ -20,22 +19,15 @@ static constexpr size_t kMostByDefault = 4;
 static constexpr size_t kLeastNumBytes = size_t{2} << 20;
 static constexpr size_t kPartNumBytes = size_t{512} << 10;
 
-static size_t wanted_size() {
-  const std::string value = config::text("AXON_COPY_THREADS");
-  size_t number = 0;  // stays 0 for "auto"
-  std::from_chars(value.data(), value.data() + value.size(), number);
-  return number;
-}
-
 CopyThreads& CopyThreads::instance() {
   static OnePerProcess<CopyThreads> threads;
   return threads.get();
 }
 
-CopyThreads::CopyThreads() : num_wanted_(wanted_size()), size_(std::max<size_t>(num_wanted_, 1)) {}
+CopyThreads::CopyThreads() : num_wanted_(config::number("AXON_COPY_THREADS")), size_(num_wanted_.value_or(1)) {}
 
 void CopyThreads::set_num_processes(size_t num_processes) noexcept {
-  if (num_wanted_ != 0) return;
+  if (num_wanted_) return;
   size_.store(std::clamp<size_t>(num_cores() / num_processes, 1, kMostByDefault), std::memory_order_relaxed);
 }
 
@@ -87,17 +79,13 @@ bool CopyThreads::take_part() noexcept {
 // Without those that cannot be started, the others have more to do.
 void CopyThreads::start_threads() noexcept {
   if (helpers_.size() + 1 >= size()) return;
-  sigset_t all;
-  sigset_t former;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &former);
+  const BlockedSignals blocked;
   try {
     while (helpers_.size() + 1 < size()) helpers_.emplace_back([this] { help(); });
   } catch (const std::system_error& failure) {
     log::warn(describe_thread_failure(kName, failure) + "; copies use fewer threads");
     size_.store(helpers_.size() + 1, std::memory_order_relaxed);
   }
-  pthread_sigmask(SIG_SETMASK, &former, nullptr);
 }
 
 void CopyThreads::help() noexcept {

@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -44,6 +45,15 @@ class CopyThreads {
     const auto call = [](const void* copy, size_t part) noexcept { (*static_cast<const Copy*>(copy))(part); };
     run_parts(num_parts, call, &copy);
   }
+  // The same for a function that returns an outcome. Returns `good` if all parts have it, or else that of another part.
+  template <typename Outcome, typename Copy>
+  Outcome run(size_t num_parts, Outcome good, const Copy& copy) noexcept {
+    std::atomic<Outcome> outcome{good};  // relaxed: published with the parts
+    run(num_parts, [&](size_t part) noexcept {
+      if (const Outcome of_part = copy(part); of_part != good) outcome.store(of_part, std::memory_order_relaxed);
+    });
+    return outcome.load(std::memory_order_relaxed);
+  }
 
  private:
   using Call = void (*)(const void* copy, size_t part) noexcept;
@@ -61,7 +71,7 @@ class CopyThreads {
   void start_threads() noexcept;
   void help() noexcept;
 
-  const size_t num_wanted_;  // 0: by the number of cores
+  const std::optional<size_t> num_wanted_;  // nothing: by the number of cores
   std::atomic<size_t> size_;
   std::atomic<bool> is_busy_{false};
 

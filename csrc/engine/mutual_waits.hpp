@@ -38,7 +38,7 @@ class MutualWaits {
   std::optional<int> check(const Operation& waiting, sync::Clock::time_point now) noexcept;
 
  private:
-  // What the answers say of a rank. They are believed once they have said it twice.
+  // A rank that waits for this one, by the answers to one query. Two queries in a row have to find the same.
   struct Finding {
     int rank = 0;
     uint32_t num_launched = 0;       // by that rank

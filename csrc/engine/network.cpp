@@ -83,11 +83,6 @@ std::vector<std::string> devices_of_ucx() {
   return {};
 }
 
-std::optional<size_t> num_rails() {
-  const std::string number = config::text("AXON_RAILS");
-  return number == "auto" ? std::nullopt : std::optional<size_t>(std::stoul(number));
-}
-
 transport::Compression compression() {
   const std::string setting = config::text("AXON_COMPRESS");
   if (setting == "never") return transport::Compression::kNever;
@@ -96,7 +91,7 @@ transport::Compression compression() {
 
 transport::RailOptions configured_rails() {
   transport::RailOptions options;
-  options.num_rails = num_rails();
+  options.num_rails = config::number("AXON_RAILS");
   options.devices = names_in(config::text("AXON_RAIL_DEVICES"));
   options.compression = compression();
   return options;

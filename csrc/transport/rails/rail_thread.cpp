@@ -1,13 +1,13 @@
 #include "transport/rails/rail_thread.hpp"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 
 #include <array>
 #include <cerrno>
 #include <system_error>
 
+#include "base/blocked_signals.hpp"
 #include "base/event_descriptor.hpp"
 #include "base/resources.hpp"
 
@@ -23,18 +23,13 @@ Status RailThread::start(const char* name) {
   epoll_set_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll_set_.valid()) return out_of("epoll_create1", errno);
   AXON_TRY(watch(wake_event_, EPOLLIN, this));
-  sigset_t all;
-  sigset_t former;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &former);
-  Status started;
+  const BlockedSignals blocked;
   try {
     thread_ = std::thread([this, name] { run(name); });
   } catch (const std::system_error& failure) {
-    started = Status(ErrorCode::kResourceExhausted, describe_thread_failure(name, failure));
+    return {ErrorCode::kResourceExhausted, describe_thread_failure(name, failure)};
   }
-  pthread_sigmask(SIG_SETMASK, &former, nullptr);
-  return started;
+  return Status();
 }
 
 void RailThread::stop() noexcept {

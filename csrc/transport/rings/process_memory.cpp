@@ -3,7 +3,6 @@
 #include <sys/uio.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 
 #include "base/copy_threads.hpp"
@@ -28,14 +27,11 @@ ReadOutcome read_process(const RingAddress& process, uint64_t from, std::byte* t
   CopyThreads& threads = CopyThreads::instance();
   const size_t num_parts = threads.num_parts_for(num_bytes);
   if (num_parts == 1) return read_part(process, from, to, num_bytes);
-  std::atomic<ReadOutcome> failed{ReadOutcome::kRead};
-  threads.run(num_parts, [&](size_t part) noexcept {
+  return threads.run(num_parts, ReadOutcome::kRead, [&](size_t part) noexcept {
     const size_t begin = num_bytes * part / num_parts;
     const size_t end = num_bytes * (part + 1) / num_parts;
-    const ReadOutcome outcome = read_part(process, from + begin, to + begin, end - begin);
-    if (outcome != ReadOutcome::kRead) failed.store(outcome, std::memory_order_relaxed);
+    return read_part(process, from + begin, to + begin, end - begin);
   });
-  return failed.load(std::memory_order_relaxed);
 }
 
 }  // namespace axon::transport

@@ -67,12 +67,8 @@ DirectRead::Outcome Initiator::read_from_process(Transfer& transfer, const Remot
     reads_.pop_back();
     break;
   }
-  std::atomic<DirectRead::Outcome> failed{DirectRead::Outcome::kRead};
-  threads.run(reads_.size(), [&](size_t part) noexcept {
-    const DirectRead::Outcome outcome = reads_[part].run();
-    if (outcome != DirectRead::Outcome::kRead) failed.store(outcome, std::memory_order_relaxed);
-  });
-  return failed.load(std::memory_order_relaxed);
+  return threads.run(reads_.size(), DirectRead::Outcome::kRead,
+                     [&](size_t part) noexcept { return reads_[part].run(); });
 }
 
 bool Initiator::add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept {
