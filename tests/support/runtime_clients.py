@@ -1,12 +1,17 @@
-"""Starts the other process that runtime tests call."""
+"""What runtime tests do to the other process, and to their own runtime."""
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
 from support.processes import environment
+from torch_axon.runtime import Runtime
 
 PROGRAMS = Path(__file__).with_name("runtime_servers.py")
 
@@ -41,3 +46,16 @@ def check_that_it_ends(program: str) -> None:
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout == "ready\n"
     assert not ended.stderr
+
+
+async def give_up_connecting(client: Runtime, address: bytes) -> None:
+    """Begins to connect, cancels that, and waits for the end of its thread."""
+    connecting = asyncio.create_task(client.aconnect(address))
+    await asyncio.sleep(0)  # its thread runs from here on
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    for thread in threading.enumerate():
+        if thread.name == f"axon-connect {client.name}":
+            while thread.is_alive():
+                await asyncio.sleep(0)

@@ -41,6 +41,11 @@ class MutualWaitsTest : public testing::Test {
     group_[rank]->note_launch(*launched_, "some kernel", launch);
   }
 
+  std::unique_ptr<TestOperation> enter_barrier(size_t rank) {
+    auto barrier = TestOperation::barrier(30s);
+    group_[rank]->start(*barrier);
+    return barrier;
+  }
   bool waits_on(size_t rank, TestOperation& operation, std::chrono::seconds time) {
     return !group_[rank]->wait(operation, sync::Clock::now() + time);
   }
@@ -52,9 +57,7 @@ class MutualWaitsTest : public testing::Test {
 
   // Rank 0 enters the barrier in which rank 1 is.
   void finish(TestOperation& barrier) {
-    auto late = TestOperation::barrier(30s);
-    group_[0]->start(*late);
-    expect_success(0, *late);
+    expect_success(0, *enter_barrier(0));
     expect_success(1, barrier);
   }
 
@@ -71,8 +74,7 @@ class MutualWaitsTest : public testing::Test {
 
 TEST_F(MutualWaitsTest, both_ranks_get_an_error_that_names_both_calls) {
   launch(0);
-  auto barrier = TestOperation::barrier(30s);
-  group_[1]->start(*barrier);
+  const auto barrier = enter_barrier(1);
   ASSERT_FALSE(waits_on(1, *barrier, 20s));
   ASSERT_TRUE(comes_true([&] { return !group_[0]->failure().ok(); }));
   const Status failure = group_[0]->failure();
@@ -88,16 +90,14 @@ TEST_F(MutualWaitsTest, both_ranks_get_an_error_that_names_both_calls) {
 }
 
 TEST_F(MutualWaitsTest, a_rank_that_is_merely_late_is_waited_for) {
-  auto barrier = TestOperation::barrier(30s);
-  group_[1]->start(*barrier);
+  const auto barrier = enter_barrier(1);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
   finish(*barrier);
 }
 
 TEST_F(MutualWaitsTest, a_thread_that_launches_no_kernels_may_wait_beside_one_that_does) {
   launch(0);
-  auto gathered = TestOperation::barrier(30s);
-  group_[1]->start(*gathered);
+  const auto gathered = enter_barrier(1);
   std::thread([&] { EXPECT_TRUE(waits_on(1, *gathered, kLongerThanTwoQueries)); }).join();
   launch(1);
   finish(*gathered);
@@ -105,8 +105,7 @@ TEST_F(MutualWaitsTest, a_thread_that_launches_no_kernels_may_wait_beside_one_th
 
 TEST_F(MutualWaitsTest, a_call_that_no_thread_waits_for_is_not_judged) {
   launch(0);
-  auto asynchronous = TestOperation::barrier(30s);
-  group_[1]->start(*asynchronous);
+  const auto asynchronous = enter_barrier(1);
   std::this_thread::sleep_for(kLongerThanTwoQueries);
   EXPECT_TRUE(group_[1]->failure().ok());
   launch(1);
@@ -117,8 +116,7 @@ TEST_F(MutualWaitsTest, a_group_whose_kernels_several_threads_launch_goes_on) {
   std::thread([&] { launch(1); }).join();  // another thread, which may launch again
   launch(0);
   launch(0);
-  auto barrier = TestOperation::barrier(30s);
-  group_[1]->start(*barrier);
+  const auto barrier = enter_barrier(1);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
   launch(1);
   finish(*barrier);
@@ -126,8 +124,7 @@ TEST_F(MutualWaitsTest, a_group_whose_kernels_several_threads_launch_goes_on) {
 
 TEST_F(MutualWaitsTest, a_launch_ends_a_suspicion) {
   launch(0);
-  auto barrier = TestOperation::barrier(30s);
-  group_[1]->start(*barrier);
+  const auto barrier = enter_barrier(1);
   EXPECT_TRUE(waits_on(1, *barrier, 2s));  // the first answers have arrived
   launch(1);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
@@ -136,8 +133,7 @@ TEST_F(MutualWaitsTest, a_launch_ends_a_suspicion) {
 
 TEST_F(MutualWaitsTest, captures_make_no_gpu_wait) {
   launch(0, Communicator::Launch::kIsCaptured);
-  auto barrier = TestOperation::barrier(30s);
-  group_[1]->start(*barrier);
+  const auto barrier = enter_barrier(1);
   EXPECT_TRUE(waits_on(1, *barrier, kLongerThanTwoQueries));
   launch(1, Communicator::Launch::kIsCaptured);
   finish(*barrier);

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from nixl_support import descs_of, numbered, register, row_of, run, transfer
 
-from torch_axon.nixl._api import nixl_agent
+from torch_axon.nixl._api import nixl_agent, nixl_xfer_handle
 from torch_axon.nixl._bindings import nixlNotAllowedError, nixlNotFoundError
 
 NBYTES = 128
@@ -116,12 +116,17 @@ def test_lists_that_are_prepared_for_each_use_are_freed(initiator: nixl_agent, t
     assert [side() for side in sides] == [None] * 5
 
 
-def test_a_transfer_may_be_posted_again_without_asking_for_its_end(initiator: nixl_agent, target: nixl_agent) -> None:
+def _transfer_of(initiator: nixl_agent, target: nixl_agent, verb: str) -> nixl_xfer_handle:
     into, memory = numbered(NBYTES), numbered(NBYTES, seed=1)
     register(initiator, into)
     register(target, memory)
     initiator.add_remote_agent(target.get_agent_metadata())
-    handle = initiator.initialize_xfer("READ", descs_of(initiator, into), descs_of(initiator, memory), "target")
+    handle = initiator.initialize_xfer(verb, descs_of(initiator, into), descs_of(initiator, memory), "target")
+    return handle
+
+
+def test_a_transfer_may_be_posted_again_without_asking_for_its_end(initiator: nixl_agent, target: nixl_agent) -> None:
+    handle = _transfer_of(initiator, target, "READ")
     request = initiator.agent._requests[handle._handle]
     initiator.transfer(handle)
     if request._starting is not None:
@@ -132,11 +137,7 @@ def test_a_transfer_may_be_posted_again_without_asking_for_its_end(initiator: ni
 
 
 def test_threads_may_ask_while_another_one_posts_again(initiator: nixl_agent, target: nixl_agent) -> None:
-    into, memory = numbered(NBYTES), numbered(NBYTES, seed=1)
-    register(initiator, into)
-    register(target, memory)
-    initiator.add_remote_agent(target.get_agent_metadata())
-    handle = initiator.initialize_xfer("WRITE", descs_of(initiator, into), descs_of(initiator, memory), "target")
+    handle = _transfer_of(initiator, target, "WRITE")
     run(initiator, handle)
     is_over = threading.Event()
 

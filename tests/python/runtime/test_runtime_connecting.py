@@ -9,6 +9,7 @@ from contextlib import closing
 
 import pytest
 
+from support.runtime_clients import give_up_connecting
 from torch_axon.runtime import (
     Peer,
     Runtime,
@@ -176,15 +177,7 @@ def test_connecting_can_be_cancelled() -> None:
 
 def test_a_connection_that_comes_too_late_is_closed() -> None:
     async def main(client: Runtime, address: bytes) -> None:
-        connecting = asyncio.create_task(client.aconnect(address))
-        await asyncio.sleep(0)  # its thread runs from here on
-        connecting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-        for thread in threading.enumerate():
-            if thread.name == "axon-connect client":
-                while thread.is_alive():
-                    await asyncio.sleep(0)
+        await give_up_connecting(client, address)
 
     with Runtime("server") as server, Runtime("client") as client:
         for _ in range(20):

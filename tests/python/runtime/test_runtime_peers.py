@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.runtime_clients import give_up_connecting
 from torch_axon.runtime import Peer, PeerLostError, Runtime, RuntimeClosedError, WrongSecretError, current_call
 
 DEADLINE_S = 60
@@ -158,15 +159,7 @@ def test_threads_that_connect_in_vain_all_learn_why(client: Runtime) -> None:
 
 def test_a_cancelled_connect_closes_no_peer_that_others_have(server: Runtime, client: Runtime) -> None:
     async def give_up() -> None:
-        connecting = asyncio.create_task(client.aconnect(server.address))
-        await asyncio.sleep(0)  # its thread runs from here on
-        connecting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await connecting
-        for thread in threading.enumerate():
-            if thread.name == "axon-connect client":
-                while thread.is_alive():
-                    await asyncio.sleep(0)
+        await give_up_connecting(client, server.address)
         await asyncio.sleep(0)  # the loop is told of what the thread has found
 
     peer = client.connect(server.address)
