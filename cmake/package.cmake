@@ -33,6 +33,10 @@ foreach(header IN LISTS public_headers)
   install(FILES "csrc/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/axon/${folder}" COMPONENT library)
 endforeach()
 
+# Kernels of users include it, with or without the rest.
+install(FILES csrc/kernels/device.cuh DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/axon" COMPONENT library)
+install(FILES csrc/kernels/device.cuh DESTINATION torch_axon/include/axon COMPONENT python)
+
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/axon")
 set_target_properties(axon_core PROPERTIES EXPORT_NAME axon OUTPUT_NAME axon)
 install(

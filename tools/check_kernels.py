@@ -9,7 +9,7 @@ import re
 import sys
 from pathlib import Path
 
-KERNEL = re.compile(r"__global__[^{;]*\{(?P<body>.*?)\n\}", re.DOTALL)
+KERNEL = re.compile(r"^__global__[^{;]*\{(?P<body>.*?)\n\}", re.DOTALL | re.MULTILINE)
 
 
 def waits_first(body: str) -> bool:

@@ -62,6 +62,7 @@ enum class DeviceOperation : uint8_t {
   kPointToPoint = 12,
   kAllGatherMatmul = 13,  // here and below: a barrier before copy engines move data
   kMatmulReduceScatter = 14,
+  kPreparedTransfer = 15,
 };
 
 // What the two ends of a link must agree on. It is sent in one packet, or at the head of a point-to-point message, so a
@@ -91,17 +92,18 @@ struct RegistrationEntry {
 
 inline constexpr uint32_t kRegistrationSlots = 1024;
 
-enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3, kGone = 4 };
+enum class FaultCode : uint32_t { kNone = 0, kTimeout = 1, kAborted = 2, kMismatch = 3, kGone = 4, kMisuse = 5 };
 
 // The first fault of a team. `code` is written last, with release order.
 struct FaultReport {
   FaultCode code;
   int32_t peer;             // the rank that is missing, disagrees or has ended
-  uint64_t sequence;        // collectives: the epoch; point to point: chunks that the channel had moved
+  uint64_t sequence;        // collectives: the epoch; point to point: chunks that the channel had moved; prepared
+                            // transfers: the partition
   DeviceDescriptor ours;    // what this rank was doing
   DeviceDescriptor theirs;  // for a mismatch
   uint32_t our_tag;         // of a point-to-point message
-  uint32_t their_tag;
+  uint32_t their_tag;       // of one, too; for a misuse, which it is (kernels/device.cuh)
 };
 
 // Pinned host memory, one per team, for flags from the host to the kernels and fault reports from the kernels to the

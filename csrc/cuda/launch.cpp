@@ -20,6 +20,19 @@ Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamVie
   return Status();
 }
 
+Result<cudaGraphNode_t> add_kernel(cudaGraph_t graph, std::span<const cudaGraphNode_t> dependencies, const void* kernel,
+                                   LaunchShape shape, void** arguments) {
+  const cudaKernelNodeParams node{.func = const_cast<void*>(kernel),
+                                  .gridDim = dim3(shape.num_blocks),
+                                  .blockDim = dim3(shape.num_threads),
+                                  .sharedMemBytes = static_cast<unsigned>(shape.num_shared_bytes),
+                                  .kernelParams = arguments,
+                                  .extra = nullptr};
+  cudaGraphNode_t made = nullptr;
+  AXON_CUDA_TRY(cudaGraphAddKernelNode(&made, graph, dependencies.data(), dependencies.size(), &node));
+  return made;
+}
+
 Status load(const void* kernel, size_t num_shared_bytes) {
   cudaFuncAttributes attributes{};
   AXON_CUDA_TRY(cudaFuncGetAttributes(&attributes, kernel));

@@ -1,6 +1,10 @@
 // Launches a kernel that was selected at run time. Stateless.
 #pragma once
 
+#include <driver_types.h>
+
+#include <span>
+
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
 
@@ -17,6 +21,10 @@ struct LaunchShape {
 //
 // `arguments` has one pointer per kernel parameter, as for cudaLaunchKernel.
 Status launch(const void* kernel, LaunchShape shape, void** arguments, StreamView stream);
+
+// Adds the kernel to a graph as a node that depends on these nodes.
+Result<cudaGraphNode_t> add_kernel(cudaGraph_t graph, std::span<const cudaGraphNode_t> dependencies, const void* kernel,
+                                   LaunchShape shape, void** arguments);
 
 // Loads the kernel's code onto the current device now. Otherwise CUDA loads it at the first launch and waits for the
 // device to do so. That wait never ends if a running kernel spins for a peer that comes later. Also sets the limit of

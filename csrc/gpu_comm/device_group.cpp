@@ -317,12 +317,37 @@ void DeviceGroup::watch(std::shared_ptr<Arrivals> arrivals) {
 }
 
 Status DeviceGroup::await(const Arrivals& arrivals, int tile, cuda::StreamView stream) {
+  return enqueue(stream, [&] { return arrivals.await(tile, stream); });
+}
+
+cuda::IpcLocation DeviceGroup::locate(const std::byte* data, size_t num_bytes) {
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(device_);
+  return arena_->registrations().locate(data, num_bytes);
+}
+
+Result<std::byte*> DeviceGroup::find(int peer, cuda::IpcLocation location, size_t num_bytes, uint64_t address) {
+  const cuda::RelaxedCapture beside_captures;
+  const cuda::DeviceGuard guard(device_);
+  const ipc::PeerSlice slice = links_->peer_slice(team_.index_of(peer));
+  if (!slice.arena->is_imported()) return reinterpret_cast<std::byte*>(address);
+  const std::string which = "rank " + std::to_string(peer) + "'s tensor cannot be mapped: ";
+  const auto registration = static_cast<uint32_t>(location.registration);
+  const Status mapped = arena_->registrations().await(slice.arena->owner(), registration);
+  if (!mapped.ok()) return Status(mapped.code(), which + mapped.message());
+  const std::span<std::byte> memory = arena_->registrations().find(slice.arena->owner(), registration);
+  if (location.offset + num_bytes <= memory.size()) return memory.data() + location.offset;
+  return Status(ErrorCode::kInternal, which + "it has another size");
+}
+
+Status DeviceGroup::write_transfer(kernels::TransferEnds ends, int peer, std::chrono::milliseconds timeout,
+                                   cuda::StreamView stream) {
   const std::lock_guard lock(mutex_);
   const cuda::DeviceGuard guard(device_);
-  const ipc::LaunchLedger::Launching launching = arena_->launches().launching();
-  AXON_TRY(order_.note(stream));
-  AXON_TRY(arrivals.await(tile, stream));
-  return arena_->launches().note(order_, stream);
+  ends.peer = team_.index_of(peer);
+  const PeerAccess access = peer_access_[static_cast<size_t>(ends.peer)].value_or(PeerAccess::kNone);
+  if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "prepare: the two GPUs have no peer access"};
+  return kernels::write_transfer(team_for(access, timeout), ends, stream);
 }
 
 std::weak_ptr<void> DeviceGroup::graphs() const {

@@ -36,9 +36,11 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
+#include "cuda/device.hpp"
 #include "cuda/stream.hpp"
 #include "engine/communicator.hpp"
 #include "engine/device_hook.hpp"
@@ -50,6 +52,7 @@
 #include "gpu_comm/workspace/arrivals.hpp"
 #include "ipc/arena.hpp"
 #include "ipc/stream_order.hpp"
+#include "kernels/prepared.hpp"
 #include "kernels/zero_copy/collectives.hpp"
 
 namespace axon::gpu_comm {
@@ -129,6 +132,37 @@ class DeviceGroup final : public engine::DeviceHook {
   // Shared by the CUDA graphs that hold kernels of the group, and by the group or its detach notice; its use count says
   // if such graphs exist.
   std::weak_ptr<void> graphs() const;
+
+  // For transfers between prepared tensors (gpu_comm/partitioned_transfer.hpp).
+
+  // Returns where peers find memory of this rank's GPU; registration 0 if they cannot map it.
+  cuda::IpcLocation locate(const std::byte* data, size_t num_bytes);
+  // Returns where this GPU sees memory of a linked peer's; `address` is what the peer itself calls it. Waits until the
+  // memory is mapped.
+  Result<std::byte*> find(int peer, cuda::IpcLocation location, size_t num_bytes, uint64_t address);
+  // Completes the ends' view of the peer, and writes it to their record, in stream order.
+  Status write_transfer(kernels::TransferEnds ends, int peer, std::chrono::milliseconds timeout,
+                        cuda::StreamView stream);
+  // As long as the result lives, the device's launch ledger takes it that kernels may run.
+  ipc::LaunchLedger::Hold hold_ledger() { return arena_->launches().hold(); }
+  // Enqueues kernels that their caller orders.
+  template <typename Launch>
+  Status enqueue(cuda::StreamView stream, Launch launch) {
+    const std::lock_guard lock(mutex_);
+    const cuda::DeviceGuard guard(device_);
+    const ipc::LaunchLedger::Launching launching = arena_->launches().launching();
+    AXON_TRY(order_.note(stream));
+    AXON_TRY(launch());
+    return arena_->launches().note(order_, stream);
+  }
+  // The same without an entry in the ledger, which the caller holds. At its end it makes one by an empty launch.
+  template <typename Launch>
+  Status enqueue_held(cuda::StreamView stream, Launch launch) {
+    const std::lock_guard lock(mutex_);
+    const cuda::DeviceGuard guard(device_);
+    AXON_TRY(order_.note(stream));
+    return launch();
+  }
 
   // Statistic: operations that kernels performed directly on the peers' tensors. Queries the device, without waiting
   // for other streams.

@@ -7,15 +7,17 @@
 
 #include "engine/device_hook.hpp"
 #include "gpu_comm/barrier_descriptor.hpp"
+#include "kernels/prepared.hpp"
 
 namespace axon::gpu_comm {
 
 static const char* name_of(cuda::DeviceOperation operation) noexcept {
-  static constexpr std::array kNames{"nothing",         "all_reduce",        "all_reduce",
-                                     "all_reduce",      "all_gather",        "reduce_scatter",
-                                     "reduce",          "broadcast",         "gather",
-                                     "scatter",         "all_to_all",        "barrier",
-                                     "send or receive", "all_gather_matmul", "matmul_reduce_scatter"};
+  static constexpr std::array kNames{"nothing",          "all_reduce",        "all_reduce",
+                                     "all_reduce",       "all_gather",        "reduce_scatter",
+                                     "reduce",           "broadcast",         "gather",
+                                     "scatter",          "all_to_all",        "barrier",
+                                     "send or receive",  "all_gather_matmul", "matmul_reduce_scatter",
+                                     "prepared transfer"};
   const auto index = static_cast<size_t>(operation);
   return index < kNames.size() ? kNames[index] : "an unknown operation";
 }
@@ -44,8 +46,27 @@ static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag, co
   const auto reduction = static_cast<Reduction>(call.reduction);
   if (reduction != Reduction::kNone) text += std::string(", ") + name_of(reduction);
   if (call.root != cuda::kNoRoot) text += ", root " + root_of(call, team);
-  if (operation == cuda::DeviceOperation::kPointToPoint) text += ", tag " + std::to_string(tag);
+  const bool has_tag =
+      operation == cuda::DeviceOperation::kPointToPoint || operation == cuda::DeviceOperation::kPreparedTransfer;
+  if (has_tag) text += ", tag " + std::to_string(tag);
   return text + ")";
+}
+
+static std::string misuse_text(uint32_t misuse, uint64_t partition) {
+  const std::string named = "partition " + std::to_string(partition);
+  switch (static_cast<kernels::Misuse>(misuse)) {
+    case kernels::Misuse::kNotStarted:
+      return named + " was used before start(); allowed: after it, and before wait() ends";
+    case kernels::Misuse::kNotWaited:
+      return "start() was called again before wait(); allowed: once the last start has been waited for";
+    case kernels::Misuse::kNoPartition:
+      return named + " does not exist; allowed: 0 to the number of partitions − 1";
+    case kernels::Misuse::kReadyTwice:
+      return named + " was made ready twice; allowed: once per start()";
+    case kernels::Misuse::kNoSender:
+      return named + " was made ready by the receiver; allowed: by the sender";
+  }
+  return "an unknown misuse of " + named;
 }
 
 Status fault_in(const cuda::TeamControl& control, const LocalTeam& team) {
@@ -69,6 +90,9 @@ Status fault_in(const cuda::TeamControl& control, const LocalTeam& team) {
       return {ErrorCode::kMismatch, "mismatched operations: " + peer + " called " +
                                         describe(report.theirs, report.their_tag, team) + ", rank " +
                                         std::to_string(team.rank_of(team.index())) + " called " + ours};
+    case cuda::FaultCode::kMisuse:
+      return {ErrorCode::kInvalidArgument,
+              ours + " with " + peer + ": " + misuse_text(report.their_tag, report.sequence)};
     case cuda::FaultCode::kGone:
       return {ErrorCode::kPeerLost, ours + " was waiting for " + peer + " on the GPU, whose process has ended"};
     default:

@@ -26,6 +26,10 @@ class ArenaView {
   std::byte* data() const noexcept { return data_; }
   // Returns the table in device memory of where registrations of that device and process are mapped for our kernels.
   const cuda::RegistrationEntry* registrations() const noexcept { return owner_->table; }
+  // Returns the owner of these registrations.
+  const RegistrationOwner& owner() const noexcept { return *owner_; }
+  // Returns whether the arena is that of another process, whose tensors have other addresses here.
+  bool is_imported() const noexcept { return process_ != nullptr; }
   // Starts to import that process's registrations.
   void follow(Registrations& registrations, const DeviceAddress& address) {
     owner_ = registrations.follow({.address = address.export_table, .incarnation = address.incarnation}, process_);

@@ -51,7 +51,7 @@ bool LaunchLedger::run_if_idle(const std::function<void()>& action) {
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(former_, [](const Holders& holders) { return is_over(holders); });
-    if (!is_idle()) return false;
+    if (held_.use_count() > 1 || !is_idle()) return false;
   }
   action();
   return true;

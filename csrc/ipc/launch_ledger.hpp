@@ -27,6 +27,10 @@ class LaunchLedger {
 
   Launching launching() { return Launching(launching_); }
 
+  // As long as the result lives, kernels may run that are not noted, so no action runs.
+  using Hold = std::shared_ptr<void>;
+  Hold hold() { return held_; }
+
   // Records that a kernel of a group was launched on this stream, or captured into a graph.
   Status note(const StreamOrder& order, cuda::StreamView stream);
   // Records that the group launches nothing more. Its graphs may still be launched.
@@ -49,6 +53,7 @@ class LaunchLedger {
   bool is_idle() const;
 
   std::shared_mutex launching_;
+  const std::shared_ptr<void> held_ = std::make_shared<char>();  // shared with every hold
 
   std::mutex mutex_;  // guards the members below; taken after launching_
   std::map<const StreamOrder*, Holders> groups_;

@@ -8,6 +8,7 @@
 #include "kernels/host_slots.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/launch.hpp"
+#include "kernels/prepared.hpp"
 #include "kernels/reduce_slots.hpp"
 #include "kernels/reduce_types.hpp"
 #include "kernels/zero_copy/launch.hpp"
@@ -48,6 +49,7 @@ Status load_kernels(int num_ranks) {
   AXON_TRY(zero_copy::load_kernels());
   AXON_TRY(load_reduce_slots_kernels());
   AXON_TRY(load_slot_kernels());
+  AXON_TRY(load_transfer_kernels());
   return ll::load_kernels(num_ranks);
 }
 

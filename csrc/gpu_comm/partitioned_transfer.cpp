@@ -1,0 +1,123 @@
+#include "gpu_comm/partitioned_transfer.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "cuda/capture.hpp"
+
+namespace axon::gpu_comm {
+
+static uint32_t count_partitions(const TransferEnd& end) noexcept {
+  return std::max(end.num_partitions, 1u);
+}
+
+static bool is_whole(const TransferEnd& end) noexcept {
+  return end.num_partitions == 0;
+}
+
+static uint64_t ll_bytes_of(const TransferEnd& end) noexcept {
+  return is_whole(end) && end.num_bytes <= kernels::kMostLlBytes ? end.num_bytes : 0;
+}
+
+size_t record_bytes(const TransferEnd& end) noexcept {
+  return kernels::TransferRecord::of(count_partitions(end), ll_bytes_of(end)).num_bytes;
+}
+
+Result<TransferAddress> address_of(DeviceGroup& group, const TransferEnd& end) {
+  const TransferAddress address{.tensor = group.locate(end.tensor, end.num_bytes),
+                                .record = group.locate(end.record, record_bytes(end)),
+                                .tensor_address = reinterpret_cast<uint64_t>(end.tensor),
+                                .record_address = reinterpret_cast<uint64_t>(end.record)};
+  if (address.tensor.registration != 0 && address.record.registration != 0) return address;
+  return Status(ErrorCode::kInvalidArgument,
+                "rank " + std::to_string(end.peer) +
+                    " cannot map the tensor's memory; allowed: memory of torch's allocator or of cudaMalloc");
+}
+
+Result<PartitionedTransfer> PartitionedTransfer::open(DeviceGroup& group, const TransferEnd& end,
+                                                      const TransferAddress& of_peer, cuda::StreamView stream) {
+  Result<std::byte*> tensor = group.find(end.peer, of_peer.tensor, end.num_bytes, of_peer.tensor_address);
+  if (!tensor.ok()) return std::move(tensor.status());
+  Result<std::byte*> record = group.find(end.peer, of_peer.record, record_bytes(end), of_peer.record_address);
+  if (!record.ok()) return std::move(record.status());
+  const kernels::TransferEnds ends{
+      .is_sender = end.is_sender,
+      .num_partitions = count_partitions(end),
+      .num_bytes = end.num_bytes,
+      .ll_bytes = ll_bytes_of(end),
+      .tensor = end.tensor,
+      .record = end.record,
+      .peer_tensor = tensor.value(),
+      .peer_record = record.value(),
+      .tag = end.tag,
+      .call = {.operation = static_cast<uint64_t>(cuda::DeviceOperation::kPreparedTransfer),
+               .dtype = static_cast<uint64_t>(end.dtype),
+               .reduction = static_cast<uint64_t>(Reduction::kNone),
+               .root = cuda::kNoRoot,
+               .num_bytes = end.num_bytes}};
+  AXON_TRY(group.write_transfer(ends, end.peer, end.timeout, stream));
+  return PartitionedTransfer(group, end, group.hold_ledger());
+}
+
+// A whole tensor is sent by one kernel at the sender. If it is small, one kernel also receives it.
+std::optional<kernels::TransferStep> PartitionedTransfer::step_of(Step step) const noexcept {
+  using enum kernels::TransferStep;
+  const bool is_ll = ll_bytes_of(end_) != 0;
+  switch (step) {
+    case Step::kStart:
+      if (!is_whole(end_)) return kStart;
+      if (end_.is_sender) return is_ll ? kSendLl : kSend;
+      return is_ll ? std::nullopt : std::optional(kStart);
+    case Step::kReady:
+      return kReady;
+    case Step::kArrived:
+      return kArrived;
+    case Step::kWait:
+      if (is_whole(end_) && end_.is_sender) return std::nullopt;
+      return is_ll ? kWaitLl : kWait;
+  }
+  return std::nullopt;
+}
+
+kernels::TransferCall PartitionedTransfer::call_of(kernels::TransferStep step, uint32_t first,
+                                                   uint32_t end) const noexcept {
+  return {.transfer = device_handle(),
+          .step = step,
+          .first = first,
+          .end = end,
+          .partition_bytes = end_.num_bytes / count_partitions(end_)};
+}
+
+Status PartitionedTransfer::enqueue(Step step, cuda::StreamView stream, uint32_t first, uint32_t end) {
+  const std::optional<kernels::TransferStep> taken = step_of(step);
+  if (!taken) return Status();
+  const auto is_stream = [&](cuda::StreamView other) { return other.get() == stream.get(); };
+  if (std::ranges::none_of(streams_, is_stream)) streams_.push_back(stream);
+  return group_->enqueue_held(stream, [&] { return launch(call_of(*taken, first, end), stream); });
+}
+
+Result<cudaGraphNode_t> PartitionedTransfer::add_to(cudaGraph_t graph, std::span<const cudaGraphNode_t> dependencies,
+                                                    Step step, uint32_t first, uint32_t end) {
+  if (is_whole(end_)) {
+    return Status(ErrorCode::kInvalidArgument,
+                  "add_to_graph: the tensor is sent as a whole; allowed: a request with partitions, or a capture");
+  }
+  kernels::TransferKernel kernel = kernel_of(call_of(*step_of(step), first, end));
+  void* arguments[] = {&kernel.transfer, &kernel.first, &kernel.second};
+  return cuda::add_kernel(graph, dependencies, kernel.kernel, kernel.shape, arguments);
+}
+
+Status PartitionedTransfer::close() {
+  for (const cuda::StreamView stream : std::exchange(streams_, {})) {
+    AXON_TRY(group_->enqueue(stream, [] { return Status(); }));
+  }
+  hold_.reset();
+  return Status();
+}
+
+axon::PreparedTransfer* PartitionedTransfer::device_handle() const noexcept {
+  return reinterpret_cast<axon::PreparedTransfer*>(end_.record);
+}
+
+}  // namespace axon::gpu_comm
