@@ -8,6 +8,7 @@
 
 #include "base/config.hpp"
 #include "c10d/backend.hpp"
+#include "c10d/prepared_transfer.hpp"
 #include "collectives/choices.hpp"
 #include "collectives/selector.hpp"
 #include "engine/instance.hpp"
@@ -146,6 +147,33 @@ py::object mem_allocator(axon::c10d_backend::AxonBackend&) {
   return py::module_::import("torch_axon._memory").attr("allocator")();
 }
 
+void bind_prepared_transfer(py::module_& module) {
+  using c10d_backend::PreparedTransfer;
+  using Unlocked = py::call_guard<python::GilReleased>;
+  py::class_<PreparedTransfer>(module, "PreparedTransfer")
+      .def(py::init([](c10::intrusive_ptr<c10d_backend::AxonBackend> backend, at::Tensor tensor, at::Tensor record,
+                       bool is_sender, int peer, uint32_t tag, uint32_t num_partitions,
+                       std::chrono::milliseconds timeout) {
+             return std::make_unique<PreparedTransfer>(std::move(backend), std::move(tensor), std::move(record),
+                                                       PreparedTransfer::Wish{.is_sender = is_sender,
+                                                                              .peer = peer,
+                                                                              .tag = tag,
+                                                                              .num_partitions = num_partitions,
+                                                                              .timeout = timeout});
+           }),
+           Unlocked())
+      .def_property_readonly("address", [](const PreparedTransfer& self) { return py::bytes(self.address()); })
+      .def_static("record_bytes", &PreparedTransfer::record_bytes)
+      .def("open", &PreparedTransfer::open, Unlocked())
+      .def("close", &PreparedTransfer::close, Unlocked())
+      .def("start", &PreparedTransfer::start, Unlocked())
+      .def("ready", &PreparedTransfer::ready, Unlocked())
+      .def("arrived", &PreparedTransfer::arrived, Unlocked())
+      .def("wait", &PreparedTransfer::wait, Unlocked())
+      .def("add_to", &PreparedTransfer::add_to, Unlocked())
+      .def("device_handle", &PreparedTransfer::device_handle);
+}
+
 }  // namespace
 }  // namespace axon
 
@@ -170,6 +198,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("get_error", &axon::c10d_backend::AxonBackend::getError, py::call_guard<axon::python::GilReleased>())
       .def("suspend", &axon::c10d_backend::AxonBackend::suspend, py::call_guard<axon::python::GilReleased>())
       .def("resume", &axon::c10d_backend::AxonBackend::resume, py::call_guard<axon::python::GilReleased>())
+      .def("_send_reserved", &axon::c10d_backend::AxonBackend::send_reserved, py::arg("tensor"), py::arg("rank"),
+           py::arg("tag"), py::call_guard<axon::python::GilReleased>())
+      .def("_recv_reserved", &axon::c10d_backend::AxonBackend::recv_reserved, py::arg("tensor"), py::arg("rank"),
+           py::arg("tag"), py::call_guard<axon::python::GilReleased>())
+      .def("_has_peer_access", &axon::c10d_backend::AxonBackend::has_peer_access, py::arg("device"), py::arg("rank"),
+           py::call_guard<axon::python::GilReleased>())
       .def("_start_time_estimate", &axon::c10d_backend::AxonBackend::startTimeEstimate)
       .def("_end_time_estimate", &axon::c10d_backend::AxonBackend::endTimeEstimate)
       .def("memory_stats", &axon::c10d_backend::AxonBackend::getMemoryStats,
@@ -179,6 +213,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("_set_default_timeout", &axon::c10d_backend::AxonBackend::setTimeout, py::arg("timeout"),
            py::call_guard<axon::python::GilReleased>());
 
+  axon::bind_prepared_transfer(module);
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),
              py::call_guard<axon::python::GilReleased>());
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());

@@ -111,6 +111,11 @@ CudaSide& AxonBackend::cuda_side(at::Device device) {
                     ", which this rank has used in the group before");
 }
 
+bool AxonBackend::has_cuda_side(uint32_t round) const noexcept {
+  const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
+  return side != nullptr && side->round() == round;
+}
+
 static int64_t count(const TensorList& tensors) {
   int64_t num_elements = 0;
   for (const at::Tensor& tensor : tensors) num_elements += tensor.numel();
@@ -170,6 +175,10 @@ AxonBackend::Path AxonBackend::path_to(int rank) {
   CudaSide* side = cuda_side_.load(std::memory_order_acquire);
   if (side != nullptr && rank != rank_) path.gpu = side->path_to(rank);
   return path;
+}
+
+bool AxonBackend::has_peer_access(at::Device device, int rank) {
+  return cuda_side(device).path_to(rank).by_kernels;
 }
 
 std::vector<AxonBackend::Selected> AxonBackend::selected(size_t num_bytes) {

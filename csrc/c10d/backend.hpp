@@ -82,6 +82,10 @@ class AxonBackend final : public c10d::Backend {
   WorkPtr recv(TensorList& tensors, int source, int tag) override;
   WorkPtr recvAnysource(TensorList& tensors, int tag) override;
 
+  // For prepared requests: messages under a tag that users cannot name.
+  WorkPtr send_reserved(const at::Tensor& tensor, int destination, uint32_t tag);
+  WorkPtr recv_reserved(const at::Tensor& tensor, int source, uint32_t tag);
+
   // Calls between the two form one Work, which starts at the end. The calls themselves return null, as with NCCL.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -141,6 +145,8 @@ class AxonBackend final : public c10d::Backend {
 
   // For schedules on this group (fused/).
   CudaSide& cuda_side(at::Device device);  // formed at the first call
+  // Returns whether the group still has the GPU side that it formed in this round.
+  bool has_cuda_side(uint32_t round) const noexcept;
   std::chrono::milliseconds timeout() const noexcept { return timeout_.load(std::memory_order_relaxed); }
   bool is_coalescing() const noexcept { return coalesced_ != nullptr; }
 
@@ -154,6 +160,10 @@ class AxonBackend final : public c10d::Backend {
     std::optional<GpuPath> gpu;  // set once this rank has used a CUDA tensor; waits until the other has, too
   };
   Path path_to(int rank);
+
+  // Returns whether kernels of this rank's device can access the GPU of another rank: both get the same answer. Waits
+  // until the other has used its GPU in the group.
+  bool has_peer_access(at::Device device, int rank);
 
   // An operation, and the algorithm and kernel that this group runs for it. The kernel is empty before the first
   // collective on CUDA tensors.
@@ -191,7 +201,8 @@ class AxonBackend final : public c10d::Backend {
   void start_recorded(AxonWork& work, const Call& call, const Mode& mode);
   void note_times(AxonWork& work, const Call& call);
   WorkPtr estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode);
-  WorkPtr point_to_point(const Call& call, const TensorList& tensors, engine::Direction direction, int peer, int tag);
+  WorkPtr point_to_point(const Call& call, const TensorList& tensors, engine::Direction direction, int peer,
+                         uint32_t tag);
 
   void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;
   void add_all_gather(AxonWork& work, const at::Tensor& input, const TensorList& outputs) const;

@@ -64,7 +64,8 @@ void give_back_arenas() noexcept;
 std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
                                 const collectives::AlgorithmOverrides& overrides);
 
-// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves.
+// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and three prepared
+// transfers.
 class CudaSide {
  public:
   // Called at the group's first CUDA tensor. Throws if the device cannot be used. `round` is the number of earlier
@@ -119,6 +120,13 @@ class CudaSide {
   // Aborts the group: a schedule has failed with its communication half done.
   void give_up() noexcept;
 
+  // Methods for prepared transfers (c10d/prepared_transfer.hpp).
+
+  uint32_t round() const noexcept { return round_; }
+  gpu_comm::DeviceGroup& device_group() noexcept { return *group_; }
+  // Returns the current stream, on which the caller is about to enqueue work. Throws if the group is broken.
+  c10::Stream begin_step();
+
   // Blocks the host until all enqueued work is done. If a signal's handler raises meanwhile, this aborts the group to
   // end the wait soon, and keeps the exception (python/signals.hpp).
   void drain() noexcept;
@@ -165,6 +173,7 @@ class CudaSide {
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
+  const uint32_t round_;
   InterruptibleMutex making_;                  // held while a workspace is made; taken before mutex_
   std::mutex mutex_;                           // orders calls of several threads; never held while waiting for peers
   std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait

@@ -12,6 +12,7 @@
 #include "base/interrupts.hpp"
 #include "base/log.hpp"
 #include "c10d/call_site.hpp"
+#include "c10d/cuda/conversions.hpp"
 #include "c10d/errors.hpp"
 #include "c10d/in_flight_works.hpp"
 #include "collectives/selector.hpp"
@@ -38,12 +39,6 @@ void check(const Status& status) {
   if (!status.ok()) throw_failure(status);
 }
 
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result.ok()) throw_failure(result.status());
-  return std::move(result).value();
-}
-
 c10::impl::VirtualGuardImpl torch_cuda() {
   return c10::impl::VirtualGuardImpl(at::kCUDA);
 }
@@ -55,10 +50,6 @@ auto without(std::unique_lock<std::mutex>& lock, Wait wait) {
   auto result = wait();
   lock.lock();
   return value_of(std::move(result));
-}
-
-cuda::StreamView view_of(c10::Stream stream) {
-  return cuda::StreamView(static_cast<cudaStream_t>(stream.native_handle()));
 }
 
 void clear_in_flight_works() noexcept {
@@ -91,6 +82,7 @@ CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Devic
                    std::chrono::milliseconds timeout, uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
+      round_(round),
       streams_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);
@@ -463,6 +455,14 @@ void CudaSide::tell(const gpu_comm::Workspace& workspace, int peer, int tile) {
 void CudaSide::await(const gpu_comm::Workspace& workspace, int tile) {
   const std::lock_guard lock(mutex_);
   check(group_->await(*workspace.arrivals(), tile, view_of(streams_.awaiting())));
+}
+
+c10::Stream CudaSide::begin_step() {
+  const c10::Stream stream = current_stream();
+  const std::lock_guard lock(mutex_);
+  check_health();
+  streams_.note_use(stream);
+  return stream;
 }
 
 void CudaSide::give_up() noexcept {

@@ -1,0 +1,82 @@
+// One end of a prepared transfer of a CUDA tensor to (or from) another GPU of the host, for torch_axon/prepared.
+//
+// Each rank makes its end and sends its address() to the peer, then calls open() with the peer's. From then on every
+// step is one kernel on the current stream, which may be captured. No other operation of the group is ordered with it.
+//
+// Calls out of order throw at once if the host knows all steps. It does not once a graph or a kernel of the user takes
+// some; then the kernels report such calls, and the group fails.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "c10d/backend.hpp"
+
+namespace axon::gpu_comm {
+class PartitionedTransfer;
+struct TransferEnd;
+}  // namespace axon::gpu_comm
+
+namespace axon::c10d_backend {
+
+// Thread-safe except for close(): steps of one transfer are taken in order anyway.
+class PreparedTransfer {
+ public:
+  struct Wish {
+    bool is_sender = false;
+    int peer = -1;
+    uint32_t tag = 0;
+    uint32_t num_partitions = 0;  // divides the tensor's elements; 0: the whole tensor, sent by start()
+    std::chrono::milliseconds timeout{0};
+  };
+  // The group's GPUs must have peer access (AxonBackend::has_peer_access). The tensor must be contiguous. `record` is
+  // memory on its GPU for what the two ends tell each other, of at least record_bytes(). It is overwritten, and must
+  // stay allocated as long as the peer's end may take a step.
+  PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::Tensor tensor, at::Tensor record, const Wish& wish);
+  ~PreparedTransfer();
+  // No step may follow.
+  void close() noexcept;
+
+  const std::string& address() const noexcept { return address_; }
+  void open(const std::string& address_of_peer);
+
+  void start();
+  // Steps of the partitions from `first` to `end` − 1.
+  void ready(uint32_t first, uint32_t end);
+  void arrived(uint32_t first, uint32_t end);
+  void wait();
+
+  // Adds a step ("start", "ready", "arrived" or "wait") to a cudaGraph_t, after these nodes of it. Returns the node.
+  uintptr_t add_to(uintptr_t graph, const std::vector<uintptr_t>& dependencies, const std::string& step, uint32_t first,
+                   uint32_t end);
+  // The address of the axon::PreparedTransfer of kernels/device.cuh.
+  uintptr_t device_handle();
+
+  static size_t record_bytes(size_t tensor_bytes, uint32_t num_partitions) noexcept;
+
+ private:
+  enum class Step : uint8_t { kStart, kReady, kArrived, kWait };  // as gpu_comm::PartitionedTransfer::Step
+
+  void enqueue(Step step, uint32_t first = 0, uint32_t end = 0);
+  void note(Step step, uint32_t first, uint32_t end);
+  [[noreturn]] void refuse(const std::string& what, const std::string& allowed) const;
+  CudaSide& side() const;
+
+  const c10::intrusive_ptr<AxonBackend> backend_;
+  const at::Tensor tensor_;
+  const at::Tensor record_;
+  const Wish wish_;
+  const uint32_t round_;  // of the group's GPU side
+  std::string address_;
+  std::unique_ptr<gpu_comm::TransferEnd> end_;
+  std::unique_ptr<gpu_comm::PartitionedTransfer> transfer_;  // null before open()
+  c10::Stream last_;                                         // of start(), for a wait() elsewhere
+  bool is_seen_whole_ = true;                                // the host takes all steps itself
+  bool is_started_ = false;
+  std::vector<bool> is_ready_;  // by partition
+};
+
+}  // namespace axon::c10d_backend

@@ -1,0 +1,43 @@
+// Replaces cuda/prepared_transfer.cpp in builds with AXON_CUDA=0, which have no CUDA tensors to prepare.
+#include "c10d/prepared_transfer.hpp"
+
+#include "c10d/errors.hpp"
+
+namespace axon::gpu_comm {
+struct TransferEnd {};
+class PartitionedTransfer {};
+}  // namespace axon::gpu_comm
+
+namespace axon::c10d_backend {
+
+size_t PreparedTransfer::record_bytes(size_t, uint32_t) noexcept {
+  return 0;
+}
+
+PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::Tensor tensor, at::Tensor record,
+                                   const Wish& wish)
+    : backend_(std::move(backend)),
+      tensor_(std::move(tensor)),
+      record_(std::move(record)),
+      wish_(wish),
+      round_(0),
+      last_(c10::Stream::DEFAULT, tensor_.device()) {
+  throw_value_error("torch_axon was built without CUDA (AXON_CUDA=0), and the tensor is on " + tensor_.device().str() +
+                    "; allowed: tensors on the CPU");
+}
+
+PreparedTransfer::~PreparedTransfer() = default;
+void PreparedTransfer::close() noexcept {}
+void PreparedTransfer::open(const std::string&) {}
+void PreparedTransfer::start() {}
+void PreparedTransfer::ready(uint32_t, uint32_t) {}
+void PreparedTransfer::arrived(uint32_t, uint32_t) {}
+void PreparedTransfer::wait() {}
+uintptr_t PreparedTransfer::add_to(uintptr_t, const std::vector<uintptr_t>&, const std::string&, uint32_t, uint32_t) {
+  return 0;
+}
+uintptr_t PreparedTransfer::device_handle() {
+  return 0;
+}
+
+}  // namespace axon::c10d_backend
