@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torch_axon.fused import scaled_all_gather_matmul as scaled_all_gather_matmul
     from torch_axon.fused import scaled_matmul_reduce_scatter as scaled_matmul_reduce_scatter
     from torch_axon.options import Options as Options
+    from torch_axon.prepared import prepare as prepare
     from torch_axon.runtime import Runtime as Runtime
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "all_gather_matmul",
     "make_default",
     "matmul_reduce_scatter",
+    "prepare",
     "scaled_all_gather_matmul",
     "scaled_matmul_reduce_scatter",
 ]
@@ -50,6 +52,7 @@ _LAZY = {
     "Runtime": "runtime",
     "all_gather_matmul": "fused",
     "matmul_reduce_scatter": "fused",
+    "prepare": "prepared",
     "scaled_all_gather_matmul": "fused",
     "scaled_matmul_reduce_scatter": "fused",
 }

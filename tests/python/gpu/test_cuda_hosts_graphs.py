@@ -13,10 +13,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import torch_axon
 from support.gpu import NAMES, meet, works
 from support.graphs import Loop, num_replays
 from support.hosts import run_on_hosts
 from support.reference import case, failure, same_bits
+from torch_axon.prepared import PartitionedRequest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
 
@@ -53,6 +55,56 @@ def _replay_everything(store: str, rank: int, size: int, sizes: Sequence[int]) -
 @pytest.mark.parametrize("num_local", [(1, 1), (2, 2), (1, 2)], ids=["1+1", "2+2", "1+2"])
 def test_every_operation_is_replayed_with_changing_inputs(num_local: Sequence[int], tmp_path: Path) -> None:
     run_on_hosts(num_local, tmp_path / "store", _replay_everything, (8, 100_000, 33 * MIB))
+
+
+def _replay_prepared(store: str, rank: int, size: int, partitions: int | None) -> None:
+    """A ring of prepared sends, some to another host and some not."""
+    _join(store, rank, size)
+    step, wrong = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+    outgoing, incoming = torch.zeros(40_000), torch.zeros(40_000)
+    right, left = (rank + 1) % size, (rank - 1) % size
+
+    def to_right() -> PartitionedRequest:
+        return torch_axon.prepare(outgoing, "send", peer=right, partitions=partitions)
+
+    def from_left() -> PartitionedRequest:
+        return torch_axon.prepare(incoming, "recv", peer=left, partitions=partitions)
+
+    if rank % 2 == 0:
+        sending, receiving = to_right(), from_left()
+    else:
+        receiving, sending = from_left(), to_right()
+
+    def once() -> None:
+        outgoing.copy_(torch.arange(40_000) % 1000 + rank + step)
+        sending.start()
+        receiving.start()
+        for partition in reversed(range(partitions or 0)):
+            sending.ready(partition)
+        sending.wait()
+        receiving.wait()
+        wrong.add_((incoming != torch.arange(40_000) % 1000 + left + step).sum())
+        step.add_(1)
+
+    once()
+    meet()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once()
+    for replay in range(20):
+        graph.replay()
+        if replay == 10:
+            torch.cuda.synchronize()
+            once()
+    torch.cuda.synchronize()
+    assert int(wrong) == 0
+    _leave()
+
+
+@pytest.mark.parametrize("partitions", [None, 4])
+@pytest.mark.parametrize("num_local", [(1, 1), (2, 2)], ids=["1+1", "2+2"])
+def test_prepared_transfers_are_replayed(num_local: Sequence[int], partitions: int | None, tmp_path: Path) -> None:
+    run_on_hosts(num_local, tmp_path / "store", _replay_prepared, partitions)
 
 
 def _replay_often(store: str, rank: int, size: int) -> None:

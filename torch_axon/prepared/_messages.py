@@ -1,0 +1,140 @@
+"""Transfers through the host engine: CPU tensors, and CUDA tensors of other hosts. Each partition is a message."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Condition
+from typing import NoReturn
+
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_axon.prepared._meeting import Description, Meeting, data_tag
+from torch_axon.prepared._request import PartitionedRequest, bounds_of
+
+
+class MessageRequest(PartitionedRequest):
+    """On the CPU its methods are thread-safe: threads make partitions ready, and another one waits."""
+
+    path = "messages"
+
+    def __init__(self, meeting: Meeting, ours: Description, tensor: Tensor, request: int) -> None:
+        self._meeting = meeting
+        self._ours = ours
+        self._request = request
+        self._parts: Sequence[Tensor] = tensor.detach().view(-1).chunk(max(ours.partitions, 1))
+        self._changed = Condition()  # guards the members below
+        self._works: list[dist.Work | None] = []  # by partition; empty before start()
+        self._is_closed = False
+
+    def start(self) -> None:
+        """See `Request`."""
+        with self._changed:
+            self._check_open()
+            if self._works:
+                self._refuse("start() was called before wait()", "once the last start has been waited for")
+            self._works = [None] * len(self._parts)
+            if not self._ours.is_sender:
+                self._works = [
+                    self._meeting.backend._recv_reserved(part, self._meeting.peer, data_tag(self._request, number))
+                    for number, part in enumerate(self._parts)
+                ]
+            elif not self._ours.partitions:
+                self._send(0)
+
+    def ready(self, partition: int | range | None = None) -> None:
+        """See `PartitionedRequest`."""
+        first, end = bounds_of(partition, len(self._parts))
+        with self._changed:
+            if not self._ours.is_sender:
+                self._refuse("ready() was called by the receiver", "by the sender")
+            self._check_partitions("ready")
+            self._check_started()
+            for number in range(first, end):
+                if self._works[number] is not None:
+                    self._refuse(f"ready({number}) was called twice", "once per start()")
+                self._send(number)
+            self._changed.notify_all()
+
+    def arrived(self, partition: int | range | None = None) -> None:
+        """See `PartitionedRequest`."""
+        first, end = bounds_of(partition, len(self._parts))
+        with self._changed:
+            self._check_partitions("arrived")
+            self._check_started()
+            works = self._works[first:end]
+        for work in works:
+            if work is not None:
+                work.wait(self._meeting.timeout)
+
+    def has_arrived(self, partition: int) -> bool:
+        """Returns whether a partition of a CPU tensor has arrived, without waiting for it. Raises as arrived() does."""
+        first, _ = bounds_of(partition, len(self._parts))
+        with self._changed:
+            self._check_started()
+            work = self._works[first]
+        return work is not None and work.is_completed()
+
+    def wait(self) -> None:
+        """See `Request`."""
+        with self._changed:
+            self._check_started()
+            self._await_ready()
+            works, self._works = self._works, []
+        for work in works:
+            assert work is not None
+            work.wait(self._meeting.timeout)
+
+    def close(self) -> None:
+        """See `Request`."""
+        with self._changed:
+            if not self._is_closed:
+                self._meeting.give_back(self._ours)
+            self._is_closed = True
+            self._parts = ()
+
+    @property
+    def device_handle(self) -> int:
+        """See `PartitionedRequest`."""
+        self._refuse("kernels cannot reach the peer", "CUDA tensors on GPUs of one host with peer access")
+
+    def add_to_graph(
+        self, graph: int, step: str, dependencies: Sequence[int] = (), partition: int | range | None = None
+    ) -> int:
+        """See `PartitionedRequest`."""
+        self._refuse("its steps are no kernels", "to capture its calls into the graph")
+
+    def _send(self, number: int) -> None:
+        tag = data_tag(self._request, number)
+        self._works[number] = self._meeting.backend._send_reserved(self._parts[number], self._meeting.peer, tag)
+
+    def _await_ready(self) -> None:
+        """Waits until other threads have made all partitions ready. Called with the lock."""
+        deadline = time.monotonic() + self._meeting.timeout.total_seconds()
+        while missing := [number for number, work in enumerate(self._works) if work is None]:
+            if self._ours.is_cuda:  # its threads enqueue in an order of their own
+                self._refuse(f"wait() was called before ready() of partitions {missing}", "after all are ready")
+            if not self._changed.wait(deadline - time.monotonic()):
+                raise dist.DistBackendError(
+                    f"prepared {self._ours} to rank {self._meeting.peer}: Timed out. No thread has made these "
+                    f"partitions ready: {missing}"
+                )
+
+    def _check_partitions(self, step: str) -> None:
+        if not self._ours.partitions:
+            self._refuse(f"{step}() needs partitions", "start() and wait()")
+
+    def _check_started(self) -> None:
+        self._check_open()
+        if not self._works:
+            self._refuse("it has not been started", "start() first")
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            self._refuse("the request is closed", "to prepare another one")
+
+    def _refuse(self, what: str, allowed: str) -> NoReturn:
+        direction = "to" if self._ours.is_sender else "from"
+        peer = f"rank {self._meeting.peer}, tag {self._meeting.tag}"
+        raise ValueError(f"prepared {self._ours} {direction} {peer}: {what}; allowed: {allowed}")
