@@ -1,5 +1,5 @@
-// One end of a partitioned transfer between two GPUs of a host: a tensor whose partitions are sent as they become
-// ready, again and again, by steps that the host enqueues or that kernels take themselves (kernels/device.cuh).
+// One end of a partitioned transfer between two GPUs of a host. The tensor is sent again and again, each partition when
+// it is ready. The host enqueues the steps, or kernels of the program take them (kernels/device.cuh).
 //
 //   TransferAddress ours = address_of(group, end);       // sent to the peer, which does the same
 //   auto transfer = PartitionedTransfer::open(group, end, theirs);
@@ -20,7 +20,7 @@
 
 namespace axon::gpu_comm {
 
-// Where a rank's tensor and record are, as sent to the peer.
+// The location of a rank's tensor and record, as sent to the peer.
 struct TransferAddress {
   cuda::IpcLocation tensor{}, record{};
   uint64_t tensor_address = 0, record_address = 0;  // for a peer in the same process
