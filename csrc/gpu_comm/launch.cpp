@@ -99,18 +99,30 @@ kernels::ExchangeCall messages_of(const cuda::DeviceTeam& team, const collective
   return call;
 }
 
+// Says where this rank's peers write. A rank that only sends has no such tensor.
+kernels::zero_copy::ExchangeLocations locate_receives(const LaunchContext& context, const kernels::ExchangeCall& call) {
+  kernels::zero_copy::ExchangeLocations locations{
+      .num_blocks = preferred_blocks(call.operation, context.beside, context.team.num_ranks)};
+  const kernels::SendBuffer* sent = nullptr;
+  bool receives = false;
+  for (int rank = 0; rank < context.team.num_ranks; ++rank) {
+    if (rank == context.team.rank) continue;
+    const auto at = static_cast<size_t>(rank);
+    if (call.sends[at].num_bytes != 0) sent = &call.sends[at];
+    const kernels::ReceiveBuffer& receive = call.receives[at];
+    if (receive.num_bytes == 0) continue;
+    locations.receives[at] = context.registrations.locate(receive.data, receive.num_bytes);
+    receives = true;
+  }
+  if (sent != nullptr && !receives) context.registrations.expect_peers(sent->data, sent->num_bytes);
+  return locations;
+}
+
 // Moves messages zero-copy, then falls back to LL128 for what could not be moved.
 Status launch_exchange(const LaunchContext& context, Kernel kernel, kernels::ExchangeCall call) {
   const cuda::DeviceTeam& team = context.team;
   if (kernel == Kernel::kZeroCopy) {
-    kernels::zero_copy::ExchangeLocations locations{
-        .num_blocks = preferred_blocks(call.operation, context.beside, team.num_ranks)};
-    for (int rank = 0; rank < team.num_ranks; ++rank) {
-      const kernels::ReceiveBuffer& receive = call.receives[static_cast<size_t>(rank)];
-      if (rank == team.rank || receive.num_bytes == 0) continue;
-      locations.receives[static_cast<size_t>(rank)] = context.registrations.locate(receive.data, receive.num_bytes);
-    }
-    AXON_TRY(kernels::zero_copy::exchange(team, call, locations, context.stream));
+    AXON_TRY(kernels::zero_copy::exchange(team, call, locate_receives(context, call), context.stream));
     call.when = kernels::When::kIfFallback;
   }
   return kernels::ll128::exchange(team, call, context.stream);
@@ -124,7 +136,11 @@ Status launch_broadcast(const LaunchContext& context, Kernel kernel,
   if (kernel == Kernel::kZeroCopy) {
     kernels::zero_copy::BroadcastLocations locations{
         .num_blocks = preferred_blocks(cuda::DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
-    if (context.team.rank != call.root) locations.data = context.registrations.locate(tensor.data, tensor.num_bytes);
+    if (context.team.rank == call.root) {
+      context.registrations.expect_peers(tensor.data, tensor.num_bytes);
+    } else {
+      locations.data = context.registrations.locate(tensor.data, tensor.num_bytes);
+    }
     AXON_TRY(kernels::zero_copy::broadcast(context.team, call, locations, context.stream));
     call.when = kernels::When::kIfFallback;
   }
@@ -235,8 +251,11 @@ class MessageBatch {
     const KernelQuery query = query_of(message, context_.team.num_ranks);
     const bool is_zero_copy = select_kernel(query, context_.team.layout, context_.wanted) == Kernel::kZeroCopy;
     if (sends) {
-      call_.sends[peer] = to_send(message.arguments.inputs[0], message.tag);
-      if (is_zero_copy) zero_copy_.sends_to |= bit;
+      const ConstBuffer& tensor = message.arguments.inputs[0];
+      call_.sends[peer] = to_send(tensor, message.tag);
+      if (!is_zero_copy) return true;
+      zero_copy_.sends_to |= bit;
+      context_.registrations.expect_peers(tensor.data, tensor.num_bytes);
       return true;
     }
     const Buffer& tensor = message.arguments.outputs[0];

@@ -10,6 +10,7 @@ namespace axon::ipc {
 
 // Limit of remembered failures, which prevent that a tensor is tried again at each call.
 static constexpr size_t kMostRefused = 4096;
+static constexpr size_t kMostNoted = 4096;
 
 static uint64_t end_of(const cuda::Allocation& allocation) noexcept {
   return allocation.base + allocation.num_bytes;
@@ -68,6 +69,13 @@ Exports::Located Exports::locate(uint64_t address, size_t num_bytes) {
     tell(num_bytes, added.message());
   }
   return {.location = find(address), .is_news = true};
+}
+
+bool Exports::note(uint64_t address, size_t num_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (!walk(address, num_bytes) || holders_.contains(span_.front().id)) return false;
+  if (noted_.size() >= kMostNoted) noted_.clear();
+  return noted_.insert(span_.front().id).second;
 }
 
 void Exports::tell(size_t num_bytes, const std::string& why) {

@@ -56,6 +56,9 @@ class Exports {
   // Returns registration 0 if peers cannot map the memory.
   Located locate(uint64_t address, size_t num_bytes);
 
+  // Returns whether this memory is new: neither an earlier call nor locate() asked for it. Exports nothing.
+  bool note(uint64_t address, size_t num_bytes);
+
   // Drops freed registrations; returns their number.
   size_t sweep();
 
@@ -96,6 +99,7 @@ class Exports {
   std::map<uint64_t, Extent> extents_;                 // by id, of all registrations
   std::map<uint64_t, std::vector<uint32_t>> holders_;  // by extent: the registrations that contain it
   std::set<uint64_t> refused_;                         // first extents of memory that cannot be exported
+  std::set<uint64_t> noted_;                           // first extents of what note() was called for
   uint32_t next_number_ = 1;
   size_t num_references_ = 0;  // from registrations to extents
   Span span_;                  // of the tensor being looked up

@@ -79,6 +79,7 @@ struct Registrations::Parts {
   Liveliness tend();
   void sweep();
   size_t look_at_peers();
+  bool has_peers() const;
   void put_away(const std::vector<std::shared_ptr<Followed>>& forgotten);
   bool close_retired();
 
@@ -92,6 +93,7 @@ struct Registrations::Parts {
   std::mutex task_mutex;
   std::atomic<bool> has_task{false};   // written under task_mutex; relaxed: the cache thread's lock publishes the task
   std::atomic<size_t> num_retired{0};  // relaxed: a hint
+  std::atomic<bool> expects_peers{false};  // relaxed: the cache thread's lock orders it before the look that it wakes
 
   // Used by the cache thread only.
   Clock::time_point swept_at{};
@@ -129,6 +131,15 @@ cuda::IpcLocation Registrations::locate(const void* data, size_t num_bytes) {
   if (woken.ok()) return located.location;
   log::info(woken.message() + ". Peers therefore cannot map the memory of GPU " + std::to_string(parts_->device));
   return {};
+}
+
+void Registrations::expect_peers(const void* data, size_t num_bytes) {
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(parts_->device);
+  const bool is_new = parts_->exports.note(reinterpret_cast<uint64_t>(data), num_bytes);
+  if (!is_new && parts_->expects_peers.load(std::memory_order_relaxed)) return;
+  parts_->expects_peers.store(true, std::memory_order_relaxed);
+  CacheThread::instance().wake();  // its task was added with the first peer
 }
 
 std::shared_ptr<const RegistrationOwner> Registrations::follow(ExportTableLocation export_table,
@@ -214,7 +225,13 @@ Liveliness Registrations::Parts::tend() {
   const size_t num_mapped = look_at_peers();
   has_closed = close_retired();
   if (has_closed || num_retired.load(std::memory_order_relaxed) > 0) return Liveliness::kHasty;
-  return num_mapped > 0 || exports.num_registrations() > 0 ? Liveliness::kLive : Liveliness::kIdle;
+  const bool awaits_peers = expects_peers.load(std::memory_order_relaxed) && has_peers();
+  return num_mapped > 0 || exports.num_registrations() > 0 || awaits_peers ? Liveliness::kLive : Liveliness::kIdle;
+}
+
+bool Registrations::Parts::has_peers() const {
+  const std::lock_guard lock(mutex);
+  return !followed.empty();
 }
 
 // Closing waits for all kernels of the device, and any thread that launches meanwhile waits for it.

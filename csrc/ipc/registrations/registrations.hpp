@@ -51,6 +51,12 @@ class Registrations {
   // microseconds, but up to a millisecond for the first tensor of a registration.
   cuda::IpcLocation locate(const void* data, size_t num_bytes);
 
+  // A rank that only writes its peers' tensors, such as a broadcast's root, must call this with the tensor that it
+  // sends. It publishes nothing, so only this tells the cache thread to look for the peers' tensors. A new tensor here
+  // suggests new ones there, which are mapped within milliseconds; others within a tenth of a second. Takes a
+  // microsecond.
+  void expect_peers(const void* data, size_t num_bytes);
+
   // Maps what the peer publishes in that export table from now on, as long as the peer lives. Several callers share one
   // mapping. Keep the result as long as kernels use the table. A null process means a rank of this process, whose
   // tensors are not imported.

@@ -260,6 +260,20 @@ def test_a_graph_may_be_the_first_to_use_its_tensors(size: int, fresh_ranks) -> 
     fresh_ranks(size).run(_captured_first)
 
 
+def _one_way(name: str) -> None:
+    """From the first large operation on, one rank only sends, so no peer ever maps its tensors."""
+    dist.all_reduce(torch.ones(1))
+    meet()
+    time.sleep(0.1)  # the cache thread, which has just connected the peers, sleeps after 20 ms
+    check_direct(exercise(name, DIRECT_BYTES), num_turns=3)
+
+
+@on("cuda")
+@pytest.mark.parametrize("name", ["broadcast", "scatter", "gather"])
+def test_a_rank_that_only_sends_maps_its_peers_tensors(name: str, fresh_ranks) -> None:
+    fresh_ranks(2).run(_one_way, name)
+
+
 # Memory pools of the driver, which a peer cannot map.
 UNREACHABLE = ("env", "PYTORCH_CUDA_ALLOC_CONF=backend:cudaMallocAsync")
 

@@ -96,6 +96,24 @@ TEST_F(ExportsOf, pools_are_refused_once) {
   EXPECT_TRUE(published().empty());
 }
 
+TEST_F(ExportsOf, noted_memory_is_new_once_and_not_exported) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_TRUE(exports_.note(kBase, kMiB));
+  EXPECT_FALSE(exports_.note(kBase + kMiB, kMiB));
+  EXPECT_TRUE(published().empty());
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_TRUE(exports_.note(kBase, kMiB));
+  EXPECT_EQ(number(kBase), 1u);
+  EXPECT_FALSE(exports_.note(kBase, kMiB));
+  EXPECT_FALSE(exports_.note(kBase - 1, kMiB));
+}
+
+TEST_F(ExportsOf, exported_memory_is_not_new) {
+  memory_.allocate(kBase, kGranule, Kind::kLegacy);
+  EXPECT_EQ(number(kBase), 1u);
+  EXPECT_FALSE(exports_.note(kBase, kMiB));
+}
+
 TEST_F(ExportsOf, memory_of_other_devices_is_refused) {
   memory_.allocate(kBase, kGranule, Kind::kLegacy, 1);
   EXPECT_EQ(number(kBase), 0u);

@@ -11,6 +11,7 @@
 
 #include "gpu_comm/device_processes.hpp"
 #include "ipc/arena.hpp"
+#include "ipc/registrations/cache_thread.hpp"
 #include "ipc/registrations/granules.hpp"
 
 namespace axon::testing {
@@ -127,6 +128,23 @@ class RegistrationsTest : public ForkedLayoutTest {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, RegistrationsTest,
                          ::testing::Values(Layout{Placement::kOneGpu, 2}, Layout{Placement::kGpuEach, 2}), name_of);
+
+// Nothing else wakes its cache thread, which sleeps again 20 ms after it began to follow the peer.
+TEST_P(RegistrationsTest, memory_appears_where_none_is_exported) {
+  on_both_sides([](Side& side, transport::ProcessGroup&) {
+    const cuda::DeviceMemory memory = require(cuda::DeviceMemory::allocate(kBytes));
+    std::this_thread::sleep_for(2 * ipc::CacheThread::kAlert);
+    side.meet();
+    const cuda::IpcLocation theirs =
+        side.swap(side.rank() == 0 ? cuda::IpcLocation{} : side.registrations().locate(memory.data(), kBytes));
+    if (side.rank() == 0) {
+      EXPECT_FALSE(side.finds(theirs));
+      side.registrations().expect_peers(memory.data(), kBytes);
+      side.expect_found(theirs);
+    }
+    side.meet();
+  });
+}
 
 TEST_P(RegistrationsTest, memory_of_cuda_malloc_appears) {
   on_both_sides([](Side& side, transport::ProcessGroup&) {
