@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "performance.md"
 
 CPU_OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"]
-GPU_OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "ring"]
+GPU_OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "broadcast_fixed_root", "ring"]
 
 HEAD = """\
 # Performance
@@ -36,7 +36,8 @@ Times are medians of the slowest rank, in µs, called from Python, unless a tabl
 take turns in one run, and every element is checked. In `3.87 (46 ×)` the other side takes 46 times as long; below 1 the
 other side is faster. Sizes are bytes of a rank's largest buffer: totals for all_gather, reduce_scatter and all_to_all.
 They are rounded to whole elements for each rank. `sendrecv` is one way; `ring` sends to the next rank and receives from
-the previous one at once. Absolute times differ between machines; compare ratios of one run.
+the previous one at once. On GPUs the root of `broadcast` moves from call to call; that of `broadcast_fixed_root` does
+not. Absolute times differ between machines; compare ratios of one run.
 """
 
 

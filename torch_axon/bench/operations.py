@@ -3,10 +3,14 @@
 Sizes are defined as in nccl-tests. `size` is the largest buffer of a rank (all_gather's output, reduce_scatter's
 input). `count` is the number of elements of one rank's shard of it. Bus factors are those of nccl-tests'
 doc/PERFORMANCE.md. Uneven variants use the sizes of even shards.
+
+On GPUs, timed calls of `broadcast` and `reduce` take each rank in turn as root, so that each call waits for the last.
+Those of `broadcast_fixed_root` and `reduce_fixed_root` keep the root, as gather and scatter do. A root then runs ahead
+of its peers as far as the backend lets it. On CPUs the root is always fixed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -94,6 +98,11 @@ def _broadcast(s: Setting) -> Exercise:
         outputs=[(tensor, s.moved(s.root))],
         make_chain=lambda: [of(root) for root in range(s.num_ranks)],
     )
+
+
+def _from_fixed_root(prepare: Callable[[Setting], Exercise]) -> Callable[[Setting], Exercise]:
+    """Keeps the root in back-to-back calls, too: training broadcasts parameters from one rank, and logs on one."""
+    return lambda setting: replace(prepare(setting), make_chain=None)
 
 
 def _all_gather(s: Setting) -> Exercise:
@@ -292,7 +301,9 @@ OPERATIONS: dict[str, Operation] = {
         Operation("all_gather_uneven", _all_but_own, _all_gather_uneven, shares=True),
         Operation("reduce_scatter", _all_but_own, _reduce_scatter, shares=True, reduces=True),
         Operation("broadcast", _whole, _broadcast, rooted=True),
+        Operation("broadcast_fixed_root", _whole, _from_fixed_root(_broadcast), rooted=True),
         Operation("reduce", _whole, _reduce, reduces=True, rooted=True),
+        Operation("reduce_fixed_root", _whole, _from_fixed_root(_reduce), reduces=True, rooted=True),
         Operation("gather", _all_but_own, _gather, shares=True, rooted=True),
         Operation("scatter", _all_but_own, _scatter, shares=True, rooted=True),
         Operation("all_to_all", _all_but_own, _all_to_all, shares=True),

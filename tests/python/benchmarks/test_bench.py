@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import reduce
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -73,6 +74,21 @@ def test_a_chain_of_calls_can_be_timed(three_ranks: RankPool, name: str) -> None
     assert all(three_ranks.run(run_chain, name))
 
 
+def roots_of_chain(name: str) -> list[int]:
+    """Returns the root of each timed call on a GPU, with the last rank as root of other calls."""
+    roots: list[int] = []
+    with patch.object(dist, name.partition("_")[0], lambda _tensor, root, **_: roots.append(root)):
+        for launch in prepare(name, root=dist.get_world_size() - 1).chain():
+            launch(dist.group.WORLD, False)
+    return roots
+
+
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_the_root_of_timed_calls_moves_unless_it_is_fixed(three_ranks: RankPool, collective: str) -> None:
+    assert three_ranks.run(roots_of_chain, collective) == 3 * [[0, 1, 2]]
+    assert three_ranks.run(roots_of_chain, f"{collective}_fixed_root") == 3 * [[2]]
+
+
 @pytest.mark.parametrize("name", [name for name, operation in OPERATIONS.items() if operation.sized])
 def test_a_call_that_does_nothing_is_seen_as_wrong(three_ranks: RankPool, name: str) -> None:
     assert sum(three_ranks.run(count_wrong_without_a_call, name)) > 0
@@ -89,6 +105,7 @@ def test_a_call_that_does_nothing_is_seen_as_wrong(three_ranks: RankPool, name: 
         ("gather", 0.75),
         ("scatter", 0.75),
         ("broadcast", 1.0),
+        ("broadcast_fixed_root", 1.0),
         ("reduce", 1.0),
         ("sendrecv", 1.0),
     ],
