@@ -120,6 +120,7 @@ struct TeamState {
   uint32_t must_fall_back;          // set by a zero-copy kernel: whether the LL128 kernel after it has work
   uint32_t num_zero_copy;           // statistic: operations that zero-copy kernels have done
   uint32_t num_zero_copy_messages;  // statistic of this rank: point to point, sent or received
+  uint32_t num_turns_taken;         // of the kernel that deals turns to its blocks; 0 between kernels
   uint32_t epochs[kMaxBlocks];      // the last finished one
 };
 

@@ -39,7 +39,8 @@ Status load_kernels() {
 // reductions do not (benchmarks/results/kernels_zero_copy_2xh200.jsonl). In an exchange between two ranks, half of 16
 // blocks write as fast as the links allow, and half copy the rank's own message. A broadcast has no own message. To
 // several peers, twice as many blocks write (kernels_zero_copy_4xh200.jsonl: all_gather of 1 GiB 2261 µs by 32 blocks,
-// 2683 by 16). A broadcast uses 48 and reduce_scatter 24 (kernels_zero_copy_4xh100.jsonl).
+// 2683 by 16). A broadcast uses 48 (also kernels_zero_copy_2xh200.jsonl) and reduce_scatter 24
+// (kernels_zero_copy_4xh100.jsonl).
 int preferred_blocks(cuda::DeviceOperation operation, Beside beside, int num_ranks) noexcept {
   const bool is_alone = beside == Beside::kNothing;
   const bool are_two = num_ranks == 2;
@@ -51,8 +52,7 @@ int preferred_blocks(cuda::DeviceOperation operation, Beside beside, int num_ran
     case cuda::DeviceOperation::kReduceScatter:
       return is_alone ? (are_two ? 32 : 24) : 16;
     case cuda::DeviceOperation::kBroadcast:
-      if (are_two) return is_alone ? 64 : 8;
-      return is_alone ? 48 : 16;
+      return is_alone ? 48 : (are_two ? 8 : 16);
     default:
       return is_alone && !are_two ? 32 : 16;
   }

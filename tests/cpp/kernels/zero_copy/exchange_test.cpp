@@ -116,6 +116,16 @@ TEST_P(ZeroCopyExchanges, one_to_all_and_all_to_one) {
   }
 }
 
+// From 48 on, blocks take turns as they become free.
+TEST_P(ZeroCopyExchanges, many_blocks_write) {
+  if (GetParam().placement != Placement::kGpuEach) GTEST_SKIP() << "the ranks' blocks would not be resident together";
+  for (const size_t num_bytes : {size_t{5}, size_t{131'072}, size_t{131'073}, size_t{40'000'001}}) {
+    Sizes sizes = even(ranks_->size(), 0);
+    for (int rank = 1; rank < ranks_->size(); ++rank) sizes[0][rank] = num_bytes + static_cast<size_t>(rank);
+    for (const int num_blocks : {47, 48, 64}) check({sizes, {num_blocks}});
+  }
+}
+
 TEST_P(ZeroCopyExchanges, a_miss_on_one_rank_makes_all_fall_back) {
   for (int rank = 0; rank < ranks_->size(); ++rank) {
     const int owner = (rank + 1) % ranks_->size();
