@@ -1,7 +1,8 @@
 // One end of a prepared transfer of a CUDA tensor to (or from) another GPU of the host, for torch_axon/prepared.
 //
 // Each rank makes its end and sends its address() to the peer, then calls open() with the peer's. From then on every
-// step is one kernel on the current stream, which may be captured. No other operation of the group is ordered with it.
+// step is one kernel in the order of the current stream, which may be captured. No other operation of the group is
+// ordered with it.
 //
 // Calls out of order throw at once if the host knows all steps. It does not once a graph or a kernel of the user takes
 // some; then the kernels report such calls, and the group fails.
@@ -10,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,7 +75,10 @@ class PreparedTransfer {
   std::string address_;
   std::unique_ptr<gpu_comm::TransferEnd> end_;
   std::unique_ptr<gpu_comm::PartitionedTransfer> transfer_;  // null before open()
-  c10::Stream last_;                                         // of start(), for a wait() elsewhere
+  // Of a large tensor that start() sends as a whole: it waits for the peer's start, which must not wait for the work
+  // that follows on the caller's stream, such as a receive from that peer.
+  std::optional<c10::Stream> own_stream_;
+  c10::Stream last_;  // of start(), for a wait() elsewhere
   bool is_seen_whole_ = true;                                // the host takes all steps itself
   bool is_started_ = false;
   std::vector<bool> is_ready_;  // by partition

@@ -24,6 +24,10 @@ size_t record_bytes(const TransferEnd& end) noexcept {
   return kernels::TransferRecord::of(count_partitions(end), ll_bytes_of(end)).num_bytes;
 }
 
+bool waits_for_credit_at_start(const TransferEnd& end) noexcept {
+  return end.is_sender && is_whole(end) && ll_bytes_of(end) == 0;
+}
+
 Result<TransferAddress> address_of(DeviceGroup& group, const TransferEnd& end) {
   const TransferAddress address{.tensor = group.locate(end.tensor, end.num_bytes),
                                 .record = group.locate(end.record, record_bytes(end)),

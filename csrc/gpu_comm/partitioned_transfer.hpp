@@ -41,6 +41,9 @@ struct TransferEnd {
 // Returns the size of an end's record.
 size_t record_bytes(const TransferEnd& end) noexcept;
 
+// Returns whether the kernel of kStart waits for the peer's.
+bool waits_for_credit_at_start(const TransferEnd& end) noexcept;
+
 // Fails if the peer cannot map the memory. Ask after has_link().
 Result<TransferAddress> address_of(DeviceGroup& group, const TransferEnd& end);
 

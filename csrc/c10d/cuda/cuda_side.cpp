@@ -465,6 +465,13 @@ c10::Stream CudaSide::begin_step() {
   return stream;
 }
 
+c10::Stream CudaSide::take_stream() {
+  const std::lock_guard lock(mutex_);
+  const c10::Stream stream = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+  streams_.note_use(stream);
+  return stream;
+}
+
 void CudaSide::give_up() noexcept {
   communicator_->abort("a call on CUDA tensors has failed half-way");
 }

@@ -53,6 +53,7 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
                             .timeout = wish.timeout});
   record_.zero_();
   c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeStream(stream);
+  if (gpu_comm::waits_for_credit_at_start(*end_)) own_stream_ = side().take_stream();
   const gpu_comm::TransferAddress address = value_of(gpu_comm::address_of(side().device_group(), *end_));
   address_.assign(reinterpret_cast<const char*>(&address), sizeof(address));
 }
@@ -113,9 +114,13 @@ void PreparedTransfer::note(Step step, uint32_t first, uint32_t end) {
 
 void PreparedTransfer::enqueue(Step step, uint32_t first, uint32_t end) {
   const c10::DeviceGuard on_device(tensor_.device());
-  const c10::Stream stream = side().begin_step();
+  c10::Stream stream = side().begin_step();
   if (is_seen_whole_ && is_captured(stream)) is_seen_whole_ = false;
   if (is_seen_whole_) note(step, first, end);
+  if (step == Step::kStart && own_stream_) {
+    side().order(stream, *own_stream_);
+    stream = *own_stream_;
+  }
   const bool is_end_of_whole = step == Step::kWait && wish_.num_partitions == 0;
   if (is_end_of_whole && stream != last_) side().order(last_, stream);
   const Status enqueued =

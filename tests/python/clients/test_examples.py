@@ -55,6 +55,13 @@ def test_a_job_goes_on_from_its_checkpoint_when_a_rank_has_died(device: str, tmp
     assert "read 9" in output
 
 
+@on_cpu_and_gpu
+def test_slabs_exchange_their_borders(device: str) -> None:
+    _skip_unless_runnable(device)
+    output = _launch("halo_exchange.py", device, arguments=("--steps=50", f"--device={device}"))
+    assert re.search(r"^2 ranks, 50 steps: \d+ µs each, difference = \S+$", output, re.MULTILINE), output
+
+
 def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
     command = [sys.executable, str(EXAMPLES / "rollout_workers.py"), "--workers=2", "--kill-a-worker"]
     output = output_of(command)

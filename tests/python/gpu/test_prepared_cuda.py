@@ -122,6 +122,39 @@ def _capture(steps: Callable[[], None]) -> torch.cuda.CUDAGraph:
     return graph
 
 
+def _both_ways_at_once() -> None:
+    """Both ranks start their send first, and then their receive, with tensors that no slot holds."""
+    rank = dist.get_rank()
+    outgoing, incoming = torch.empty(1 << 20), torch.empty(1 << 20)
+    requests = {}
+    for sender in (0, 1):
+        operation = "send" if rank == sender else "recv"
+        tensor = outgoing if rank == sender else incoming
+        requests[operation] = torch_axon.prepare(tensor, operation, peer=1 - rank)
+    wrong, step = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+
+    def once() -> None:
+        outgoing.copy_(_content(outgoing, step + rank))
+        for name in ("send", "recv"):
+            requests[name].start()
+        for name in ("send", "recv"):
+            requests[name].wait()
+        wrong.add_((incoming != _content(incoming, step + 1 - rank)).sum())
+        step.add_(1)
+
+    for _ in range(5):
+        once()
+    graph = _capture(once)
+    for _ in range(20):
+        graph.replay()
+    torch.cuda.synchronize()
+    assert int(wrong) == 0
+
+
+def test_both_ranks_start_their_sends_first(two_ranks: RankPool) -> None:
+    two_ranks.run(_both_ways_at_once)
+
+
 def _replays() -> None:
     step, wrong = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
     whole, divided = torch.empty(1000, dtype=torch.float32), torch.empty(1 << 16, dtype=torch.bfloat16)
