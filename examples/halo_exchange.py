@@ -39,16 +39,13 @@ def spread(plate: Tensor) -> Tensor:
 
 
 def prepare_borders(slab: Tensor) -> list[PartitionedRequest]:
-    """Prepares the exchange with the slabs above and below. Even ranks and odd ranks do so in other orders."""
+    """Prepares the exchange with the slabs above and below."""
     rank, size = dist.get_rank(), dist.get_world_size()
     requests = []
-    for parity in (0, 1):
-        for neighbour, own, halo in ((rank - 1, slab[1], slab[0]), (rank + 1, slab[-2], slab[-1])):
-            if not 0 <= neighbour < size or min(rank, neighbour) % 2 != parity:
-                continue
-            both = [(own, "send"), (halo, "recv")]
-            for row, operation in both if rank < neighbour else reversed(both):
-                requests.append(torch_axon.prepare(row, operation, peer=neighbour))
+    for neighbour, own, halo in ((rank - 1, slab[1], slab[0]), (rank + 1, slab[-2], slab[-1])):
+        if 0 <= neighbour < size:
+            requests.append(torch_axon.prepare(own, "send", peer=neighbour))
+            requests.append(torch_axon.prepare(halo, "recv", peer=neighbour))
     return requests
 
 

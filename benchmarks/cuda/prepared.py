@@ -106,14 +106,6 @@ class Bench:
         operation = "send" if sends else "recv"
         return torch_axon.prepare(tensor, operation, peer=self.peer, partitions=partitions, tag=tag, group=self.axon)
 
-    def prepare_both_ways(self, out: Tensor, into: Tensor, partitions: int | None = None) -> tuple[Any, Any]:
-        """Returns a request to send and one to receive. The first rank prepares them in the other order."""
-        if self.is_first():
-            sending = self.prepare(out, True, partitions)
-            return sending, self.prepare(into, False, partitions)
-        receiving = self.prepare(into, False, partitions)
-        return self.prepare(out, True, partitions), receiving
-
     def in_graph(self, step: Step) -> Step:
         step()
         self.meet()
@@ -155,7 +147,7 @@ def messages(bench: Bench, size: int) -> None:
     """Whole tensors: prepared, and by send and recv."""
     out = (torch.arange(size) % 251).to(torch.uint8)
     into = torch.zeros_like(out)
-    sending, receiving = bench.prepare_both_ways(out, into)
+    sending, receiving = bench.prepare(out, True), bench.prepare(into, False)
     count = 50 if size < 16 << 20 else 4
 
     def arrived() -> bool:
@@ -207,7 +199,7 @@ def messages(bench: Bench, size: int) -> None:
 
 def pings_of_kernels(bench: Bench) -> None:
     out, into = torch.arange(NUM_PINGS), torch.zeros(NUM_PINGS, dtype=torch.int64)
-    sending, receiving = bench.prepare_both_ways(out, into, NUM_PINGS)
+    sending, receiving = bench.prepare(out, True, NUM_PINGS), bench.prepare(into, False, NUM_PINGS)
     handles = torch.tensor([sending.device_handle, receiving.device_handle])
     run = kernel("ping")
 

@@ -178,7 +178,7 @@ AxonBackend::Path AxonBackend::path_to(int rank) {
 }
 
 bool AxonBackend::has_peer_access(at::Device device, int rank) {
-  return cuda_side(device).path_to(rank).by_kernels;
+  return cuda_side(device).has_link(rank);
 }
 
 std::vector<AxonBackend::Selected> AxonBackend::selected(size_t num_bytes) {

@@ -64,7 +64,7 @@ void give_back_arenas() noexcept;
 std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
                                 const collectives::AlgorithmOverrides& overrides);
 
-// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and four prepared
+// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and five prepared
 // transfers.
 class CudaSide {
  public:
@@ -123,6 +123,8 @@ class CudaSide {
   // Methods for prepared transfers (c10d/prepared_transfer.hpp).
 
   uint32_t round() const noexcept { return round_; }
+  // Returns whether kernels here and at the peer can access each other's GPU. Waits until the peer has used its GPU.
+  bool has_link(int peer);
   gpu_comm::DeviceGroup& device_group() noexcept { return *group_; }
   // Returns the current stream, on which the caller is about to enqueue work. Throws if the group is broken.
   c10::Stream begin_step();

@@ -1,8 +1,8 @@
 // One end of a prepared transfer of a CUDA tensor to (or from) another GPU of the host, for torch_axon/prepared.
 //
-// Each rank makes its end and sends its address() to the peer, then calls open() with the peer's. From then on every
-// step is one kernel in the order of the current stream, which may be captured. No other operation of the group is
-// ordered with it.
+// Each rank makes its end and sends its address() to the peer, then calls open() with the peer's, if the GPUs of the
+// two have peer access (AxonBackend::has_peer_access). From then on every step is one kernel in the order of the
+// current stream, which may be captured. No other operation of the group is ordered with it.
 //
 // Calls out of order throw at once if the host knows all steps. It does not once a graph or a kernel of the user takes
 // some; then the kernels report such calls, and the group fails.
@@ -34,14 +34,14 @@ class PreparedTransfer {
     uint32_t num_partitions = 0;  // divides the tensor's elements; 0: the whole tensor, sent by start()
     std::chrono::milliseconds timeout{0};
   };
-  // The group's GPUs must have peer access (AxonBackend::has_peer_access). The tensor must be contiguous. `record` is
-  // memory on its GPU for what the two ends tell each other, of at least record_bytes(). It is overwritten, and must
-  // stay allocated as long as the peer's end may take a step.
+  // The tensor must be contiguous. `record` is memory on its GPU for what the two ends tell each other, of at least
+  // record_bytes(). It is overwritten, and must stay allocated as long as the peer's end may take a step.
   PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::Tensor tensor, at::Tensor record, const Wish& wish);
   ~PreparedTransfer();
   // No step may follow.
   void close() noexcept;
 
+  // Empty if no other GPU can map the tensor.
   const std::string& address() const noexcept { return address_; }
   void open(const std::string& address_of_peer);
 
@@ -78,8 +78,8 @@ class PreparedTransfer {
   // Of a large tensor that start() sends as a whole: it waits for the peer's start, which must not wait for the work
   // that follows on the caller's stream, such as a receive from that peer.
   std::optional<c10::Stream> own_stream_;
-  c10::Stream last_;  // of start(), for a wait() elsewhere
-  bool is_seen_whole_ = true;                                // the host takes all steps itself
+  c10::Stream last_;           // of start(), for a wait() elsewhere
+  bool is_seen_whole_ = true;  // the host takes all steps itself
   bool is_started_ = false;
   std::vector<bool> is_ready_;  // by partition
 };

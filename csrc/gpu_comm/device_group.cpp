@@ -321,6 +321,7 @@ Status DeviceGroup::await(const Arrivals& arrivals, int tile, cuda::StreamView s
 }
 
 cuda::IpcLocation DeviceGroup::locate(const std::byte* data, size_t num_bytes) {
+  if (arena_ == nullptr) return {};
   const cuda::RelaxedCapture beside_captures;
   const cuda::DeviceGuard guard(device_);
   return arena_->registrations().locate(data, num_bytes);

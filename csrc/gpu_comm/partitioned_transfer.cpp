@@ -34,9 +34,8 @@ Result<TransferAddress> address_of(DeviceGroup& group, const TransferEnd& end) {
                                 .tensor_address = reinterpret_cast<uint64_t>(end.tensor),
                                 .record_address = reinterpret_cast<uint64_t>(end.record)};
   if (address.tensor.registration != 0 && address.record.registration != 0) return address;
-  return Status(ErrorCode::kInvalidArgument,
-                "rank " + std::to_string(end.peer) +
-                    " cannot map the tensor's memory; allowed: memory of torch's allocator or of cudaMalloc");
+  return Status(ErrorCode::kInvalidArgument, "a prepared transfer with rank " + std::to_string(end.peer) +
+                                                 " goes through the host: other GPUs cannot map its tensor");
 }
 
 Result<PartitionedTransfer> PartitionedTransfer::open(DeviceGroup& group, const TransferEnd& end,

@@ -27,10 +27,9 @@ from torch import Tensor
 
 from torch_axon import _native
 from torch_axon.prepared._collectives import COLLECTIVES, CollectiveRequest
-from torch_axon.prepared._kernels import KernelRequest
-from torch_axon.prepared._meeting import Description, Meeting
-from torch_axon.prepared._messages import MessageRequest
+from torch_axon.prepared._meeting import Meeting
 from torch_axon.prepared._request import PartitionedRequest, Request
+from torch_axon.prepared._transfer import Transfer
 
 __all__ = ["PartitionedRequest", "Request", "include_path", "prepare"]
 
@@ -53,9 +52,10 @@ def prepare(
 ) -> PartitionedRequest | CollectiveRequest:
     """Prepares a transfer or a collective, which can then be started any number of times.
 
-    A transfer is matched here: its two ranks call this with "send" and "recv", tensors of one type and size, and the
-    same tag and partitions. Several of one pair, direction and tag match in the order of these calls. Blocks until the
-    peer has called it, too. A collective is checked when it starts, as other calls of c10d are.
+    The two ranks of a transfer call this with "send" and "recv", tensors of one type and size, and the same tag and
+    partitions. Several of one pair, direction and tag match in the order of these calls. This call waits for no rank.
+    The first use of the request waits until the peer has prepared its end, and compares the two. A collective is
+    checked when it starts, as other calls of c10d are.
 
     Args:
         tensor: what is sent or received, or reduced, or what a collective writes to; contiguous, on the CPU or a GPU.
@@ -69,14 +69,13 @@ def prepare(
         root: the root of "broadcast" and "reduce", a rank of the default group
         op: of reductions
         group: the process group; the default one if None
-        timeout: how long this call, and every later wait, may take; the group's timeout if None
+        timeout: how long each wait of a transfer may take; the group's timeout if None
 
     Returns:
         A `PartitionedRequest` for transfers, and a `CollectiveRequest` for collectives.
 
     Raises:
-        ValueError: an argument is not allowed, or the two ranks have prepared different transfers (on both)
-        torch.distributed.DistBackendError: the peer has not called this within the timeout, or is lost
+        ValueError: an argument is not allowed
     """
     group = group or dist.distributed_c10d._get_default_group()
     if operation in COLLECTIVES:
@@ -90,23 +89,7 @@ def prepare(
     if not 0 <= tag <= _LARGEST_TAG:
         raise ValueError(f"prepare: argument 'tag' is {tag}; allowed: 0 to {_LARGEST_TAG}")
     meeting = Meeting(group, tensor.device, _rank_in(group, peer), tag, timeout)
-    ours = Description(
-        is_sender=operation == "send",
-        is_cuda=tensor.is_cuda,
-        partitions=partitions or 0,
-        request=meeting.next_request() if operation == "send" else 0,
-        numel=tensor.numel(),
-        dtype=str(tensor.dtype).removeprefix("torch."),
-    )
-    try:
-        theirs = meeting.exchange_descriptions(ours)
-        number = ours.request if ours.is_sender else theirs.request
-        if ours.is_cuda and theirs.is_cuda and meeting.has_peer_access():
-            return KernelRequest(meeting, ours, tensor, number)
-        return MessageRequest(meeting, ours, tensor, number)
-    except BaseException:
-        meeting.give_back(ours)
-        raise
+    return Transfer(meeting, tensor, operation == "send", partitions or 0)
 
 
 def include_path() -> str:

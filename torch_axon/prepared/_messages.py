@@ -19,25 +19,23 @@ class MessageRequest(PartitionedRequest):
 
     path = "messages"
 
-    def __init__(self, meeting: Meeting, ours: Description, tensor: Tensor, request: int) -> None:
+    def __init__(self, meeting: Meeting, ours: Description, tensor: Tensor, number: int) -> None:
         self._meeting = meeting
         self._ours = ours
-        self._request = request
+        self._number = number
         self._parts: Sequence[Tensor] = tensor.detach().view(-1).chunk(max(ours.partitions, 1))
         self._changed = Condition()  # guards the members below
         self._works: list[dist.Work | None] = []  # by partition; empty before start()
-        self._is_closed = False
 
     def start(self) -> None:
         """See `Request`."""
         with self._changed:
-            self._check_open()
             if self._works:
                 self._refuse("start() was called before wait()", "once the last start has been waited for")
             self._works = [None] * len(self._parts)
             if not self._ours.is_sender:
                 self._works = [
-                    self._meeting.backend._recv_reserved(part, self._meeting.peer, data_tag(self._request, number))
+                    self._meeting.backend._recv_reserved(part, self._meeting.peer, data_tag(self._number, number))
                     for number, part in enumerate(self._parts)
                 ]
             elif not self._ours.partitions:
@@ -69,7 +67,7 @@ class MessageRequest(PartitionedRequest):
                 work.wait(self._meeting.timeout)
 
     def has_arrived(self, partition: int) -> bool:
-        """Returns whether a partition of a CPU tensor has arrived, without waiting for it. Raises as arrived() does."""
+        """See `PartitionedRequest`."""
         first, _ = bounds_of(partition, len(self._parts))
         with self._changed:
             self._check_started()
@@ -88,16 +86,17 @@ class MessageRequest(PartitionedRequest):
 
     def close(self) -> None:
         """See `Request`."""
-        with self._changed:
-            if not self._is_closed:
-                self._meeting.give_back(self._ours)
-            self._is_closed = True
-            self._parts = ()
+        self._parts = ()
 
     @property
     def device_handle(self) -> int:
         """See `PartitionedRequest`."""
         self._refuse("kernels cannot reach the peer", "CUDA tensors on GPUs of one host with peer access")
+
+    @property
+    def num_device_bytes(self) -> int:
+        """See `PartitionedRequest`."""
+        return 0
 
     def add_to_graph(
         self, graph: int, step: str, dependencies: Sequence[int] = (), partition: int | range | None = None
@@ -106,14 +105,14 @@ class MessageRequest(PartitionedRequest):
         self._refuse("its steps are no kernels", "to capture its calls into the graph")
 
     def _send(self, number: int) -> None:
-        tag = data_tag(self._request, number)
+        tag = data_tag(self._number, number)
         self._works[number] = self._meeting.backend._send_reserved(self._parts[number], self._meeting.peer, tag)
 
     def _await_ready(self) -> None:
         """Waits until other threads have made all partitions ready. Called with the lock."""
         deadline = time.monotonic() + self._meeting.timeout.total_seconds()
         while missing := [number for number, work in enumerate(self._works) if work is None]:
-            if self._ours.is_cuda:  # its threads enqueue in an order of their own
+            if self._parts[0].is_cuda:  # its threads enqueue in an order of their own
                 self._refuse(f"wait() was called before ready() of partitions {missing}", "after all are ready")
             if not self._changed.wait(deadline - time.monotonic()):
                 raise dist.DistBackendError(
@@ -126,13 +125,8 @@ class MessageRequest(PartitionedRequest):
             self._refuse(f"{step}() needs partitions", "start() and wait()")
 
     def _check_started(self) -> None:
-        self._check_open()
         if not self._works:
             self._refuse("it has not been started", "start() first")
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            self._refuse("the request is closed", "to prepare another one")
 
     def _refuse(self, what: str, allowed: str) -> NoReturn:
         direction = "to" if self._ours.is_sender else "from"

@@ -27,8 +27,10 @@ class Request(ABC):
         receiver's tensor may be written to.
 
         Raises:
-            ValueError: the last start has not been waited for, or the request is closed
-            torch.distributed.DistBackendError: the group has failed
+            ValueError: the last start has not been waited for, or the request is closed; at the first use of a
+                transfer, the two ranks have prepared different ones (on both)
+            torch.distributed.DistBackendError: the group has failed; at the first use of a transfer, the peer has not
+                prepared its end within the timeout
         """
 
     @abstractmethod
@@ -86,6 +88,20 @@ class PartitionedRequest(Request):
             IndexError: there is no such partition
             ValueError: before start(), or without partitions
         """
+
+    @abstractmethod
+    def has_arrived(self, partition: int) -> bool:
+        """Returns whether a partition of a CPU tensor has arrived, without waiting for it.
+
+        Raises:
+            IndexError: there is no such partition
+            ValueError: before start(), or kernels receive the tensor
+        """
+
+    @property
+    @abstractmethod
+    def num_device_bytes(self) -> int:
+        """GPU memory that the request takes besides its tensor. Later requests to the same peer take it over."""
 
     @property
     @abstractmethod

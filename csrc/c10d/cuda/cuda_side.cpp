@@ -457,6 +457,11 @@ void CudaSide::await(const gpu_comm::Workspace& workspace, int tile) {
   check(group_->await(*workspace.arrivals(), tile, view_of(streams_.awaiting())));
 }
 
+bool CudaSide::has_link(int peer) {
+  const c10::DeviceGuard on_device(device_);
+  return value_of(group_->has_link(peer));
+}
+
 c10::Stream CudaSide::begin_step() {
   const c10::Stream stream = current_stream();
   const std::lock_guard lock(mutex_);

@@ -54,8 +54,12 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
   record_.zero_();
   c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeStream(stream);
   if (gpu_comm::waits_for_credit_at_start(*end_)) own_stream_ = side().take_stream();
-  const gpu_comm::TransferAddress address = value_of(gpu_comm::address_of(side().device_group(), *end_));
-  address_.assign(reinterpret_cast<const char*>(&address), sizeof(address));
+  const Result<gpu_comm::TransferAddress> address = gpu_comm::address_of(side().device_group(), *end_);
+  if (address.ok()) {
+    address_.assign(reinterpret_cast<const char*>(&address.value()), sizeof(gpu_comm::TransferAddress));
+  } else {
+    log::info(address.status().message());
+  }
 }
 
 PreparedTransfer::~PreparedTransfer() {
@@ -78,9 +82,10 @@ void PreparedTransfer::open(const std::string& address_of_peer) {
   if (address_of_peer.size() != sizeof(address)) throw_value_error("prepare: the peer's address has another length");
   std::memcpy(&address, address_of_peer.data(), sizeof(address));
   const c10::DeviceGuard on_device(tensor_.device());
-  const c10::Stream stream = side().begin_step();
+  const cuda::RelaxedCapture beside_captures;  // the current stream may be captured
+  const cuda::Stream stream = value_of(cuda::Stream::create());
   transfer_ = std::make_unique<gpu_comm::PartitionedTransfer>(
-      value_of(gpu_comm::PartitionedTransfer::open(side().device_group(), *end_, address, view_of(stream))));
+      value_of(gpu_comm::PartitionedTransfer::open(side().device_group(), *end_, address, stream)));
 }
 
 // Throws if the group has given up its GPU side since, and with it what the kernels use.

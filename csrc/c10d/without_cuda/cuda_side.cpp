@@ -40,6 +40,9 @@ CudaSide::Memory CudaSide::memory() {
 GpuPath CudaSide::path_to(int) {
   return {};
 }
+bool CudaSide::has_link(int) {
+  return false;
+}
 std::string_view CudaSide::kernel_for(transport::OperationKind, size_t) const {
   return {};
 }

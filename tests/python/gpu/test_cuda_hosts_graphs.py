@@ -18,7 +18,6 @@ from support.gpu import NAMES, meet, works
 from support.graphs import Loop, num_replays
 from support.hosts import run_on_hosts
 from support.reference import case, failure, same_bits
-from torch_axon.prepared import PartitionedRequest
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
 
@@ -64,16 +63,8 @@ def _replay_prepared(store: str, rank: int, size: int, partitions: int | None) -
     outgoing, incoming = torch.zeros(40_000), torch.zeros(40_000)
     right, left = (rank + 1) % size, (rank - 1) % size
 
-    def to_right() -> PartitionedRequest:
-        return torch_axon.prepare(outgoing, "send", peer=right, partitions=partitions)
-
-    def from_left() -> PartitionedRequest:
-        return torch_axon.prepare(incoming, "recv", peer=left, partitions=partitions)
-
-    if rank % 2 == 0:
-        sending, receiving = to_right(), from_left()
-    else:
-        receiving, sending = from_left(), to_right()
+    sending = torch_axon.prepare(outgoing, "send", peer=right, partitions=partitions)
+    receiving = torch_axon.prepare(incoming, "recv", peer=left, partitions=partitions)
 
     def once() -> None:
         outgoing.copy_(torch.arange(40_000) % 1000 + rank + step)

@@ -126,11 +126,10 @@ def _both_ways_at_once() -> None:
     """Both ranks start their send first, and then their receive, with tensors that no slot holds."""
     rank = dist.get_rank()
     outgoing, incoming = torch.empty(1 << 20), torch.empty(1 << 20)
-    requests = {}
-    for sender in (0, 1):
-        operation = "send" if rank == sender else "recv"
-        tensor = outgoing if rank == sender else incoming
-        requests[operation] = torch_axon.prepare(tensor, operation, peer=1 - rank)
+    requests = {
+        "send": torch_axon.prepare(outgoing, "send", peer=1 - rank),
+        "recv": torch_axon.prepare(incoming, "recv", peer=1 - rank),
+    }
     wrong, step = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
 
     def once() -> None:
@@ -301,7 +300,7 @@ def _misuses_on_the_host() -> list[str]:
         request.wait()
     texts.append(failure(request.start))
     texts.append(failure_or_nothing(lambda: _prepare(tensor, 3)))
-    texts.append(failure_or_nothing(lambda: _prepare(torch.zeros(8 + dist.get_rank()))))
+    texts.append(failure(_prepare(torch.zeros(8 + dist.get_rank())).start))
     return texts
 
 
@@ -439,10 +438,8 @@ def _relay_in_a_graph() -> None:
     there = torch.zeros(1000)
     back = torch.zeros(1000) if is_first else there
     to = {"peer": 1 - dist.get_rank(), "partitions": 2}
-    out = torch_axon.prepare(there, "send", tag=0 if is_first else 1, **to) if is_first else None
-    into = torch_axon.prepare(back if is_first else there, "recv", tag=1 if is_first else 0, **to)
-    if out is None:
-        out = torch_axon.prepare(there, "send", tag=1, **to)
+    out = torch_axon.prepare(there, "send", **to)
+    into = torch_axon.prepare(back, "recv", **to)
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     with torch.cuda.graph(graph):
         torch.zeros(1)

@@ -14,7 +14,7 @@ from torch import Tensor
 import torch_axon
 from support.devices import on
 from support.pool import RankPool
-from support.reference import case, failure, failure_or_nothing
+from support.reference import case, failure
 
 on_every_host_path = on("cpu", "staged")
 
@@ -120,6 +120,28 @@ def test_several_transfers_of_a_pair_do_not_mix(two_ranks: RankPool) -> None:
     two_ranks.run(_several_at_once)
 
 
+def _both_ways_at_once() -> None:
+    """Both ranks prepare and start their send first, and then their receive."""
+    rank = dist.get_rank()
+    outgoing, incoming = torch.full((1 << 18,), float(rank)), torch.zeros(1 << 18)
+    requests = [
+        torch_axon.prepare(outgoing, "send", peer=1 - rank),
+        torch_axon.prepare(incoming, "recv", peer=1 - rank),
+    ]
+    for step in range(3):
+        outgoing.fill_(rank + step)
+        for request in requests:
+            request.start()
+        for request in requests:
+            request.wait()
+        assert bool((incoming == 1 - rank + step).all())
+
+
+@on_every_host_path
+def test_both_ranks_prepare_and_start_their_sends_first(two_ranks: RankPool) -> None:
+    two_ranks.run(_both_ways_at_once)
+
+
 def _tests_for_arrival() -> None:
     with _prepare(torch.zeros(10), 2) as request:
         request.start()
@@ -211,11 +233,14 @@ def test_calls_out_of_order_raise(two_ranks: RankPool) -> None:
 def _different_ends() -> list[str]:
     rank = dist.get_rank()
     tensor = torch.zeros(8)
-    return [
-        failure_or_nothing(lambda: _prepare(tensor[: 8 - 2 * rank])),
-        failure_or_nothing(lambda: _prepare(tensor.to(torch.int32 if rank else torch.float32))),
-        failure_or_nothing(lambda: _prepare(tensor, 2 + 2 * rank)),
+    requests = [
+        _prepare(tensor[: 8 - 2 * rank]),
+        _prepare(tensor.to(torch.int32 if rank else torch.float32)),
+        _prepare(tensor, 2 + 2 * rank),
     ]
+    texts = [failure(request.start) for request in requests]
+    assert texts == [failure(request.wait) for request in requests]
+    return texts
 
 
 def test_both_ranks_hear_of_different_ends(two_ranks: RankPool) -> None:
@@ -275,7 +300,7 @@ def test_a_wait_for_missing_partitions_ends_at_the_timeout(fresh_ranks: Any) -> 
 def _late_peer() -> str:
     if dist.get_rank() == 1:
         return ""
-    return failure(lambda: _prepare(torch.zeros(4), timeout=timedelta(seconds=0.3)))
+    return failure(_prepare(torch.zeros(4), timeout=timedelta(seconds=0.3)).start)
 
 
 def test_a_peer_that_does_not_prepare_is_named(fresh_ranks: Any) -> None:
