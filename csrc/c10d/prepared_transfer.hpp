@@ -75,8 +75,8 @@ class PreparedTransfer {
   std::string address_;
   std::unique_ptr<gpu_comm::TransferEnd> end_;
   std::unique_ptr<gpu_comm::PartitionedTransfer> transfer_;  // null before open()
-  // Of a large tensor that start() sends as a whole: it waits for the peer's start, which must not wait for the work
-  // that follows on the caller's stream, such as a receive from that peer.
+  // Of a large tensor that start() sends as a whole. That kernel waits for the peer's start, so it must not delay what
+  // the caller enqueues next, such as a receive from that peer.
   std::optional<c10::Stream> own_stream_;
   c10::Stream last_;           // of start(), for a wait() elsewhere
   bool is_seen_whole_ = true;  // the host takes all steps itself

@@ -457,26 +457,6 @@ void CudaSide::await(const gpu_comm::Workspace& workspace, int tile) {
   check(group_->await(*workspace.arrivals(), tile, view_of(streams_.awaiting())));
 }
 
-bool CudaSide::has_link(int peer) {
-  const c10::DeviceGuard on_device(device_);
-  return value_of(group_->has_link(peer));
-}
-
-c10::Stream CudaSide::begin_step() {
-  const c10::Stream stream = current_stream();
-  const std::lock_guard lock(mutex_);
-  check_health();
-  streams_.note_use(stream);
-  return stream;
-}
-
-c10::Stream CudaSide::take_stream() {
-  const std::lock_guard lock(mutex_);
-  const c10::Stream stream = torch_cuda().getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-  streams_.note_use(stream);
-  return stream;
-}
-
 void CudaSide::give_up() noexcept {
   communicator_->abort("a call on CUDA tensors has failed half-way");
 }

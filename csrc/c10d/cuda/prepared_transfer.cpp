@@ -23,6 +23,27 @@ bool is_captured(c10::Stream stream) {
 
 }  // namespace
 
+bool CudaSide::has_link(int peer) {
+  const c10::DeviceGuard on_device(device_);
+  return value_of(group_->has_link(peer));
+}
+
+c10::Stream CudaSide::begin_step() {
+  const c10::Stream stream = current_stream();
+  const std::lock_guard lock(mutex_);
+  check_health();
+  streams_.note_use(stream);
+  return stream;
+}
+
+c10::Stream CudaSide::take_stream() {
+  const std::lock_guard lock(mutex_);
+  const c10::Stream stream =
+      c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
+  streams_.note_use(stream);
+  return stream;
+}
+
 size_t PreparedTransfer::record_bytes(size_t tensor_bytes, uint32_t num_partitions) noexcept {
   return gpu_comm::record_bytes({.num_bytes = tensor_bytes, .num_partitions = num_partitions});
 }
