@@ -62,6 +62,7 @@ _NO_SENDER = tl.constexpr(5)
 def pready(request, partition, BLOCK: tl.constexpr = 2048):
     """Sender. Sends the partition once: copies it into the receiver's tensor, `BLOCK` words at a time, and says so."""
     tl.debug_barrier()
+    partition = _scalar(partition)
     target = begin(request, partition)
     if target != 0:
         num_bytes = _word(request, _PARTITION_BYTES)
@@ -80,6 +81,7 @@ def begin(request, partition):
 
     With publish() it replaces pready() in a kernel that writes its results directly into the receiver's tensor.
     """
+    partition = _scalar(partition)
     is_sound = _check(request, partition)
     if is_sound:
         count = tl.load(_flag(request, _STARTED), volatile=True)
@@ -111,6 +113,7 @@ def publish(request, partition, num_programs=1):
 @triton.jit
 def parrived(request, partition):
     """Receiver. Returns whether the partition has arrived since start(), without waiting."""
+    partition = _scalar(partition)
     has_arrived = _check(request, partition)
     if has_arrived:
         count = tl.load(_flag(request, _STARTED), volatile=True)
@@ -121,11 +124,18 @@ def parrived(request, partition):
 @triton.jit
 def wait(request, partition):
     """Receiver: waits until the partition has arrived. Sender: until it has been sent."""
+    partition = _scalar(partition)
     is_sound = _check(request, partition)
     if is_sound:
         count = tl.load(_flag(request, _STARTED), volatile=True)
         is_sound = _await(request, _flag(request, _DONE) + partition, count, partition)
     return is_sound
+
+
+@triton.jit
+def _scalar(partition):
+    """Makes a value of a literal, too."""
+    return partition + tl.full((), 0, tl.int32)
 
 
 @triton.jit
@@ -164,7 +174,11 @@ def _check(request, partition):
 
 @triton.jit
 def _await(request, flag, count, partition):
-    """Waits until the flag has reached this count. Returns whether it has."""
+    """Waits until the flag has reached this count. Returns whether it has.
+
+    All threads of the program leave the loop together. It depends on atomics, which give all of them one value, and on
+    the maximum of what they have seen of the host's words and of the time.
+    """
     polls = 0
     begin_ns = globaltimer()
     was_gone = polls != 0
@@ -173,19 +187,27 @@ def _await(request, flag, count, partition):
     while lacks & (not has_failed):
         polls += 1
         if polls % 64 == 0:
-            has_failed = tl.load(_flag(request, _GROUP_FAULT), volatile=True) != 0
+            has_failed = _load_acquire(_flag(request, _GROUP_FAULT)) != 0
         if polls % 4096 == 0:
-            peer = (_word(request, _PEER_AND_TAG) & 0xFFFFFFFF).to(tl.int32)
-            is_gone = (tl.load(_flag(request, _GONE), volatile=True) >> peer & 1) != 0
-            if tl.load(_flag(request, _ABORT), volatile=True) != 0:
-                has_failed = not _fail(request, _ABORTED, partition, 0)
-            elif is_gone & was_gone:
-                has_failed = not _fail(request, _PEER_GONE, partition, 0)
-            elif globaltimer() - begin_ns > _word(request, _TIMEOUT_NS):
-                has_failed = not _fail(request, _TIMEOUT, partition, 0)
-            was_gone = is_gone
+            code = _look_at_host(request, begin_ns)
+            if (code == _ABORTED) | (code == _TIMEOUT) | ((code == _PEER_GONE) & was_gone):
+                has_failed = not _fail(request, code, partition, 0)
+            was_gone = code == _PEER_GONE
         lacks = _load_acquire(flag) - count < 0
     return not lacks
+
+
+@triton.jit
+def _look_at_host(request, begin_ns):
+    """Returns why waits should end, or 0: one value for all threads of the program."""
+    many = tl.zeros((128,), tl.int32)
+    peer = (_word(request, _PEER_AND_TAG) & 0xFFFFFFFF).to(tl.int32)
+    has_aborted = tl.load(_flag(request, _ABORT) + many, volatile=True) != 0
+    is_gone = (tl.load(_flag(request, _GONE) + many, volatile=True) >> peer & 1) != 0
+    is_late = (globaltimer() - begin_ns > _word(request, _TIMEOUT_NS)) | (many != 0)
+    codes = tl.where(is_late, _TIMEOUT, 0)
+    codes = tl.where(is_gone, _PEER_GONE, codes)
+    return tl.max(tl.where(has_aborted, _ABORTED, codes))
 
 
 @triton.jit

@@ -166,6 +166,8 @@ void bind_prepared_transfer(py::module_& module) {
       .def_static("record_bytes", &PreparedTransfer::record_bytes)
       .def("open", &PreparedTransfer::open, Unlocked())
       .def("close", &PreparedTransfer::close, Unlocked())
+      .def("has_ended", &PreparedTransfer::has_ended, Unlocked())
+      .def_static("memory_stream", &PreparedTransfer::memory_stream)
       .def("start", &PreparedTransfer::start, Unlocked())
       .def("ready", &PreparedTransfer::ready, Unlocked())
       .def("arrived", &PreparedTransfer::arrived, Unlocked())
@@ -199,9 +201,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("suspend", &axon::c10d_backend::AxonBackend::suspend, py::call_guard<axon::python::GilReleased>())
       .def("resume", &axon::c10d_backend::AxonBackend::resume, py::call_guard<axon::python::GilReleased>())
       .def("_send_reserved", &axon::c10d_backend::AxonBackend::send_reserved, py::arg("tensor"), py::arg("rank"),
-           py::arg("tag"), py::call_guard<axon::python::GilReleased>())
+           py::arg("tag"), py::arg("timeout"), py::call_guard<axon::python::GilReleased>())
       .def("_recv_reserved", &axon::c10d_backend::AxonBackend::recv_reserved, py::arg("tensor"), py::arg("rank"),
-           py::arg("tag"), py::call_guard<axon::python::GilReleased>())
+           py::arg("tag"), py::arg("timeout"), py::call_guard<axon::python::GilReleased>())
       .def("_has_peer_access", &axon::c10d_backend::AxonBackend::has_peer_access, py::arg("device"), py::arg("rank"),
            py::call_guard<axon::python::GilReleased>())
       .def("_start_time_estimate", &axon::c10d_backend::AxonBackend::startTimeEstimate)

@@ -83,8 +83,8 @@ class AxonBackend final : public c10d::Backend {
   WorkPtr recvAnysource(TensorList& tensors, int tag) override;
 
   // For prepared requests: messages under a tag that users cannot name.
-  WorkPtr send_reserved(const at::Tensor& tensor, int destination, uint32_t tag);
-  WorkPtr recv_reserved(const at::Tensor& tensor, int source, uint32_t tag);
+  WorkPtr send_reserved(const at::Tensor& tensor, int destination, uint32_t tag, std::chrono::milliseconds timeout);
+  WorkPtr recv_reserved(const at::Tensor& tensor, int source, uint32_t tag, std::chrono::milliseconds timeout);
 
   // Calls between the two form one Work, which starts at the end. The calls themselves return null, as with NCCL.
   void startCoalescing() override;
@@ -202,7 +202,7 @@ class AxonBackend final : public c10d::Backend {
   void note_times(AxonWork& work, const Call& call);
   WorkPtr estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode);
   WorkPtr point_to_point(const Call& call, const TensorList& tensors, engine::Direction direction, int peer,
-                         uint32_t tag);
+                         uint32_t tag, std::chrono::milliseconds timeout = c10d::kUnsetTimeout);
 
   void add_all_reduce(AxonWork& work, const at::Tensor& tensor, const ReductionSpecification& reduction) const;
   void add_all_gather(AxonWork& work, const at::Tensor& input, const TensorList& outputs) const;

@@ -21,7 +21,8 @@ constexpr uint32_t reserved(uint32_t tag) noexcept {
 }  // namespace
 
 AxonBackend::WorkPtr AxonBackend::point_to_point(const Call& call, const TensorList& tensors,
-                                                 engine::Direction direction, int peer, uint32_t tag) {
+                                                 engine::Direction direction, int peer, uint32_t tag,
+                                                 std::chrono::milliseconds timeout) {
   const at::Tensor& tensor = single({call.name(), "tensors"}, tensors);
   auto work = make_work(call, tensors);
   WorkOperation& operation = add_operation(*work, transport::OperationKind::kPointToPoint, tensor);
@@ -34,7 +35,7 @@ AxonBackend::WorkPtr AxonBackend::point_to_point(const Call& call, const TensorL
   } else {
     operation.add_output(tensor);
   }
-  return run(std::move(work), call, {.asynchronous = true, .timeout = c10d::kUnsetTimeout});
+  return run(std::move(work), call, {.asynchronous = true, .timeout = timeout});
 }
 
 AxonBackend::WorkPtr AxonBackend::send(TensorList& tensors, int destination, int tag) {
@@ -55,14 +56,16 @@ AxonBackend::WorkPtr AxonBackend::recvAnysource(TensorList& tensors, int tag) {
                         checked_tag(kCall.name(), tag));
 }
 
-AxonBackend::WorkPtr AxonBackend::send_reserved(const at::Tensor& tensor, int destination, uint32_t tag) {
+AxonBackend::WorkPtr AxonBackend::send_reserved(const at::Tensor& tensor, int destination, uint32_t tag,
+                                                std::chrono::milliseconds timeout) {
   static constexpr Call kCall{c10d::OpType::SEND, "axon:send"};
-  return point_to_point(kCall, {tensor}, engine::Direction::kSend, destination, reserved(tag));
+  return point_to_point(kCall, {tensor}, engine::Direction::kSend, destination, reserved(tag), timeout);
 }
 
-AxonBackend::WorkPtr AxonBackend::recv_reserved(const at::Tensor& tensor, int source, uint32_t tag) {
+AxonBackend::WorkPtr AxonBackend::recv_reserved(const at::Tensor& tensor, int source, uint32_t tag,
+                                                std::chrono::milliseconds timeout) {
   static constexpr Call kCall{c10d::OpType::RECV, "axon:recv"};
-  return point_to_point(kCall, {tensor}, engine::Direction::kReceive, source, reserved(tag));
+  return point_to_point(kCall, {tensor}, engine::Direction::kReceive, source, reserved(tag), timeout);
 }
 
 }  // namespace axon::c10d_backend

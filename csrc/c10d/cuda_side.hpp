@@ -64,7 +64,7 @@ void give_back_arenas() noexcept;
 std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
                                 const collectives::AlgorithmOverrides& overrides);
 
-// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and five prepared
+// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and four prepared
 // transfers.
 class CudaSide {
  public:
@@ -128,8 +128,6 @@ class CudaSide {
   gpu_comm::DeviceGroup& device_group() noexcept { return *group_; }
   // Returns the current stream, on which the caller is about to enqueue work. Throws if the group is broken.
   c10::Stream begin_step();
-  // Returns a stream of torch's pool for the caller's work.
-  c10::Stream take_stream();
 
   // Blocks the host until all enqueued work is done. If a signal's handler raises meanwhile, this aborts the group to
   // end the wait soon, and keeps the exception (python/signals.hpp).

@@ -11,20 +11,15 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
-#include <optional>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "c10d/backend.hpp"
 
-namespace axon::gpu_comm {
-class PartitionedTransfer;
-struct TransferEnd;
-}  // namespace axon::gpu_comm
-
 namespace axon::c10d_backend {
 
-// Thread-safe except for close(): steps of one transfer are taken in order anyway.
+// Thread-safe.
 class PreparedTransfer {
  public:
   struct Wish {
@@ -34,12 +29,15 @@ class PreparedTransfer {
     uint32_t num_partitions = 0;  // divides the tensor's elements; 0: the whole tensor, sent by start()
     std::chrono::milliseconds timeout{0};
   };
-  // The tensor must be contiguous. `record` is memory on its GPU for what the two ends tell each other, of at least
-  // record_bytes(). It is overwritten, and must stay allocated as long as the peer's end may take a step.
+  // The tensor must be contiguous, and the current stream not under capture. `record` is memory on its GPU for what the
+  // two ends tell each other, of at least record_bytes(), zeroed. It must stay allocated as long as the peer's end may
+  // take a step.
   PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::Tensor tensor, at::Tensor record, const Wish& wish);
   ~PreparedTransfer();
   // No step may follow.
   void close() noexcept;
+  // Returns whether it is closed, and no step is queued any more.
+  bool has_ended() const;
 
   // Empty if no other GPU can map the tensor.
   const std::string& address() const noexcept { return address_; }
@@ -57,6 +55,8 @@ class PreparedTransfer {
   // The address of the axon::PreparedTransfer of kernels/device.cuh.
   uintptr_t device_handle();
 
+  // A stream of a device for the memory of records. Nothing that waits for a peer runs on it.
+  static uintptr_t memory_stream(int device);
   static size_t record_bytes(size_t tensor_bytes, uint32_t num_partitions) noexcept;
 
  private:
@@ -64,8 +64,11 @@ class PreparedTransfer {
 
   void enqueue(Step step, uint32_t first = 0, uint32_t end = 0);
   void note(Step step, uint32_t first, uint32_t end);
+  void check_open() const;
   [[noreturn]] void refuse(const std::string& what, const std::string& allowed) const;
   CudaSide& side() const;
+
+  struct Cuda;  // what needs CUDA's headers
 
   const c10::intrusive_ptr<AxonBackend> backend_;
   const at::Tensor tensor_;
@@ -73,13 +76,9 @@ class PreparedTransfer {
   const Wish wish_;
   const uint32_t round_;  // of the group's GPU side
   std::string address_;
-  std::unique_ptr<gpu_comm::TransferEnd> end_;
-  std::unique_ptr<gpu_comm::PartitionedTransfer> transfer_;  // null before open()
-  // Of a large tensor that start() sends as a whole. That kernel waits for the peer's start, so it must not delay what
-  // the caller enqueues next, such as a receive from that peer.
-  std::optional<c10::Stream> own_stream_;
-  c10::Stream last_;           // of start(), for a wait() elsewhere
-  bool is_seen_whole_ = true;  // the host takes all steps itself
+  mutable std::mutex mutex_;  // guards the members below
+  std::unique_ptr<Cuda> cuda_;
+  bool host_takes_all_steps_ = true;
   bool is_started_ = false;
   std::vector<bool> is_ready_;  // by partition
 };

@@ -143,7 +143,7 @@ class DeviceGroup final : public engine::DeviceHook {
   // Completes the ends' view of the peer, and writes it to their record, in stream order.
   Status write_transfer(kernels::TransferEnds ends, int peer, std::chrono::milliseconds timeout,
                         cuda::StreamView stream);
-  // As long as the result lives, the device's launch ledger takes it that kernels may run.
+  // While the result lives, the device's launch ledger assumes that kernels may be running.
   ipc::LaunchLedger::Hold hold_ledger() { return arena_->launches().hold(); }
   // Enqueues kernels that their caller orders.
   template <typename Launch>

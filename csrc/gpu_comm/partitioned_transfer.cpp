@@ -111,12 +111,16 @@ Result<cudaGraphNode_t> PartitionedTransfer::add_to(cudaGraph_t graph, std::span
   return cuda::add_kernel(graph, dependencies, kernel.kernel, kernel.shape, arguments);
 }
 
-Status PartitionedTransfer::close() {
+Result<std::vector<cuda::Event>> PartitionedTransfer::close() {
+  std::vector<cuda::Event> ends;
   for (const cuda::StreamView stream : std::exchange(streams_, {})) {
-    AXON_TRY(group_->enqueue(stream, [] { return Status(); }));
+    Result<cuda::Event> end = cuda::Event::create_untimed();
+    if (!end.ok()) return std::move(end.status());
+    AXON_TRY(group_->enqueue(stream, [&] { return stream.record(end.value()); }));
+    ends.push_back(std::move(end).value());
   }
   hold_.reset();
-  return Status();
+  return ends;
 }
 
 axon::PreparedTransfer* PartitionedTransfer::device_handle() const noexcept {

@@ -64,8 +64,8 @@ class PartitionedTransfer {
   Result<cudaGraphNode_t> add_to(cudaGraph_t graph, std::span<const cudaGraphNode_t> dependencies, Step step,
                                  uint32_t first = 0, uint32_t end = 0);
 
-  // Call it after the last step, if the group still exists.
-  Status close();
+  // Call it after the last step, if the group still exists. Returns events that pass when no step is queued any more.
+  Result<std::vector<cuda::Event>> close();
 
   // What kernels take.
   axon::PreparedTransfer* device_handle() const noexcept;

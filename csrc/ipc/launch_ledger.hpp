@@ -27,9 +27,12 @@ class LaunchLedger {
 
   Launching launching() { return Launching(launching_); }
 
-  // As long as the result lives, kernels may run that are not noted, so no action runs.
+  // While the result lives, kernels that are not noted may run, so run_if_idle() does nothing.
   using Hold = std::shared_ptr<void>;
-  Hold hold() { return held_; }
+  Hold hold() {
+    const Launching after_an_action = launching();
+    return held_;
+  }
 
   // Records that a kernel of a group was launched on this stream, or captured into a graph.
   Status note(const StreamOrder& order, cuda::StreamView stream);

@@ -181,6 +181,7 @@ __device__ __forceinline__ bool is_last_block(const PreparedTransfer& transfer, 
   if (num_blocks == 1) return true;
   __threadfence_system();
   if (atomicAdd(transfer.num_finished + partition, 1u) + 1 != num_blocks) return false;
+  __threadfence_system();  // what the other blocks have written comes before what this one releases
   store_relaxed(transfer.num_finished + partition, 0);
   return true;
 }

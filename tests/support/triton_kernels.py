@@ -38,3 +38,15 @@ def consume(request, tensor, step, wrong, num_partitions, size, BLOCK: tl.conste
             if not axon.parrived(request, partition):
                 count += 1
             tl.atomic_add(wrong, count)
+
+
+@triton.jit
+def name_partitions(request, found):
+    """Names partitions by literals."""
+    axon.pready(request, 0)
+    if axon.begin(request, 1) != 0:
+        axon.publish(request, 1, 1)
+    if axon.wait(request, 2) & axon.parrived(request, 2):
+        tl.store(found, 1)
+    for partition in tl.static_range(3, 5):
+        axon.wait(request, partition)

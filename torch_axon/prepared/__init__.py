@@ -19,22 +19,48 @@ Terms follow MPI's persistent and partitioned communication (`MPI_Psend_init`, `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
+from typing import Literal, overload
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from torch_axon import _native
 from torch_axon.prepared._collectives import COLLECTIVES, CollectiveRequest
-from torch_axon.prepared._meeting import Meeting
+from torch_axon.prepared._handshake import Handshake
 from torch_axon.prepared._request import PartitionedRequest, Request
 from torch_axon.prepared._transfer import Transfer
 
-__all__ = ["PartitionedRequest", "Request", "include_path", "prepare"]
+__all__ = ["CollectiveRequest", "PartitionedRequest", "Request", "include_path", "prepare"]
 
 _MOST_PARTITIONS = 1 << 16
 _LARGEST_TAG = (1 << 24) - 1
+
+
+@overload
+def prepare(
+    tensor: Tensor,
+    operation: Literal["send", "recv"],
+    *,
+    peer: int,
+    tag: int = 0,
+    partitions: int | None = None,
+    group: dist.ProcessGroup | None = None,
+    timeout: timedelta | None = None,
+) -> PartitionedRequest: ...
+
+
+@overload
+def prepare(
+    tensor: Tensor,
+    operation: Literal["all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"],
+    *,
+    inputs: Tensor | None = None,
+    root: int | None = None,
+    op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
+    group: dist.ProcessGroup | None = None,
+) -> CollectiveRequest: ...
 
 
 def prepare(
@@ -44,7 +70,7 @@ def prepare(
     peer: int | None = None,
     tag: int = 0,
     partitions: int | None = None,
-    inputs: Tensor | Sequence[Tensor] | None = None,
+    inputs: Tensor | None = None,
     root: int | None = None,
     op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM,
     group: dist.ProcessGroup | None = None,
@@ -65,7 +91,7 @@ def prepare(
         tag: distinguishes transfers of one pair and direction; 0 to 16777215
         partitions: the number of equal parts of a transfer's tensor, each sent once ready() names it; at most 65536.
             None: start() sends the whole tensor.
-        inputs: what "all_gather", "reduce_scatter" and "all_to_all" read, as `input` of c10d's `..._tensor` functions
+        inputs: what "all_gather", "reduce_scatter" and "all_to_all" read, as `input` of c10d's functions on one tensor
         root: the root of "broadcast" and "reduce", a rank of the default group
         op: of reductions
         group: the process group; the default one if None
@@ -76,20 +102,31 @@ def prepare(
 
     Raises:
         ValueError: an argument is not allowed
+        TypeError: an argument has another type
     """
-    group = group or dist.distributed_c10d._get_default_group()
+    group = dist.distributed_c10d._get_default_group() if group is None else group
+    _check_type("tensor", tensor, Tensor)
+    _check_type("operation", operation, str)
+    _check_type("group", group, dist.ProcessGroup, "a process group that this rank is in")
     if operation in COLLECTIVES:
-        _check_unused(operation, peer=peer, partitions=partitions, timeout=timeout)
+        _check_unused(operation, peer=peer, tag=tag or None, partitions=partitions, timeout=timeout)
         return CollectiveRequest(operation, tensor, inputs, root, op, group)
     if operation not in ("send", "recv"):
         allowed = ", ".join(("send", "recv", *COLLECTIVES))
         raise ValueError(f"prepare: argument 'operation' is {operation!r}; allowed: {allowed}")
     _check_unused(operation, inputs=inputs, root=root)
+    for name, value in (("peer", peer), ("tag", tag), ("partitions", partitions)):
+        if isinstance(value, bool) or not (value is None or hasattr(value, "__index__")):
+            raise TypeError(f"prepare: argument {name!r} is {value!r}; allowed: an int")
     _check_tensor(tensor, partitions)
+    if timeout is not None:
+        _check_type("timeout", timeout, timedelta)
+        if timeout <= timedelta():
+            raise ValueError(f"prepare: argument 'timeout' is {timeout}; allowed: more than 0")
     if not 0 <= tag <= _LARGEST_TAG:
         raise ValueError(f"prepare: argument 'tag' is {tag}; allowed: 0 to {_LARGEST_TAG}")
-    meeting = Meeting(group, tensor.device, _rank_in(group, peer), tag, timeout)
-    return Transfer(meeting, tensor, operation == "send", partitions or 0)
+    handshake = Handshake(group, tensor.device, _rank_in(group, peer), tag, timeout)
+    return Transfer(handshake, tensor, operation == "send", partitions or 0)
 
 
 def include_path() -> str:
@@ -99,6 +136,11 @@ def include_path() -> str:
     return str(Path(_native.__file__).parent / "include")
 
 
+def _check_type(name: str, value: object, wanted: type, allowed: str = "") -> None:
+    if not isinstance(value, wanted):
+        raise TypeError(f"prepare: argument {name!r} is {value!r}; allowed: {allowed or wanted.__name__}")
+
+
 def _check_unused(operation: str, **arguments: object) -> None:
     for name, value in arguments.items():
         if value is not None:
@@ -106,6 +148,12 @@ def _check_unused(operation: str, **arguments: object) -> None:
 
 
 def _check_tensor(tensor: Tensor, partitions: int | None) -> None:
+    if tensor.layout != torch.strided:
+        raise TypeError(f"prepare: argument 'tensor' has layout {tensor.layout}; allowed: torch.strided")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ValueError(
+            "prepare: argument 'tensor' is a conjugated or negated view; allowed: tensor.resolve_conj().resolve_neg()"
+        )
     if not tensor.is_contiguous() or tensor.numel() == 0:
         raise ValueError(
             f"prepare: argument 'tensor' has shape {list(tensor.shape)} and strides {list(tensor.stride())}; allowed: "
@@ -125,4 +173,4 @@ def _rank_in(group: dist.ProcessGroup, peer: int | None) -> int:
     if peer in ranks and peer != dist.get_rank():
         return dist.get_group_rank(group, peer)
     others = [rank for rank in ranks if rank != dist.get_rank()]
-    raise ValueError(f"prepare: argument 'peer' is {peer}; allowed: another rank of the group, one of {others}")
+    raise ValueError(f"prepare: argument 'peer' is {peer!r}; allowed: another rank of the group, one of {others}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -29,7 +29,7 @@ class CollectiveRequest(Request):
         self,
         operation: str,
         tensor: Tensor,
-        inputs: Tensor | Sequence[Tensor] | None,
+        inputs: Tensor | None,
         root: int | None,
         op: dist.ReduceOp.RedOpType,
         group: dist.ProcessGroup,
@@ -66,7 +66,7 @@ class CollectiveRequest(Request):
 def _call_of(
     operation: str,
     tensor: Tensor,
-    inputs: Tensor | Sequence[Tensor] | None,
+    inputs: Tensor | None,
     root: int | None,
     op: dist.ReduceOp.RedOpType,
     group: dist.ProcessGroup,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+import torch
 from torch import Tensor
 
 from torch_axon import _native
-from torch_axon.prepared._meeting import Description, Meeting
+from torch_axon.prepared._handshake import Description, Handshake
 from torch_axon.prepared._records import Records
 from torch_axon.prepared._request import PartitionedRequest, bounds_of
 
@@ -19,21 +20,25 @@ if TYPE_CHECKING:
 class KernelEnd:
     """This rank's end of a transfer by kernels, made before the peer is asked whether it can do the same."""
 
-    def __init__(self, meeting: Meeting, is_sender: bool, tensor: Tensor, partitions: int) -> None:
+    def __init__(
+        self, handshake: Handshake, records: Records, is_sender: bool, tensor: Tensor, partitions: int
+    ) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError(
+                "prepare: the current stream is captured into a CUDA graph; allowed: to prepare before the capture"
+            )
         native = _native.load().PreparedTransfer
-        self.records = Records.of(meeting.group, meeting.peer, is_sender, meeting.tag)
-        self._number, self._record = self.records.add(native.record_bytes(tensor.nbytes, partitions), tensor.device)
+        self.record = records.take(native.record_bytes(tensor.nbytes, partitions), tensor.device)
         self.transfer: PreparedTransfer = native(
-            meeting.backend, tensor, self._record, is_sender, meeting.peer, meeting.tag, partitions, meeting.timeout
+            handshake.backend,
+            tensor,
+            self.record,
+            is_sender,
+            handshake.peer,
+            handshake.tag,
+            partitions,
+            handshake.timeout,
         )
-
-    @property
-    def num_record_bytes(self) -> int:
-        return self._record.nbytes
-
-    def close(self) -> None:
-        self.transfer.close()
-        self.records.note_closed(self._number)
 
 
 class KernelRequest(PartitionedRequest):
@@ -77,7 +82,7 @@ class KernelRequest(PartitionedRequest):
     @property
     def num_device_bytes(self) -> int:
         """See `PartitionedRequest`."""
-        return self._end.num_record_bytes
+        return self._end.record.nbytes
 
     def add_to_graph(
         self, graph: int, step: str, dependencies: Sequence[int] = (), partition: int | range | None = None
@@ -87,7 +92,7 @@ class KernelRequest(PartitionedRequest):
 
     def close(self) -> None:
         """See `Request`."""
-        self._end.close()
+        self._end.transfer.close()
 
     def _refuse(self, what: str, allowed: str) -> NoReturn:
         raise ValueError(f"prepared {self._ours}: {what}; allowed: {allowed}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from operator import index
 from threading import Condition
 from typing import NoReturn
 
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_axon.prepared._meeting import Description, Meeting, data_tag
+from torch_axon.prepared._handshake import Description, Handshake, data_tag
 from torch_axon.prepared._request import PartitionedRequest, bounds_of
 
 
@@ -19,25 +20,25 @@ class MessageRequest(PartitionedRequest):
 
     path = "messages"
 
-    def __init__(self, meeting: Meeting, ours: Description, tensor: Tensor, number: int) -> None:
-        self._meeting = meeting
+    def __init__(self, handshake: Handshake, ours: Description, tensor: Tensor, number: int) -> None:
+        self._handshake = handshake
         self._ours = ours
         self._number = number
         self._parts: Sequence[Tensor] = tensor.detach().view(-1).chunk(max(ours.partitions, 1))
         self._changed = Condition()  # guards the members below
         self._works: list[dist.Work | None] = []  # by partition; empty before start()
+        self._has_failed = False
 
     def start(self) -> None:
         """See `Request`."""
         with self._changed:
+            if self._has_failed:
+                self._refuse("an earlier start has failed", "to prepare another one, on both ranks")
             if self._works:
                 self._refuse("start() was called before wait()", "once the last start has been waited for")
             self._works = [None] * len(self._parts)
             if not self._ours.is_sender:
-                self._works = [
-                    self._meeting.backend._recv_reserved(part, self._meeting.peer, data_tag(self._number, number))
-                    for number, part in enumerate(self._parts)
-                ]
+                self._works = [self._receive(number) for number in range(len(self._parts))]
             elif not self._ours.partitions:
                 self._send(0)
 
@@ -52,6 +53,7 @@ class MessageRequest(PartitionedRequest):
             for number in range(first, end):
                 if self._works[number] is not None:
                     self._refuse(f"ready({number}) was called twice", "once per start()")
+            for number in range(first, end):
                 self._send(number)
             self._changed.notify_all()
 
@@ -62,27 +64,28 @@ class MessageRequest(PartitionedRequest):
             self._check_partitions("arrived")
             self._check_started()
             works = self._works[first:end]
-        for work in works:
-            if work is not None:
-                work.wait(self._meeting.timeout)
+        self._await(works)
 
     def has_arrived(self, partition: int) -> bool:
         """See `PartitionedRequest`."""
-        first, _ = bounds_of(partition, len(self._parts))
+        first, _ = bounds_of(index(partition), len(self._parts))
         with self._changed:
             self._check_started()
             work = self._works[first]
-        return work is not None and work.is_completed()
+        if work is None or not work.is_completed():
+            return False
+        self._await([work])  # raises if it has failed
+        return True
 
     def wait(self) -> None:
         """See `Request`."""
         with self._changed:
             self._check_started()
             self._await_ready()
-            works, self._works = self._works, []
-        for work in works:
-            assert work is not None
-            work.wait(self._meeting.timeout)
+            works = self._works
+        self._await(works)
+        with self._changed:
+            self._works = []
 
     def close(self) -> None:
         """See `Request`."""
@@ -105,18 +108,34 @@ class MessageRequest(PartitionedRequest):
         self._refuse("its steps are no kernels", "to capture its calls into the graph")
 
     def _send(self, number: int) -> None:
+        shake = self._handshake
         tag = data_tag(self._number, number)
-        self._works[number] = self._meeting.backend._send_reserved(self._parts[number], self._meeting.peer, tag)
+        self._works[number] = shake.backend._send_reserved(self._parts[number], shake.peer, tag, shake.timeout)
+
+    def _receive(self, number: int) -> dist.Work:
+        shake = self._handshake
+        tag = data_tag(self._number, number)
+        return shake.backend._recv_reserved(self._parts[number], shake.peer, tag, shake.timeout)
+
+    def _await(self, works: Sequence[dist.Work | None]) -> None:
+        """Waits for each, which ends by its own timeout. What comes later would meet another start."""
+        try:
+            for work in works:
+                if work is not None:
+                    work.wait()
+        except dist.DistBackendError:
+            self._has_failed = True
+            raise
 
     def _await_ready(self) -> None:
         """Waits until other threads have made all partitions ready. Called with the lock."""
-        deadline = time.monotonic() + self._meeting.timeout.total_seconds()
+        deadline = time.monotonic() + self._handshake.timeout.total_seconds()
         while missing := [number for number, work in enumerate(self._works) if work is None]:
             if self._parts[0].is_cuda:  # its threads enqueue in an order of their own
                 self._refuse(f"wait() was called before ready() of partitions {missing}", "after all are ready")
             if not self._changed.wait(deadline - time.monotonic()):
                 raise dist.DistBackendError(
-                    f"prepared {self._ours} to rank {self._meeting.peer}: Timed out. No thread has made these "
+                    f"prepared {self._ours} to {self._handshake.peer_name}: Timed out. No thread has made these "
                     f"partitions ready: {missing}"
                 )
 
@@ -130,5 +149,5 @@ class MessageRequest(PartitionedRequest):
 
     def _refuse(self, what: str, allowed: str) -> NoReturn:
         direction = "to" if self._ours.is_sender else "from"
-        peer = f"rank {self._meeting.peer}, tag {self._meeting.tag}"
+        peer = f"{self._handshake.peer_name}, tag {self._handshake.tag}"
         raise ValueError(f"prepared {self._ours} {direction} {peer}: {what}; allowed: {allowed}")

@@ -4,50 +4,89 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_axon import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_orphans: list[Tensor] = []  # of groups that are gone, while peers may write to them
+
 
 @dataclass
 class Records:
     """The records of one rank's requests to a peer, of one direction and tag, by their order of preparation.
 
-    The peer may write to a record as long as its own end is open. So a record is not freed, and a later request takes
-    it over once both ends of the former are closed. Each rank tells the other how many it has closed when it prepares.
+    The peer may write to a record as long as its own end is open. So a record is not freed. A later request takes it
+    over once both ends of the former have ended: they are closed, and none of their kernels is queued. Each rank tells
+    the other how many of its ends have, when it prepares.
     """
 
     num_prepared: int = 0
-    num_closed: int = 0  # by this rank, up to the first one that is open
-    num_closed_there: int = 0
-    _closed: set[int] = field(default_factory=set)  # after an open one
+    num_ended: int = 0  # of this rank, up to the first one that has not
+    num_ended_there: int = 0
+    _closed: dict[int, Callable[[], bool]] = field(default_factory=dict)  # whether its kernels have run
     _memory: dict[int, Tensor] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     @staticmethod
     def of(group: dist.ProcessGroup, peer: int, is_sender: bool, tag: int) -> Records:
         return _records.setdefault(group, defaultdict(Records))[peer, is_sender, tag]
 
-    def add(self, num_bytes: int, device: torch.device) -> tuple[int, Tensor]:
-        """Returns the number of a new request, and memory for it."""
-        number = self.num_prepared
-        self.num_prepared += 1
-        free = min(self.num_closed, self.num_closed_there)
-        former = next(
-            (each for each, memory in self._memory.items() if each < free and memory.nbytes >= num_bytes), None
-        )
-        if former is None:
-            self._memory[number] = torch.empty(num_bytes, dtype=torch.uint8, device=device)
-        else:
-            self._memory[number] = self._memory.pop(former)
-        return number, self._memory[number]
+    def take(self, num_bytes: int, device: torch.device) -> Tensor:
+        """Returns zeroed memory, of at least this size, for the next request."""
+        with self._lock:
+            self._look()
+            free = min(self.num_ended, self.num_ended_there)
+            numbers = (
+                number for number, memory in self._memory.items() if number < free and memory.nbytes >= num_bytes
+            )
+            former = next(numbers, None)
+            memory = None if former is None else self._memory.pop(former)
+        return _zeroed(memory, num_bytes, device)
 
-    def note_closed(self, number: int) -> None:
-        self._closed.add(number)
-        while self.num_closed in self._closed:
-            self._closed.remove(self.num_closed)
-            self.num_closed += 1
+    def add(self, memory: Tensor | None) -> int:
+        """Counts a request, and keeps its memory. Returns its number."""
+        with self._lock:
+            self._look()
+            number = self.num_prepared
+            self.num_prepared += 1
+            if memory is not None:
+                self._memory[number] = memory
+            return number
+
+    def close(self, number: int, has_ended: Callable[[], bool] = lambda: True) -> None:
+        """Notes that a request is closed. `has_ended` says whether its kernels have run, too."""
+        with self._lock:
+            self._closed[number] = has_ended
+
+    def _look(self) -> None:
+        while self.num_ended in self._closed and self._closed[self.num_ended]():
+            del self._closed[self.num_ended]
+            self.num_ended += 1
+
+    def __del__(self) -> None:
+        _orphans.extend(memory for number, memory in self._memory.items() if number >= self.num_ended_there)
 
 
 _records: WeakKeyDictionary[dist.ProcessGroup, defaultdict[tuple[int, bool, int], Records]] = WeakKeyDictionary()
+
+
+def _zeroed(memory: Tensor | None, num_bytes: int, device: torch.device) -> Tensor:
+    """Zeroes memory, or makes some. On a stream of its own, since the current one may wait for a peer."""
+    with torch.inference_mode(False):
+        if device.type != "cuda":
+            return torch.zeros(num_bytes, dtype=torch.uint8) if memory is None else memory.zero_()
+        external: Any = torch.cuda.ExternalStream  # untyped in torch
+        stream = external(_native.load().PreparedTransfer.memory_stream(device.index), device)
+        with torch.cuda.stream(stream):
+            memory = torch.zeros(num_bytes, dtype=torch.uint8, device=device) if memory is None else memory.zero_()
+        stream.synchronize()
+    return memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -137,8 +138,12 @@ def bounds_of(partition: int | range | None, count: int) -> tuple[int, int]:
     """Returns the first partition, and the one after the last. Raises IndexError."""
     if partition is None:
         return 0, count
-    first, end = (partition, partition + 1) if isinstance(partition, int) else (partition.start, partition.stop)
-    if 0 <= first < end <= count and (isinstance(partition, int) or partition.step == 1):
+    if isinstance(partition, range):
+        first, end, step = partition.start, partition.stop, partition.step
+    else:
+        first, step = index(partition), 1
+        end = first + 1
+    if 0 <= first < end <= count and step == 1:
         return first, end
     raise IndexError(
         f"argument 'partition' is {partition}; allowed: 0 to {count - 1}, or a range of these in steps of 1"

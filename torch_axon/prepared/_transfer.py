@@ -8,33 +8,41 @@ from threading import RLock
 
 from torch import Tensor
 
+from torch_axon.prepared._handshake import Description, Handshake
 from torch_axon.prepared._kernels import KernelEnd, KernelRequest
-from torch_axon.prepared._meeting import Description, Meeting
 from torch_axon.prepared._messages import MessageRequest
+from torch_axon.prepared._records import Records
 from torch_axon.prepared._request import PartitionedRequest
 
 
 class Transfer(PartitionedRequest):
     """Passes everything on to the request that both ends can serve: by kernels, or else by messages."""
 
-    def __init__(self, meeting: Meeting, tensor: Tensor, is_sender: bool, partitions: int) -> None:
+    def __init__(self, handshake: Handshake, tensor: Tensor, is_sender: bool, partitions: int) -> None:
         self._lock = RLock()  # guards the members below
         self._is_closed = False
         self._matched: PartitionedRequest | None = None
-        self._failure: Exception | None = None
-        self._meeting = meeting
+        self._mismatch: ValueError | None = None
+        self._handshake = handshake
         self._tensor = tensor
-        self._end: KernelEnd | None = KernelEnd(meeting, is_sender, tensor, partitions) if tensor.is_cuda else None
+        self._records = Records.of(handshake.group, handshake.peer, is_sender, handshake.tag)
+        self._end = KernelEnd(handshake, self._records, is_sender, tensor, partitions) if tensor.is_cuda else None
+        number = handshake.next_number() if is_sender else 0
+        self._number = self._records.add(self._end.record if self._end else None)
         self._ours = Description(
             is_sender=is_sender,
             partitions=partitions,
             numel=tensor.numel(),
             dtype=str(tensor.dtype).removeprefix("torch."),
-            number=meeting.next_number() if is_sender else 0,
-            num_closed=self._end.records.num_closed if self._end else 0,
+            number=number,
+            num_ended=self._records.num_ended,
             address=self._end.transfer.address if self._end else b"",
         )
-        meeting.send(self._ours)
+        handshake.send(self._ours)
+
+    def __repr__(self) -> str:
+        direction = "to" if self._ours.is_sender else "from"
+        return f"<prepared {self._ours} {direction} {self._handshake.peer_name}, tag {self._handshake.tag}>"
 
     def start(self) -> None:
         """See `Request`."""
@@ -54,7 +62,8 @@ class Transfer(PartitionedRequest):
 
     def has_arrived(self, partition: int) -> bool:
         """See `PartitionedRequest`."""
-        return self._use().has_arrived(partition)
+        has_to_wait = self._matched is None and not self._is_closed and not self._handshake.has_received()
+        return not has_to_wait and self._use().has_arrived(partition)
 
     @property
     def path(self) -> str:  # type: ignore[override]
@@ -85,9 +94,12 @@ class Transfer(PartitionedRequest):
             self._is_closed = True
             if self._matched is not None:
                 self._matched.close()
-            elif self._end is not None:
-                self._end.close()
-            self._meeting.give_back(self._ours)
+            if self._end is None:
+                self._records.close(self._number)
+            else:
+                self._end.transfer.close()
+                self._records.close(self._number, self._end.transfer.has_ended)
+            self._handshake.give_back(self._ours)
             with suppress(AttributeError):  # those of the class refuse
                 del self.start, self.wait
 
@@ -96,26 +108,22 @@ class Transfer(PartitionedRequest):
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"prepared {self._ours}: the request is closed; allowed: to prepare another one")
-            if self._failure is not None:
-                raise self._failure
+            if self._mismatch is not None:
+                raise self._mismatch
             if self._matched is None:
-                try:
-                    self._matched = self._match()
-                except Exception as error:
-                    self._failure = error
-                    raise
+                self._matched = self._match()
                 self.start = self._matched.start  # type: ignore[method-assign]
                 self.wait = self._matched.wait  # type: ignore[method-assign]
             return self._matched
 
     def _match(self) -> PartitionedRequest:
-        theirs = self._meeting.receive(self._ours)
-        if self._end is not None:
-            self._end.records.num_closed_there = theirs.num_closed
-            if self._ours.address and theirs.address and self._meeting.has_peer_access():
-                return KernelRequest(self._ours, theirs, self._end)
-            self._end.close()
-            self._end = None
-        return MessageRequest(
-            self._meeting, self._ours, self._tensor, self._ours.number if self._ours.is_sender else theirs.number
-        )
+        try:
+            theirs = self._handshake.receive(self._ours)
+        except ValueError as error:
+            self._mismatch = error
+            raise
+        self._records.num_ended_there = max(self._records.num_ended_there, theirs.num_ended)
+        if self._end is not None and theirs.address and self._ours.address and self._handshake.has_peer_access():
+            return KernelRequest(self._ours, theirs, self._end)
+        number = self._ours.number if self._ours.is_sender else theirs.number
+        return MessageRequest(self._handshake, self._ours, self._tensor, number)

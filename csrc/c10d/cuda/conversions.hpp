@@ -11,6 +11,10 @@
 
 namespace axon::c10d_backend {
 
+inline void check(const Status& status) {
+  if (!status.ok()) throw_failure(status);
+}
+
 template <typename T>
 T value_of(Result<T> result) {
   if (!result.ok()) throw_failure(result.status());

@@ -35,10 +35,6 @@ namespace axon::c10d_backend {
 
 namespace {
 
-void check(const Status& status) {
-  if (!status.ok()) throw_failure(status);
-}
-
 c10::impl::VirtualGuardImpl torch_cuda() {
   return c10::impl::VirtualGuardImpl(at::kCUDA);
 }

@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
+#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/log.hpp"
 #include "c10d/cuda/conversions.hpp"
@@ -17,11 +20,65 @@ namespace axon::c10d_backend {
 
 namespace {
 
-bool is_captured(c10::Stream stream) {
-  return value_of(cuda::is_capturing(view_of(stream)));
+bool is_captured(cuda::StreamView stream) {
+  return value_of(cuda::is_capturing(stream));
 }
 
+// Streams for kernels that wait for a peer's start. Those of torch's pool carry other work, which would wait, too. They
+// are never destroyed, since groups refer to them.
+class OwnStreams {
+ public:
+  static OwnStreams& instance() {
+    static auto* const streams = new OwnStreams;
+    return *streams;
+  }
+
+  // Returns an idle stream of the current device.
+  cuda::Stream take(int device) {
+    const std::lock_guard lock(mutex_);
+    std::vector<cuda::Stream>& free = free_[device];
+    const auto found = std::ranges::find_if(free, [](const cuda::Stream& stream) { return stream.view().is_idle(); });
+    if (found == free.end()) return value_of(cuda::Stream::create());
+    cuda::Stream stream = std::move(*found);
+    free.erase(found);
+    return stream;
+  }
+
+  void give_back(int device, cuda::Stream stream) {
+    const std::lock_guard lock(mutex_);
+    free_[device].push_back(std::move(stream));
+  }
+
+  cuda::StreamView for_memory(int device) {
+    const std::lock_guard lock(mutex_);
+    const auto found = for_memory_.find(device);
+    if (found != for_memory_.end()) return found->second;
+    return for_memory_.emplace(device, value_of(cuda::Stream::create())).first->second;
+  }
+
+ private:
+  std::mutex mutex_;  // guards both
+  std::map<int, std::vector<cuda::Stream>> free_;
+  std::map<int, cuda::Stream> for_memory_;
+};
+
 }  // namespace
+
+struct PreparedTransfer::Cuda {
+  gpu_comm::TransferEnd end;
+  cuda::Event event;
+  std::optional<gpu_comm::PartitionedTransfer> transfer;  // from open() to close()
+  std::vector<cuda::Event> ends;                          // of what was queued at close()
+  // Of a large tensor that start() sends as a whole. That kernel waits for the peer's start, so it must not delay what
+  // the caller enqueues next, such as a receive from that peer.
+  std::optional<cuda::Stream> own_stream;
+  std::optional<cuda::StreamView> started_on;
+
+  void order(cuda::StreamView earlier, cuda::StreamView later) const {
+    check(earlier.record(event));
+    check(later.wait(event));
+  }
+};
 
 bool CudaSide::has_link(int peer) {
   const c10::DeviceGuard on_device(device_);
@@ -36,16 +93,13 @@ c10::Stream CudaSide::begin_step() {
   return stream;
 }
 
-c10::Stream CudaSide::take_stream() {
-  const std::lock_guard lock(mutex_);
-  const c10::Stream stream =
-      c10::impl::VirtualGuardImpl(at::kCUDA).getStreamFromGlobalPool(device_, /*isHighPriority=*/true);
-  streams_.note_use(stream);
-  return stream;
-}
-
 size_t PreparedTransfer::record_bytes(size_t tensor_bytes, uint32_t num_partitions) noexcept {
   return gpu_comm::record_bytes({.num_bytes = tensor_bytes, .num_partitions = num_partitions});
+}
+
+uintptr_t PreparedTransfer::memory_stream(int device) {
+  const c10::DeviceGuard on_device(at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  return reinterpret_cast<uintptr_t>(OwnStreams::instance().for_memory(device).get());
 }
 
 PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::Tensor tensor, at::Tensor record,
@@ -55,27 +109,27 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
       record_(std::move(record)),
       wish_(wish),
       round_(backend_->cuda_side(tensor_.device()).round()),
-      last_(c10::Stream::DEFAULT, tensor_.device()),
       is_ready_(std::max(wish.num_partitions, 1u)) {
   const c10::DeviceGuard on_device(tensor_.device());
-  const c10::Stream stream = side().begin_step();
-  if (is_captured(stream)) {
-    throw_value_error("prepare: the current stream is captured into a CUDA graph; allowed: to prepare before that");
+  const cuda::RelaxedCapture beside_captures;  // another thread may capture
+  cuda_.reset(new Cuda{.end = {.is_sender = wish.is_sender,
+                               .peer = wish.peer,
+                               .tag = wish.tag,
+                               .dtype = to_data_type(tensor_.scalar_type()),
+                               .tensor = static_cast<std::byte*>(tensor_.mutable_data_ptr()),
+                               .num_bytes = tensor_.nbytes(),
+                               .num_partitions = wish.num_partitions,
+                               .record = static_cast<std::byte*>(record_.mutable_data_ptr()),
+                               .timeout = wish.timeout},
+                       .event = value_of(cuda::Event::create_untimed()),
+                       .transfer = std::nullopt,
+                       .ends = {},
+                       .own_stream = std::nullopt,
+                       .started_on = std::nullopt});
+  if (gpu_comm::waits_for_credit_at_start(cuda_->end)) {
+    cuda_->own_stream = OwnStreams::instance().take(tensor_.device().index());
   }
-  end_ = std::make_unique<gpu_comm::TransferEnd>(
-      gpu_comm::TransferEnd{.is_sender = wish.is_sender,
-                            .peer = wish.peer,
-                            .tag = wish.tag,
-                            .dtype = to_data_type(tensor_.scalar_type()),
-                            .tensor = static_cast<std::byte*>(tensor_.mutable_data_ptr()),
-                            .num_bytes = tensor_.nbytes(),
-                            .num_partitions = wish.num_partitions,
-                            .record = static_cast<std::byte*>(record_.mutable_data_ptr()),
-                            .timeout = wish.timeout});
-  record_.zero_();
-  c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeStream(stream);
-  if (gpu_comm::waits_for_credit_at_start(*end_)) own_stream_ = side().take_stream();
-  const Result<gpu_comm::TransferAddress> address = gpu_comm::address_of(side().device_group(), *end_);
+  const Result<gpu_comm::TransferAddress> address = gpu_comm::address_of(side().device_group(), cuda_->end);
   if (address.ok()) {
     address_.assign(reinterpret_cast<const char*>(&address.value()), sizeof(gpu_comm::TransferAddress));
   } else {
@@ -85,17 +139,9 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
 
 PreparedTransfer::~PreparedTransfer() {
   close();
-}
-
-void PreparedTransfer::close() noexcept {
-  try {
-    const c10::DeviceGuard on_device(tensor_.device());
-    const cuda::RelaxedCapture beside_captures;
-    if (transfer_ && backend_->has_cuda_side(round_)) (void)transfer_->close();
-  } catch (const std::exception&) {
-    log::info("CUDA has failed or the process is exiting: a prepared request is not closed");
+  if (cuda_ && cuda_->own_stream) {
+    OwnStreams::instance().give_back(tensor_.device().index(), *std::exchange(cuda_->own_stream, std::nullopt));
   }
-  transfer_.reset();
 }
 
 void PreparedTransfer::open(const std::string& address_of_peer) {
@@ -104,9 +150,33 @@ void PreparedTransfer::open(const std::string& address_of_peer) {
   std::memcpy(&address, address_of_peer.data(), sizeof(address));
   const c10::DeviceGuard on_device(tensor_.device());
   const cuda::RelaxedCapture beside_captures;  // the current stream may be captured
-  const cuda::Stream stream = value_of(cuda::Stream::create());
-  transfer_ = std::make_unique<gpu_comm::PartitionedTransfer>(
-      value_of(gpu_comm::PartitionedTransfer::open(side().device_group(), *end_, address, stream)));
+  const cuda::StreamView stream = OwnStreams::instance().for_memory(tensor_.device().index());
+  const std::lock_guard lock(mutex_);
+  cuda_->transfer = value_of(gpu_comm::PartitionedTransfer::open(side().device_group(), cuda_->end, address, stream));
+}
+
+void PreparedTransfer::close() noexcept {
+  try {
+    const c10::DeviceGuard on_device(tensor_.device());
+    const cuda::RelaxedCapture beside_captures;
+    const std::lock_guard lock(mutex_);
+    if (!cuda_ || !cuda_->transfer) return;
+    auto transfer = std::exchange(cuda_->transfer, std::nullopt);
+    if (backend_->has_cuda_side(round_)) cuda_->ends = value_of(transfer->close());
+  } catch (const std::exception&) {
+    log::info("CUDA has failed or the process is exiting: a prepared request is not closed");
+  }
+}
+
+bool PreparedTransfer::has_ended() const {
+  const cuda::RelaxedCapture beside_captures;
+  const std::lock_guard lock(mutex_);
+  return !cuda_->transfer &&
+         std::ranges::all_of(cuda_->ends, [](const cuda::Event& end) { return end.view().has_passed(); });
+}
+
+void PreparedTransfer::check_open() const {
+  if (!cuda_->transfer) refuse("the request is closed", "to prepare another one");
 }
 
 // Throws if the group has given up its GPU side since, and with it what the kernels use.
@@ -134,25 +204,25 @@ void PreparedTransfer::note(Step step, uint32_t first, uint32_t end) {
   if (step != Step::kReady) return;
   for (uint32_t partition = first; partition < end; ++partition) {
     if (is_ready_[partition]) refuse("ready(" + std::to_string(partition) + ") was called twice", "once per start()");
-    is_ready_[partition] = true;
   }
+  std::fill(is_ready_.begin() + first, is_ready_.begin() + end, true);
 }
 
 void PreparedTransfer::enqueue(Step step, uint32_t first, uint32_t end) {
   const c10::DeviceGuard on_device(tensor_.device());
-  c10::Stream stream = side().begin_step();
-  if (is_seen_whole_ && is_captured(stream)) is_seen_whole_ = false;
-  if (is_seen_whole_) note(step, first, end);
-  if (step == Step::kStart && own_stream_) {
-    side().order(stream, *own_stream_);
-    stream = *own_stream_;
+  cuda::StreamView stream = view_of(side().begin_step());
+  const std::lock_guard lock(mutex_);
+  check_open();
+  if (host_takes_all_steps_ && is_captured(stream)) host_takes_all_steps_ = false;
+  if (host_takes_all_steps_) note(step, first, end);
+  if (step == Step::kStart && cuda_->own_stream) {
+    cuda_->order(stream, *cuda_->own_stream);
+    stream = *cuda_->own_stream;
   }
-  const bool is_end_of_whole = step == Step::kWait && wish_.num_partitions == 0;
-  if (is_end_of_whole && stream != last_) side().order(last_, stream);
-  const Status enqueued =
-      transfer_->enqueue(static_cast<gpu_comm::PartitionedTransfer::Step>(step), view_of(stream), first, end);
-  if (!enqueued.ok()) throw_failure(enqueued);
-  if (step == Step::kStart) last_ = stream;
+  const bool ends_whole = step == Step::kWait && wish_.num_partitions == 0 && cuda_->started_on;
+  if (ends_whole && stream.get() != cuda_->started_on->get()) cuda_->order(*cuda_->started_on, stream);
+  check(cuda_->transfer->enqueue(static_cast<gpu_comm::PartitionedTransfer::Step>(step), stream, first, end));
+  if (step == Step::kStart) cuda_->started_on = stream;
 }
 
 void PreparedTransfer::start() {
@@ -179,19 +249,23 @@ uintptr_t PreparedTransfer::add_to(uintptr_t graph, const std::vector<uintptr_t>
   if (found == kSteps.end()) {
     throw_value_error("add_to_graph: argument 'step' is '" + step + "'; allowed: start, ready, arrived, wait");
   }
-  is_seen_whole_ = false;
+  const std::lock_guard lock(mutex_);
+  check_open();
+  host_takes_all_steps_ = false;
   std::vector<cudaGraphNode_t> nodes;
   for (const uintptr_t node : dependencies) nodes.push_back(reinterpret_cast<cudaGraphNode_t>(node));
   const c10::DeviceGuard on_device(tensor_.device());
   return reinterpret_cast<uintptr_t>(value_of(
-      transfer_->add_to(reinterpret_cast<cudaGraph_t>(graph), nodes,
-                        static_cast<gpu_comm::PartitionedTransfer::Step>(found - kSteps.begin()), first, end)));
+      cuda_->transfer->add_to(reinterpret_cast<cudaGraph_t>(graph), nodes,
+                              static_cast<gpu_comm::PartitionedTransfer::Step>(found - kSteps.begin()), first, end)));
 }
 
 uintptr_t PreparedTransfer::device_handle() {
   if (wish_.num_partitions == 0) refuse("kernels can only send partitions", "a request with partitions, at least 1");
-  is_seen_whole_ = false;
-  return reinterpret_cast<uintptr_t>(transfer_->device_handle());
+  const std::lock_guard lock(mutex_);
+  check_open();
+  host_takes_all_steps_ = false;
+  return reinterpret_cast<uintptr_t>(cuda_->transfer->device_handle());
 }
 
 }  // namespace axon::c10d_backend

@@ -29,6 +29,7 @@ def test_the_members_are_where_the_header_has_them() -> None:
 
 SIGNATURES = {
     "produce": {"request": "i64", "tensor": "*fp32", "step": "*i32", "size": "i32"},
+    "name_partitions": {"request": "i64", "found": "*i32"},
     "consume": {"request": "i64", "tensor": "*fp32", "step": "*i32", "wrong": "*i32", "num_partitions": "i32",
                 "size": "i32"},
 }  # fmt: skip
@@ -40,8 +41,8 @@ def test_kernels_compile(name: str) -> None:
 
     from support import triton_kernels
 
-    constants = {"BLOCK": 1024} | ({"direct": True} if name == "produce" else {})
+    constants = {"produce": {"BLOCK": 1024, "direct": True}, "consume": {"BLOCK": 1024}}.get(name, {})
     signature = SIGNATURES[name] | dict.fromkeys(constants, "constexpr")
     source = triton.compiler.ASTSource(getattr(triton_kernels, name), signature, constants)
     compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-    assert ("release" if name == "produce" else "acquire") in compiled.asm["ptx"]
+    assert ("acquire" if name == "consume" else "release") in compiled.asm["ptx"]

@@ -9,34 +9,43 @@ from torch_axon.prepared._records import Records
 CPU = torch.device("cpu")
 
 
-def test_a_record_is_taken_over_once_both_ends_are_closed() -> None:
+def test_a_record_is_taken_over_once_both_ends_have_ended() -> None:
     records = Records()
-    first, memory = records.add(100, CPU)
-    second, other = records.add(100, CPU)
-    assert other.data_ptr() != memory.data_ptr()
-    records.note_closed(first)
-    _, third = records.add(100, CPU)
-    assert third.data_ptr() not in (memory.data_ptr(), other.data_ptr())  # the peer may not have closed the first
-    records.num_closed_there = 1
-    records.note_closed(second)
-    _, fourth = records.add(100, CPU)
-    assert fourth.data_ptr() == memory.data_ptr()
+    memories = [records.take(100, CPU) for _ in range(2)]
+    numbers = [records.add(memory) for memory in memories]
+    records.close(numbers[0])
+    third = records.take(100, CPU)
+    assert third.data_ptr() not in [memory.data_ptr() for memory in memories]  # the peer may not have closed the first
+    records.num_ended_there = 1
+    memories[0].fill_(1)
+    fourth = records.take(100, CPU)
+    assert fourth.data_ptr() == memories[0].data_ptr()
+    assert not fourth.any()
 
 
-def test_closed_requests_count_up_to_the_first_open_one() -> None:
+def test_a_closed_request_whose_kernels_are_queued_has_not_ended() -> None:
+    records, has_run = Records(num_ended_there=1), False
+    memory = records.take(100, CPU)
+    records.close(records.add(memory), lambda: has_run)
+    assert records.take(100, CPU).data_ptr() != memory.data_ptr()
+    has_run = True
+    assert records.take(100, CPU).data_ptr() == memory.data_ptr()
+
+
+def test_ended_requests_count_up_to_the_first_that_has_not() -> None:
     records = Records()
-    numbers = [records.add(1, CPU)[0] for _ in range(4)]
+    numbers = [records.add(None) for _ in range(4)]
     for number, expected in ((numbers[2], 0), (numbers[0], 1), (numbers[1], 3), (numbers[3], 4)):
-        records.note_closed(number)
-        assert records.num_closed == expected
+        records.close(number)
+        records.take(1, CPU)
+        assert records.num_ended == expected
 
 
 def test_a_larger_request_gets_memory_of_its_own() -> None:
-    records = Records()
-    number, small = records.add(100, CPU)
-    records.note_closed(number)
-    records.num_closed_there = 1
-    _, large = records.add(101, CPU)
+    records = Records(num_ended_there=1)
+    small = records.take(100, CPU)
+    records.close(records.add(small))
+    large = records.take(101, CPU)
     assert large.nbytes == 101
     assert large.data_ptr() != small.data_ptr()
 
@@ -44,8 +53,9 @@ def test_a_larger_request_gets_memory_of_its_own() -> None:
 def test_a_loop_of_requests_keeps_few_records() -> None:
     records, seen = Records(), set()
     for _ in range(50):
-        number, memory = records.add(64, CPU)
+        memory = records.take(64, CPU)
         seen.add(memory.data_ptr())
-        records.num_closed_there = number  # the peer has closed all before this one
-        records.note_closed(number)
+        number = records.add(memory)
+        records.num_ended_there = number  # the peer has closed all before this one
+        records.close(number)
     assert len(seen) <= 2

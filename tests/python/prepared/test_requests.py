@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from functools import partial
 from threading import Thread
@@ -268,6 +269,21 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "'peer' is 1; allowed with 'all_reduce': None": {"operation": "all_reduce", "peer": 1},
     "'inputs' is None; allowed with 'all_gather'": {"operation": "all_gather"},
     "strides [2]": {"operation": "send", "peer": 1, "tensor": torch.zeros(16)[::2]},
+    "'tensor' is a conjugated": {
+        "operation": "send",
+        "peer": 1,
+        "tensor": torch.zeros(4, dtype=torch.complex64).conj(),
+    },
+    "has layout torch.sparse_coo": {"operation": "send", "peer": 1, "tensor": torch.zeros(4, 4).to_sparse()},
+    "'tensor' is [1]; allowed: Tensor": {"operation": "send", "peer": 1, "tensor": [1]},
+    "'partitions' is '4'; allowed: an int": {"operation": "send", "peer": 1, "partitions": "4"},
+    "'partitions' is True": {"operation": "send", "peer": 1, "partitions": True},
+    "'tag' is 1.5": {"operation": "send", "peer": 1, "tag": 1.5},
+    "'peer' is '1'": {"operation": "send", "peer": "1"},
+    "'timeout' is 5; allowed: timedelta": {"operation": "send", "peer": 1, "timeout": 5},
+    "'timeout' is 0:00:00; allowed: more than 0": {"operation": "send", "peer": 1, "timeout": timedelta()},
+    "'group' is 'axon'": {"operation": "send", "peer": 1, "group": "axon"},
+    "'tag' is 3; allowed with 'all_reduce': None": {"operation": "all_reduce", "tag": 3},
 }
 
 
@@ -281,6 +297,41 @@ def _wrong_arguments() -> None:
 
 def test_wrong_arguments_are_named(two_ranks: RankPool) -> None:
     two_ranks.run(_wrong_arguments)
+
+
+def _abandoned_start() -> None:
+    """The receiver has started, and leaves. What comes for it does not reach the request that both make next."""
+    for lateness in ("sent", "not sent"):
+        with contextlib.suppress(RuntimeError), _prepare(torch.zeros(4)) as request:
+            if dist.get_rank() == 1 or lateness == "sent":
+                request.start()
+            raise RuntimeError
+        tensor = torch.zeros(4)
+        with _prepare(tensor) as request:
+            for step in (1, 2, 3):
+                if dist.get_rank() == 0:
+                    tensor.fill_(step)
+                request.start()
+                request.wait()
+                assert bool((tensor == step).all())
+
+
+def test_an_abandoned_start_does_not_meet_the_next_request(two_ranks: RankPool) -> None:
+    two_ranks.run(_abandoned_start)
+
+
+def _refused_range() -> None:
+    with _prepare(torch.zeros(4), 4) as request:
+        request.start()
+        if dist.get_rank() == 0:
+            request.ready(range(2, 4))
+            assert "ready(2) was called twice" in failure(request.ready)
+            request.ready(range(2))
+        request.wait()
+
+
+def test_a_refused_range_sends_nothing(two_ranks: RankPool) -> None:
+    two_ranks.run(_refused_range)
 
 
 def _late_ready() -> str:

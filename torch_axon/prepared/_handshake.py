@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -17,16 +18,28 @@ from torch_axon import _native
 if TYPE_CHECKING:
     from torch_axon._C import AxonBackend
 
-# A reserved tag has 30 bits. The first tells messages of data from those of this module. Of data it also holds the
-# request and the partition; here which end has sent the message, and the user's tag.
+# Reserved tags have 30 bits:
+#   messages of data         1, the request's number (13 bits), the partition (16 bits)
+#   messages of this module  0, whether the sender has sent it (1 bit), the user's tag (24 bits)
 _DATA = 1 << 29
 _REQUEST = 1 << 16
 _MOST_REQUESTS = 1 << 13  # of one pair and direction at a time
 _OF_SENDER = 1 << 28
+_FOREVER = timedelta(days=365)  # the first use of a request bounds its wait itself
 
 _DESCRIPTION = struct.Struct("<?IQ16sII32s")
 
-_open_requests: WeakKeyDictionary[dist.ProcessGroup, dict[int, set[int]]] = WeakKeyDictionary()
+
+@dataclass
+class _Numbers:
+    """The numbers of a rank's sends to one peer."""
+
+    following: int = 0
+    of_open: set[int] = field(default_factory=set)
+
+
+_lock = Lock()  # guards the numbers
+_numbers: WeakKeyDictionary[dist.ProcessGroup, defaultdict[int, _Numbers]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -34,8 +47,8 @@ class Description:
     """What one rank has prepared, as sent to the other.
 
     `partitions` is 0 for a whole tensor. The sender gives its open requests to a peer different numbers. `address` is
-    where the peer's kernels find this end, or empty if they cannot. `num_closed` counts the requests of the same pair,
-    direction and tag that this rank has closed, up to the first one that is open.
+    where the peer's kernels find this end, or empty if they cannot. `num_ended` counts the requests of the same pair,
+    direction and tag that have ended on this rank, up to the first one that has not.
     """
 
     is_sender: bool
@@ -43,31 +56,30 @@ class Description:
     numel: int
     dtype: str
     number: int = 0
-    num_closed: int = 0
+    num_ended: int = 0
     address: bytes = b""
 
     def pack(self) -> bytes:
         text = self.dtype.encode()
         return _DESCRIPTION.pack(
-            self.is_sender, self.partitions, self.numel, text, self.number, self.num_closed, self.address
+            self.is_sender, self.partitions, self.numel, text, self.number, self.num_ended, self.address
         )
 
     @staticmethod
     def unpack(data: bytes) -> Description:
-        is_sender, partitions, numel, dtype, number, num_closed, address = _DESCRIPTION.unpack(data)
+        is_sender, partitions, numel, dtype, number, num_ended, address = _DESCRIPTION.unpack(data)
         text = dtype.rstrip(b"\0").decode()
-        return Description(is_sender, partitions, numel, text, number, num_closed, address if any(address) else b"")
+        return Description(is_sender, partitions, numel, text, number, num_ended, address if any(address) else b"")
 
     def matches(self, other: Description) -> bool:
-        same = (self.partitions, self.numel, self.dtype) == (other.partitions, other.numel, other.dtype)
-        return same and self.is_sender != other.is_sender
+        return (self.partitions, self.numel, self.dtype) == (other.partitions, other.numel, other.dtype)
 
     def __str__(self) -> str:
         divided = f" in {self.partitions} partitions" if self.partitions else ""
         return f"{'send' if self.is_sender else 'recv'} of {self.dtype}[{self.numel}]{divided}"
 
 
-class Meeting:
+class Handshake:
     """One call of prepare(): what both ranks need of each other."""
 
     def __init__(
@@ -76,24 +88,34 @@ class Meeting:
         self.group = group
         self.device = device
         self.peer = peer  # its rank in the group
+        self.peer_name = f"rank {dist.get_global_rank(group, peer)}"
         self.tag = tag
         self.backend = backend_of(group, device)
         self.timeout: timedelta = timeout or self.backend.options._timeout
         self._works: list[dist.Work] = []
 
     def next_number(self) -> int:
-        """Returns a number that no open send to this peer has."""
-        taken = _open_requests.setdefault(self.group, defaultdict(set))[self.peer]
-        number = next(number for number in range(_MOST_REQUESTS + 1) if number not in taken)
-        if number == _MOST_REQUESTS:
-            raise ValueError(f"prepare: {_MOST_REQUESTS} sends to this peer are open; allowed: fewer, so close() some")
-        taken.add(number)
-        return number
+        """Returns a number that no open send to this peer has, and none of the 4,096 that were prepared last.
+
+        A receiver may be late: messages under a number that comes back too soon would meet its former request.
+        """
+        with _lock:
+            numbers = _numbers.setdefault(self.group, defaultdict(_Numbers))[self.peer]
+            if len(numbers.of_open) >= _MOST_REQUESTS // 2:
+                count = len(numbers.of_open)
+                raise ValueError(f"prepare: {count} sends to {self.peer_name} are open; allowed: fewer; close() some")
+            while numbers.following in numbers.of_open:
+                numbers.following = (numbers.following + 1) % _MOST_REQUESTS
+            number = numbers.following
+            numbers.of_open.add(number)
+            numbers.following = (number + 1) % _MOST_REQUESTS
+            return number
 
     def give_back(self, ours: Description) -> None:
         """Ends the use of the number of `ours`, if it has one."""
         if ours.is_sender:
-            _open_requests[self.group][self.peer].discard(ours.number)
+            with _lock:
+                _numbers[self.group][self.peer].of_open.discard(ours.number)
 
     def send(self, ours: Description) -> None:
         """Sends the peer what this rank has prepared, and begins to receive the same from it. Does not wait."""
@@ -101,8 +123,8 @@ class Meeting:
         self._incoming = torch.empty_like(outgoing)
         first, second = (_OF_SENDER, 0) if ours.is_sender else (0, _OF_SENDER)
         self._works = [
-            self.backend._send_reserved(outgoing, self.peer, first | self.tag),
-            self.backend._recv_reserved(self._incoming, self.peer, second | self.tag),
+            self.backend._send_reserved(outgoing, self.peer, first | self.tag, _FOREVER),
+            self.backend._recv_reserved(self._incoming, self.peer, second | self.tag, _FOREVER),
         ]
 
     def receive(self, ours: Description) -> Description:
@@ -111,18 +133,24 @@ class Meeting:
             for work in self._works:
                 work.wait(self.timeout)
         except dist.DistBackendError as error:
+            if "Timed out" not in str(error):
+                raise
             wanted = "recv" if ours.is_sender else "send"
             raise dist.DistBackendError(
-                f"prepare: rank {self.peer} has not prepared its {wanted} under tag {self.tag}: {error}"
+                f"prepare: {self.peer_name} has not prepared its {wanted} under tag {self.tag} within {self.timeout} "
+                f"of the first use of this rank's {ours}"
             ) from error
         theirs = Description.unpack(self._incoming.numpy().tobytes())
         if theirs.matches(ours):
             return theirs
-        mine = dist.get_rank(self.group)
         raise ValueError(
-            f"prepare: rank {mine} has prepared a {ours}, and rank {self.peer} a {theirs}, under tag {self.tag}; "
-            "allowed: a send and a recv of equal type, size and partitions"
+            f"prepare: rank {dist.get_rank()} has prepared a {ours}, and {self.peer_name} a {theirs}, under tag "
+            f"{self.tag}; allowed: a send and a recv of equal type, size and partitions"
         )
+
+    def has_received(self) -> bool:
+        """Returns whether receive() would not wait."""
+        return all(work.is_completed() for work in self._works)
 
     def has_peer_access(self) -> bool:
         return self.backend._has_peer_access(self.device, self.peer)
