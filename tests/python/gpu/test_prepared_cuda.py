@@ -372,6 +372,7 @@ def _die_while_a_kernel_waits(operation: str) -> str:
     rank = dist.get_rank()
     ours = operation if rank == 0 else {"send": "recv", "recv": "send"}[operation]
     request = torch_axon.prepare(torch.zeros(8), ours, peer=1 - rank, partitions=2)
+    assert request.path == "kernels"
     meet()
     if rank == 1:
         time.sleep(0.5)
