@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import time
 from datetime import timedelta
 from functools import partial
 from threading import Thread
@@ -160,6 +163,50 @@ def _tests_for_arrival() -> None:
 
 def test_the_receiver_can_test_for_arrival(two_ranks: RankPool) -> None:
     two_ranks.run(_tests_for_arrival)
+
+
+def _one_thread_waits() -> None:
+    """A thread waits for the whole request, while another one asks for its partitions."""
+    with _prepare(torch.zeros(4), 4) as request:
+        request.start()
+        if dist.get_rank() == 0:
+            dist.barrier()
+            request.ready()
+            request.wait()
+            return
+        waiting = Thread(target=request.wait)
+        waiting.start()
+        assert not request.has_arrived(3)
+        assert "before wait()" in failure(request.start)
+        dist.barrier()
+        request.arrived(3)
+        waiting.join()
+
+
+def test_threads_ask_for_partitions_while_one_waits(two_ranks: RankPool) -> None:
+    two_ranks.run(_one_thread_waits)
+
+
+def _dies_before_a_partition() -> str:
+    request = _prepare(torch.zeros(4), 4)
+    request.start()
+    if dist.get_rank() == 0:
+        dist.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    deadline = time.monotonic() + 30
+
+    def until_arrived() -> None:
+        while not request.has_arrived(1) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    return failure(until_arrived) + failure(request.start)
+
+
+def test_a_dead_peers_partitions_have_not_arrived(fresh_ranks: Any) -> None:
+    text = fresh_ranks(2).run(_dies_before_a_partition, dying=[0], timeout_s=50)[1]
+    assert "rank 0" in text
+    assert "an earlier start has failed" in text
 
 
 def _collectives() -> None:
