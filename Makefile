@@ -155,7 +155,7 @@ lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.11 --no-deps requirements/nixl.in -o requirements/nixl.txt
 
 clean:
-	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/_C.*.so $(VENV)/.editable
+	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/include torch_axon/_C.*.so $(VENV)/.editable
 
 # Runs every time, because Ninja finds what is out of date.
 build: $(TOOLCHAIN)

@@ -5,6 +5,7 @@ AXON_BUILD_DIR is a build folder that is kept between builds, AXON_TESTS=1 also 
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -76,8 +77,10 @@ class CMakeBuild(build_ext):
         record_build(prefix / "torch_axon" / "_build.py")
 
     def copy_extensions_to_source(self) -> None:
-        """Runs setuptools' steps after a build in place."""
+        """Runs setuptools' steps after a build in place, which copy only the extension."""
         super().copy_extensions_to_source()
+        include = Path("torch_axon", "include")
+        shutil.copytree(Path(self.build_lib).resolve() / include, ROOT / include, dirs_exist_ok=True)
         record_build(ROOT / "torch_axon" / "_build.py")
 
 
