@@ -5,7 +5,7 @@
 
 #include "cuda/memory.hpp"
 #include "kernels/device.cuh"
-#include "kernels/ptx.cuh"
+#include "kernels/ll/packet.cuh"
 
 namespace axon::kernels {
 namespace {
@@ -27,7 +27,7 @@ static_assert(detail::kNoSender == static_cast<uint32_t>(Misuse::kNoSender));
 static_assert(detail::kMisuse == static_cast<uint32_t>(cuda::FaultCode::kMisuse));
 
 __host__ __device__ __forceinline__ uint64_t ll_packets_of(uint64_t num_bytes) {
-  return (num_bytes + 7) / 8;
+  return (num_bytes + ll::kPayloadBytes - 1) / ll::kPayloadBytes;
 }
 
 // Called by one thread. Returns false if the last start has not been waited for.
@@ -45,14 +45,26 @@ __global__ void start_kernel(PreparedTransfer* transfer, uint32_t, uint32_t) {
   if (transfer->is_sender == 0) store_release(transfer->credit, count);  // its tensor is free: earlier work has ended
 }
 
-// Several blocks copy a partition. Returns whether this one is the last to finish.
+// Called by all threads of each block that takes part, when it is done. Returns whether this thread is the last one.
+__device__ __forceinline__ bool is_last_thread(const PreparedTransfer& transfer, uint64_t partition,
+                                               uint32_t num_blocks) {
+  __syncthreads();
+  return threadIdx.x == 0 && detail::is_last_block(transfer, partition, num_blocks);
+}
+
+// Called by one thread. Ends a step that is both start and wait.
+__device__ __forceinline__ void end_start(const PreparedTransfer& transfer, uint32_t count) {
+  store_relaxed(transfer.started, count);
+  store_relaxed(transfer.waited, count);
+}
+
+// Several blocks copy a partition. Returns whether this thread is the last one to finish.
 __device__ __forceinline__ bool copy_part(const PreparedTransfer& transfer, uint64_t partition, uint32_t block,
                                           uint32_t num_blocks) {
   const uint64_t offset = partition * transfer.partition_bytes;
   detail::copy_share(transfer.tensor + offset, transfer.target + offset, transfer.partition_bytes,
                      uint64_t{block} * blockDim.x + threadIdx.x, uint64_t{num_blocks} * blockDim.x);
-  __syncthreads();
-  return threadIdx.x == 0 && detail::is_last_block(transfer, partition, num_blocks);
+  return is_last_thread(transfer, partition, num_blocks);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -73,8 +85,7 @@ __global__ void __launch_bounds__(kThreads) send_kernel(PreparedTransfer* transf
   if (__syncthreads_and(threadIdx.x != 0 || begin()) == 0) return;
   if (!copy_part(*transfer, 0, blockIdx.x, gridDim.x)) return;
   detail::publish_partition(*transfer, 0, count);
-  store_relaxed(transfer->started, count);
-  store_relaxed(transfer->waited, count);
+  end_start(*transfer, count);
 }
 
 // Small tensors go as LL packets into slots of the receiver's record: no fence, and a sender may be one start ahead.
@@ -85,65 +96,17 @@ __device__ __forceinline__ cuda::LlPacket* slot_of(const PreparedTransfer& trans
   return reinterpret_cast<cuda::LlPacket*>(transfer.slots) + (count & 1) * ll_packets_of(transfer.partition_bytes);
 }
 
-union Payload {
-  uint64_t bits;
-  unsigned char bytes[8];
-};
-
-__device__ __forceinline__ Payload load_payload(const unsigned char* from, uint64_t num_bytes) {
-  Payload payload{};
-  if (num_bytes >= sizeof(Payload) && reinterpret_cast<uintptr_t>(from) % sizeof(Payload) == 0) {
-    payload.bits = __ldcg(reinterpret_cast<const unsigned long long*>(from));
-  } else {
-    for (uint64_t k = 0; k < sizeof(Payload) && k < num_bytes; ++k) payload.bytes[k] = from[k];
-  }
-  return payload;
-}
-
-__device__ __forceinline__ void store_payload(unsigned char* to, uint64_t num_bytes, Payload payload) {
-  if (num_bytes >= sizeof(Payload) && reinterpret_cast<uintptr_t>(to) % sizeof(Payload) == 0) {
-    *reinterpret_cast<uint64_t*>(to) = payload.bits;
-  } else {
-    for (uint64_t k = 0; k < sizeof(Payload) && k < num_bytes; ++k) to[k] = payload.bytes[k];
-  }
-}
-
-// Called by all threads of all blocks. Returns whether this thread is to end the step.
-__device__ __forceinline__ bool ends_step(const PreparedTransfer& transfer) {
-  __syncthreads();
-  return threadIdx.x == 0 && detail::is_last_block(transfer, 0, gridDim.x);
-}
-
-__device__ __forceinline__ void end_step(const PreparedTransfer& transfer, uint32_t count) {
-  store_relaxed(transfer.started, count);
-  store_relaxed(transfer.waited, count);
-}
-
 __global__ void __launch_bounds__(kThreads) send_ll_kernel(PreparedTransfer* transfer, uint32_t, uint32_t) {
   await_stream();
   let_next_in();
   const uint32_t count = load_relaxed(transfer->waited) + 1;
   if (__syncthreads_and(threadIdx.x != 0 || detail::await(*transfer, transfer->credit, count - 2, 0)) == 0) return;
   cuda::LlPacket* const slot = slot_of(*transfer, count);
-  const auto num_packets = static_cast<uint32_t>(ll_packets_of(transfer->partition_bytes));
-  for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < num_packets; k += gridDim.x * blockDim.x) {
-    const Payload payload = load_payload(transfer->tensor + 8 * k, transfer->partition_bytes - 8 * k);
-    store_packet(slot + k,
-                 {static_cast<uint32_t>(payload.bits), count, static_cast<uint32_t>(payload.bits >> 32), count});
+  const ll::InputSpan tensor(reinterpret_cast<const std::byte*>(transfer->tensor), transfer->partition_bytes);
+  for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < tensor.count(); k += gridDim.x * blockDim.x) {
+    store_packet(slot + k, ll::packet_of(tensor.load(k), count));
   }
-  if (ends_step(*transfer)) end_step(*transfer, count);
-}
-
-// Returns false if a wait has failed.
-__device__ __forceinline__ bool await_packet(const PreparedTransfer& transfer, const cuda::LlPacket* address,
-                                             uint32_t count, Payload& payload) {
-  cuda::LlPacket packet{};
-  const bool has_arrived = detail::await(transfer, 0, [&] {
-    packet = load_packet(address);
-    return packet.low_epoch == count && packet.high_epoch == count;
-  });
-  payload.bits = packet.low | uint64_t{packet.high} << 32;
-  return has_arrived;
+  if (is_last_thread(*transfer, 0, gridDim.x)) end_start(*transfer, count);
 }
 
 __global__ void __launch_bounds__(kThreads) wait_ll_kernel(PreparedTransfer* transfer, uint32_t, uint32_t) {
@@ -151,14 +114,15 @@ __global__ void __launch_bounds__(kThreads) wait_ll_kernel(PreparedTransfer* tra
   let_next_in();
   const uint32_t count = load_relaxed(transfer->waited) + 1;
   const cuda::LlPacket* const slot = slot_of(*transfer, count);
-  const auto num_packets = static_cast<uint32_t>(ll_packets_of(transfer->partition_bytes));
-  for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < num_packets; k += gridDim.x * blockDim.x) {
-    Payload payload{};
-    if (!await_packet(*transfer, slot + k, count, payload)) return;
-    store_payload(transfer->tensor + 8 * k, transfer->partition_bytes - 8 * k, payload);
+  const ll::OutputSpan tensor(reinterpret_cast<std::byte*>(transfer->tensor), transfer->partition_bytes);
+  for (uint32_t k = blockIdx.x * blockDim.x + threadIdx.x; k < tensor.count(); k += gridDim.x * blockDim.x) {
+    cuda::LlPacket packet{};
+    const auto is_there = [&] { return ll::is_of(packet = load_packet(slot + k), count); };
+    if (!detail::await(*transfer, 0, is_there)) return;
+    tensor.store(k, {packet.low, packet.high});
   }
-  if (!ends_step(*transfer)) return;
-  end_step(*transfer, count);
+  if (!is_last_thread(*transfer, 0, gridDim.x)) return;
+  end_start(*transfer, count);
   store_release(transfer->credit, count);
 }
 
