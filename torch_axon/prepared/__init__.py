@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_axon import _native
-from torch_axon.prepared._collectives import COLLECTIVES, CollectiveRequest
+from torch_axon.prepared._collectives import COLLECTIVES, CollectiveRequest, prepare_collective
 from torch_axon.prepared._handshake import Handshake
 from torch_axon.prepared._request import PartitionedRequest, Request
 from torch_axon.prepared._transfer import Transfer
@@ -110,7 +110,7 @@ def prepare(
     _check_type("group", group, dist.ProcessGroup, "a process group that this rank is in")
     if operation in COLLECTIVES:
         _check_unused(operation, peer=peer, tag=tag or None, partitions=partitions, timeout=timeout)
-        return CollectiveRequest(operation, tensor, inputs, root, op, group)
+        return prepare_collective(operation, tensor, inputs, root, op, group)
     if operation not in ("send", "recv"):
         allowed = ", ".join(("send", "recv", *COLLECTIVES))
         raise ValueError(f"prepare: argument 'operation' is {operation!r}; allowed: {allowed}")

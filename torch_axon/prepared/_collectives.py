@@ -25,21 +25,9 @@ COLLECTIVES: dict[str, tuple[str, ...]] = {
 class CollectiveRequest(Request):
     """Starts one collective again and again. It runs beside other work of the stream until wait()."""
 
-    def __init__(
-        self,
-        operation: str,
-        tensor: Tensor,
-        inputs: Tensor | None,
-        root: int | None,
-        op: dist.ReduceOp.RedOpType,
-        group: dist.ProcessGroup,
-    ) -> None:
-        for name, value in (("root", root), ("inputs", inputs)):
-            if (value is None) == (name in COLLECTIVES[operation]):
-                allowed = "another value" if value is None else "None"
-                raise ValueError(f"prepare: argument {name!r} is {value!r}; allowed with {operation!r}: {allowed}")
+    def __init__(self, operation: str, call: Callable[[], Any]) -> None:
         self._operation = operation
-        self._call: Callable[[], Any] | None = _call_of(operation, tensor, inputs, root, op, group)
+        self._call: Callable[[], Any] | None = call
         self._work: Any = None
 
     def start(self) -> None:
@@ -63,14 +51,19 @@ class CollectiveRequest(Request):
         self._call = None
 
 
-def _call_of(
+def prepare_collective(
     operation: str,
     tensor: Tensor,
     inputs: Tensor | None,
     root: int | None,
     op: dist.ReduceOp.RedOpType,
     group: dist.ProcessGroup,
-) -> Callable[[], Any]:
+) -> CollectiveRequest:
+    """See `prepare`."""
+    for name, value in (("root", root), ("inputs", inputs)):
+        if (value is None) == (name in COLLECTIVES[operation]):
+            allowed = "another value" if value is None else "None"
+            raise ValueError(f"prepare: argument {name!r} is {value!r}; allowed with {operation!r}: {allowed}")
     calls: dict[str, Callable[..., Any]] = {
         "all_reduce": partial(dist.all_reduce, tensor, op),
         "broadcast": partial(dist.broadcast, tensor, root),
@@ -79,4 +72,4 @@ def _call_of(
         "reduce_scatter": partial(dist.reduce_scatter_tensor, tensor, inputs, op),
         "all_to_all": partial(dist.all_to_all_single, tensor, inputs),
     }
-    return partial(calls[operation], group=group, async_op=True)
+    return CollectiveRequest(operation, partial(calls[operation], group=group, async_op=True))

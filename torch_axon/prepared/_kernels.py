@@ -51,8 +51,6 @@ class KernelRequest(PartitionedRequest):
         self._end = end
         self._count = max(ours.partitions, 1)
         end.transfer.open(theirs.address)
-        self.start = end.transfer.start  # type: ignore[method-assign]
-        self.wait = end.transfer.wait  # type: ignore[method-assign]
 
     def start(self) -> None:
         """See `Request`."""
