@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 
@@ -12,6 +14,15 @@ from support.reference import finish
 def num_replays() -> int:
     """Ranks that share a GPU take turns on it, some milliseconds each."""
     return 1000 if dist.get_world_size() <= torch.cuda.device_count() else 20
+
+
+def captured(step: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Captures a step when all ranks have finished their work, which has connected them."""
+    meet()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph
 
 
 class Loop:
@@ -40,11 +51,7 @@ class Loop:
     def capture(self) -> torch.cuda.CUDAGraph:
         """Captures after an eager step, which connects the ranks."""
         self.step()
-        meet()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step()
-        return graph
+        return captured(self.step)
 
     def check(self, num_steps: int) -> None:
         torch.cuda.synchronize()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import torch_axon
 from support.gpu import NAMES, meet, works
-from support.graphs import Loop, num_replays
+from support.graphs import Loop, captured, num_replays
 from support.hosts import run_on_hosts
 from support.reference import case, failure, same_bits
 
@@ -78,10 +78,7 @@ def _replay_prepared(store: str, rank: int, size: int, partitions: int | None) -
         step.add_(1)
 
     once()
-    meet()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        once()
+    graph = captured(once)
     for replay in range(20):
         graph.replay()
         if replay == 10:
@@ -154,10 +151,7 @@ def _replay_messages(store: str, rank: int, size: int) -> None:
                 work.wait()
 
         exchange()
-        meet()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            exchange()
+        graph = captured(exchange)
         for turn in range(5):
             graph.replay()
             eager = torch.zeros(3, dtype=torch.int32)

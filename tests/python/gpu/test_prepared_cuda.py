@@ -17,8 +17,9 @@ from torch import Tensor
 import torch_axon
 from support.devices import on
 from support.gpu import backend_of, busy, meet, works
-from support.graphs import num_replays
+from support.graphs import captured, num_replays
 from support.pool import RankPool
+from support.prepared import content, prepare_pair
 from support.reference import case, eventual_failure, failure, failure_or_nothing
 
 pytestmark = on("cuda")
@@ -26,21 +27,9 @@ pytestmark = on("cuda")
 SIZES = (1, 7, 1024, 99_991, 4 << 20)  # elements
 
 
-def _prepare(tensor: Tensor, partitions: int | None = None, **arguments: Any) -> Any:
-    """Rank 0 sends to rank 1."""
-    rank = dist.get_rank()
-    operation = "send" if rank == 0 else "recv"
-    return torch_axon.prepare(tensor, operation, peer=1 - rank, partitions=partitions, **arguments)
-
-
-def _content(tensor: Tensor, step: int | Tensor) -> Tensor:
-    numbers = torch.arange(tensor.numel(), dtype=torch.int64)
-    return ((numbers * 7 + step) % 251).to(tensor.dtype).view(tensor.shape)
-
-
 def _fill(tensor: Tensor, step: int | Tensor) -> None:
     """The sender's tensor gets the step's content, and the receiver's another one."""
-    tensor.copy_(_content(tensor, step) if dist.get_rank() == 0 else _content(tensor, step + 100))
+    tensor.copy_(content(tensor, step) if dist.get_rank() == 0 else content(tensor, step + 100))
 
 
 def _whole_tensors() -> None:
@@ -49,13 +38,13 @@ def _whole_tensors() -> None:
             for offset in (0, 1):
                 with case(dtype=dtype, size=size, offset=offset):
                     tensor = torch.empty(size + offset, dtype=dtype)[offset:]
-                    with _prepare(tensor) as request:
+                    with prepare_pair(tensor) as request:
                         assert request.path == "kernels"
                         for step in range(3):
                             _fill(tensor, step)
                             request.start()
                             request.wait()
-                            assert torch.equal(tensor, _content(tensor, step))
+                            assert torch.equal(tensor, content(tensor, step))
 
 
 def test_a_whole_tensor_is_sent_at_every_start(two_ranks: RankPool) -> None:
@@ -68,19 +57,19 @@ def _partitions() -> None:
             tensor = torch.empty(count, dtype=torch.float32)
             parts = tensor.chunk(partitions)
             sums = torch.zeros(partitions, dtype=torch.float64)
-            with _prepare(tensor, partitions) as request:
+            with prepare_pair(tensor, partitions) as request:
                 for step in range(3):
                     _fill(tensor, -1)
                     request.start()
                     for partition in reversed(range(partitions)):
                         if dist.get_rank() == 0:
-                            parts[partition].copy_(_content(tensor, step).chunk(partitions)[partition])
+                            parts[partition].copy_(content(tensor, step).chunk(partitions)[partition])
                             request.ready(partition)
                         elif partition % 7 == 0:
                             request.arrived(partition)
                             sums[partition] = parts[partition].sum(dtype=torch.float64)
                     request.wait()
-                    expected = _content(tensor, step)
+                    expected = content(tensor, step)
                     assert torch.equal(tensor, expected)
                     if dist.get_rank() == 1:
                         wanted = expected.double().view(partitions, -1).sum(1)[::7]
@@ -94,7 +83,7 @@ def test_partitions_are_sent_in_any_order(two_ranks: RankPool) -> None:
 def _ranges_on_other_streams() -> None:
     tensor = torch.empty(1 << 20, dtype=torch.float32)
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
-    with _prepare(tensor, 16) as request:
+    with prepare_pair(tensor, 16) as request:
         for step in range(5):
             _fill(tensor, step)
             request.start()
@@ -107,19 +96,11 @@ def _ranges_on_other_streams() -> None:
             for stream in streams:
                 torch.cuda.current_stream().wait_stream(stream)
             request.wait()
-            assert torch.equal(tensor, _content(tensor, step))
+            assert torch.equal(tensor, content(tensor, step))
 
 
 def test_ranges_of_partitions_are_sent_on_several_streams(two_ranks: RankPool) -> None:
     two_ranks.run(_ranges_on_other_streams)
-
-
-def _capture(steps: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    meet()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        steps()
-    return graph
 
 
 def _both_ways_at_once() -> None:
@@ -133,17 +114,17 @@ def _both_ways_at_once() -> None:
     wrong, step = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
 
     def once() -> None:
-        outgoing.copy_(_content(outgoing, step + rank))
+        outgoing.copy_(content(outgoing, step + rank))
         for name in ("send", "recv"):
             requests[name].start()
         for name in ("send", "recv"):
             requests[name].wait()
-        wrong.add_((incoming != _content(incoming, step + 1 - rank)).sum())
+        wrong.add_((incoming != content(incoming, step + 1 - rank)).sum())
         step.add_(1)
 
     for _ in range(5):
         once()
-    graph = _capture(once)
+    graph = captured(once)
     for _ in range(20):
         graph.replay()
     torch.cuda.synchronize()
@@ -157,7 +138,7 @@ def test_both_ranks_start_their_sends_first(two_ranks: RankPool) -> None:
 def _replays() -> None:
     step, wrong = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
     whole, divided = torch.empty(1000, dtype=torch.float32), torch.empty(1 << 16, dtype=torch.bfloat16)
-    first, second = _prepare(whole), _prepare(divided, 4, tag=1)
+    first, second = prepare_pair(whole), prepare_pair(divided, 4, tag=1)
 
     def once() -> None:
         _fill(whole, step)
@@ -169,11 +150,11 @@ def _replays() -> None:
                 second.ready(partition)
         first.wait()
         second.wait()
-        wrong.add_((whole != _content(whole, step)).sum() + (divided != _content(divided, step)).sum())
+        wrong.add_((whole != content(whole, step)).sum() + (divided != content(divided, step)).sum())
         step.add_(1)
 
     once()
-    graphs = [_capture(once), _capture(once)]
+    graphs = [captured(once), captured(once)]
     for replay in range(num_replays()):
         graphs[replay % 2].replay()
         if replay % 100 == 50:
@@ -233,7 +214,7 @@ def _cuda_kernels(producer: str) -> None:
     num_partitions, size = 24, 1000
     tensor = torch.empty(num_partitions * size, dtype=torch.float32)
     step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-    with _prepare(tensor, num_partitions) as request:
+    with prepare_pair(tensor, num_partitions) as request:
         handle = torch.tensor([request.device_handle])
         kernel = _kernel(producer if dist.get_rank() == 0 else "consume")
         arguments = [handle, tensor, step, num_partitions, size] + ([wrong] if dist.get_rank() == 1 else [])
@@ -245,7 +226,7 @@ def _cuda_kernels(producer: str) -> None:
             step.add_(1)
 
         once()
-        graph = _capture(once)
+        graph = captured(once)
         for _ in range(num_replays()):
             graph.replay()
         torch.cuda.synchronize()
@@ -264,7 +245,7 @@ def _triton_kernels() -> None:
     num_partitions, size = 24, 1000
     tensor = torch.empty(num_partitions * size, dtype=torch.float32)
     step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-    with _prepare(tensor, num_partitions) as request:
+    with prepare_pair(tensor, num_partitions) as request:
         for direct in (False, True):
             for _ in range(10):
                 request.start()
@@ -285,7 +266,7 @@ def test_triton_kernels_send_and_await_partitions(two_ranks: RankPool) -> None:
 def _misuses_on_the_host() -> list[str]:
     tensor = torch.zeros(8)
     texts = []
-    with _prepare(tensor, 2) as request:
+    with prepare_pair(tensor, 2) as request:
         is_sender = dist.get_rank() == 0
         texts.append(failure(request.wait))
         request.start()
@@ -299,8 +280,8 @@ def _misuses_on_the_host() -> list[str]:
             texts.append(failure(request.ready))
         request.wait()
     texts.append(failure(request.start))
-    texts.append(failure_or_nothing(lambda: _prepare(tensor, 3)))
-    texts.append(failure(_prepare(torch.zeros(8 + dist.get_rank())).start))
+    texts.append(failure_or_nothing(lambda: prepare_pair(tensor, 3)))
+    texts.append(failure(prepare_pair(torch.zeros(8 + dist.get_rank())).start))
     return texts
 
 
@@ -320,7 +301,7 @@ def test_calls_out_of_order_raise_on_the_host(two_ranks: RankPool) -> None:
 
 def _misuse_in_a_kernel(partition: int, times: int) -> str:
     tensor = torch.zeros(8)
-    request = _prepare(tensor, 4)
+    request = prepare_pair(tensor, 4)
     request.start()
     if dist.get_rank() == 1:
         meet_by_host()
@@ -349,7 +330,7 @@ def test_a_misuse_in_a_kernel_is_reported(partition: int, times: int, expected: 
 
 
 def _late_peer() -> str:
-    request = _prepare(torch.zeros(8), 1, timeout=timedelta(seconds=1))
+    request = prepare_pair(torch.zeros(8), 1, timeout=timedelta(seconds=1))
     if dist.get_rank() == 1:
         meet_by_host()
         return ""
@@ -395,7 +376,7 @@ def test_a_wait_ends_when_the_peer_is_killed(operation: str, fresh_ranks: Any) -
 
 def _used_after_its_group() -> list[str]:
     group = dist.new_group()
-    requests = [_prepare(torch.zeros(8), partitions, group=group) for partitions in (None, 2)]
+    requests = [prepare_pair(torch.zeros(8), partitions, group=group) for partitions in (None, 2)]
     backend = backend_of(group)
     meet()
     backend.suspend()
@@ -416,14 +397,14 @@ def _made_again_and_again() -> None:
     memory = 0
     for number in range(60):
         partitions = (None, 1, 100)[number % 3]
-        with _prepare(tensor, partitions) as request, _prepare(back, partitions, tag=1) as other:
+        with prepare_pair(tensor, partitions) as request, prepare_pair(back, partitions, tag=1) as other:
             for each, buffer in ((request, tensor), (other, back)):
                 _fill(buffer, number)
                 each.start()
                 if dist.get_rank() == 0 and partitions:
                     each.ready()
                 each.wait()
-                assert torch.equal(buffer, _content(buffer, number))
+                assert torch.equal(buffer, content(buffer, number))
         if number == 10:
             memory = torch.cuda.memory_allocated()
     assert torch.cuda.memory_allocated() <= memory
@@ -453,11 +434,11 @@ def _relay_in_a_graph() -> None:
     meet()
     for step in range(20):
         if is_first:
-            there.copy_(_content(there, step))
+            there.copy_(content(there, step))
         meet()
         graph.replay()
         torch.cuda.synchronize()
-        assert torch.equal(back, _content(back, step))
+        assert torch.equal(back, content(back, step))
     assert "argument 'step' is 'send'" in failure(lambda: into.add_to_graph(raw, "send"))
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 import torch_axon
 from support.devices import on
 from support.pool import RankPool
+from support.prepared import content, prepare_pair
 from support.reference import case, failure
 
 on_every_host_path = on("cpu", "staged")
@@ -25,30 +25,18 @@ on_every_host_path = on("cpu", "staged")
 SIZES = (1, 1000, 1 << 18)  # elements
 
 
-def _prepare(tensor: Tensor, partitions: int | None = None, **arguments: Any) -> Any:
-    """Rank 0 sends to rank 1."""
-    rank = dist.get_rank()
-    return torch_axon.prepare(
-        tensor, "send" if rank == 0 else "recv", peer=1 - rank, partitions=partitions, **arguments
-    )
-
-
-def _content(tensor: Tensor, step: int) -> Tensor:
-    return ((torch.arange(tensor.numel()) * 7 + step) % 251).to(tensor.dtype)
-
-
 def _whole_tensors() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.bool, torch.complex64):
         for size in SIZES:
             with case(dtype=dtype, size=size):
                 tensor = torch.empty(size, dtype=dtype)
-                with _prepare(tensor) as request:
+                with prepare_pair(tensor) as request:
                     assert request.path == "messages"
                     for step in range(3):
-                        tensor.copy_(_content(tensor, step if dist.get_rank() == 0 else step + 1))
+                        tensor.copy_(content(tensor, step if dist.get_rank() == 0 else step + 1))
                         request.start()
                         request.wait()
-                        assert torch.equal(tensor, _content(tensor, step))
+                        assert torch.equal(tensor, content(tensor, step))
 
 
 @on_every_host_path
@@ -60,21 +48,21 @@ def _partitions() -> None:
     for count, partitions in ((1, 1), (64, 64), (6 * 1001, 6), (1 << 20, 4)):
         with case(count=count, partitions=partitions):
             tensor = torch.empty(count)
-            with _prepare(tensor, partitions) as request:
+            with prepare_pair(tensor, partitions) as request:
                 for step in range(3):
                     tensor.fill_(-1)
                     request.start()
                     if dist.get_rank() == 0:
-                        tensor.copy_(_content(tensor, step))
+                        tensor.copy_(content(tensor, step))
                         for partition in reversed(range(1, partitions)):
                             request.ready(partition)
                         request.ready(range(1))
                     else:
                         request.arrived(partitions - 1)
                         last = slice(-(count // partitions), None)
-                        assert torch.equal(tensor[last], _content(tensor, step)[last])
+                        assert torch.equal(tensor[last], content(tensor, step)[last])
                     request.wait()
-                    assert torch.equal(tensor, _content(tensor, step))
+                    assert torch.equal(tensor, content(tensor, step))
 
 
 @on_every_host_path
@@ -85,16 +73,16 @@ def test_partitions_are_sent_in_any_order(two_ranks: RankPool) -> None:
 def _threads() -> None:
     partitions = 16
     tensor = torch.empty(16 * 1000)
-    with _prepare(tensor, partitions) as request:
+    with prepare_pair(tensor, partitions) as request:
         for step in range(10):
-            tensor.copy_(_content(tensor, step if dist.get_rank() == 0 else -1))
+            tensor.copy_(content(tensor, step if dist.get_rank() == 0 else -1))
             request.start()
             threads = [Thread(target=request.ready, args=(number,)) for number in range(partitions)]
             if dist.get_rank() == 0:
                 for thread in threads:
                     thread.start()
             request.wait()
-            assert torch.equal(tensor, _content(tensor, step))
+            assert torch.equal(tensor, content(tensor, step))
             if dist.get_rank() == 0:
                 for thread in threads:
                     thread.join()
@@ -108,7 +96,7 @@ def _several_at_once() -> None:
     """Transfers of one pair match in the order of their preparation; those of other tags and directions do not mix."""
     rank = dist.get_rank()
     tensors = [torch.full((100,), float(number if rank == 0 else -1)) for number in range(6)]
-    requests = [_prepare(tensor, tag=number % 2) for number, tensor in enumerate(tensors)]
+    requests = [prepare_pair(tensor, tag=number % 2) for number, tensor in enumerate(tensors)]
     back = torch.full((100,), float(rank))
     requests.append(torch_axon.prepare(back, "recv" if rank == 0 else "send", peer=1 - rank))
     for request in requests if rank == 0 else reversed(requests):
@@ -147,7 +135,7 @@ def test_both_ranks_prepare_and_start_their_sends_first(two_ranks: RankPool) -> 
 
 
 def _tests_for_arrival() -> None:
-    with _prepare(torch.zeros(10), 2) as request:
+    with prepare_pair(torch.zeros(10), 2) as request:
         request.start()
         if dist.get_rank() == 0:
             request.ready(1)
@@ -167,7 +155,7 @@ def test_the_receiver_can_test_for_arrival(two_ranks: RankPool) -> None:
 
 def _one_thread_waits() -> None:
     """A thread waits for the whole request, while another one asks for its partitions."""
-    with _prepare(torch.zeros(4), 4) as request:
+    with prepare_pair(torch.zeros(4), 4) as request:
         request.start()
         if dist.get_rank() == 0:
             dist.barrier()
@@ -188,7 +176,7 @@ def test_threads_ask_for_partitions_while_one_waits(two_ranks: RankPool) -> None
 
 
 def _dies_before_a_partition() -> str:
-    request = _prepare(torch.zeros(4), 4)
+    request = prepare_pair(torch.zeros(4), 4)
     request.start()
     if dist.get_rank() == 0:
         dist.barrier()
@@ -248,7 +236,7 @@ def test_collectives_run_at_every_start(two_ranks: RankPool) -> None:
 
 
 def _calls_out_of_order() -> list[str]:
-    with _prepare(torch.zeros(8), 2) as request:
+    with prepare_pair(torch.zeros(8), 2) as request:
         texts = [failure(request.wait), failure(lambda: request.arrived(0))]
         request.start()
         texts.append(failure(request.start))
@@ -282,9 +270,9 @@ def _different_ends() -> list[str]:
     rank = dist.get_rank()
     tensor = torch.zeros(8)
     requests = [
-        _prepare(tensor[: 8 - 2 * rank]),
-        _prepare(tensor.to(torch.int32 if rank else torch.float32)),
-        _prepare(tensor, 2 + 2 * rank),
+        prepare_pair(tensor[: 8 - 2 * rank]),
+        prepare_pair(tensor.to(torch.int32 if rank else torch.float32)),
+        prepare_pair(tensor, 2 + 2 * rank),
     ]
     texts = [failure(request.start) for request in requests]
     assert texts == [failure(request.wait) for request in requests]
@@ -349,12 +337,12 @@ def test_wrong_arguments_are_named(two_ranks: RankPool) -> None:
 def _abandoned_start() -> None:
     """The receiver has started, and leaves. What comes for it does not reach the request that both make next."""
     for lateness in ("sent", "not sent"):
-        with contextlib.suppress(RuntimeError), _prepare(torch.zeros(4)) as request:
+        with contextlib.suppress(RuntimeError), prepare_pair(torch.zeros(4)) as request:
             if dist.get_rank() == 1 or lateness == "sent":
                 request.start()
             raise RuntimeError
         tensor = torch.zeros(4)
-        with _prepare(tensor) as request:
+        with prepare_pair(tensor) as request:
             for step in (1, 2, 3):
                 if dist.get_rank() == 0:
                     tensor.fill_(step)
@@ -368,7 +356,7 @@ def test_an_abandoned_start_does_not_meet_the_next_request(two_ranks: RankPool) 
 
 
 def _refused_range() -> None:
-    with _prepare(torch.zeros(4), 4) as request:
+    with prepare_pair(torch.zeros(4), 4) as request:
         request.start()
         if dist.get_rank() == 0:
             request.ready(range(2, 4))
@@ -382,7 +370,7 @@ def test_a_refused_range_sends_nothing(two_ranks: RankPool) -> None:
 
 
 def _late_ready() -> str:
-    with _prepare(torch.zeros(4), 4, timeout=timedelta(seconds=0.5)) as request:
+    with prepare_pair(torch.zeros(4), 4, timeout=timedelta(seconds=0.5)) as request:
         request.start()
         if dist.get_rank() == 0:
             request.ready(2)
@@ -398,7 +386,7 @@ def test_a_wait_for_missing_partitions_ends_at_the_timeout(fresh_ranks: Any) -> 
 def _late_peer() -> str:
     if dist.get_rank() == 1:
         return ""
-    return failure(_prepare(torch.zeros(4), timeout=timedelta(seconds=0.3)).start)
+    return failure(prepare_pair(torch.zeros(4), timeout=timedelta(seconds=0.3)).start)
 
 
 def test_a_peer_that_does_not_prepare_is_named(fresh_ranks: Any) -> None:
@@ -409,7 +397,7 @@ def test_a_peer_that_does_not_prepare_is_named(fresh_ranks: Any) -> None:
 def _many_requests() -> None:
     tensor = torch.zeros(4)
     for number in range(300):
-        with _prepare(tensor) as request:
+        with prepare_pair(tensor) as request:
             tensor.fill_(number if dist.get_rank() == 0 else -1)
             request.start()
             request.wait()
