@@ -67,7 +67,7 @@ class PartitionedTransfer {
   // Call it after the last step, if the group still exists. Returns events that pass when no step is queued any more.
   Result<std::vector<cuda::Event>> close();
 
-  // What kernels take.
+  // Returns the argument of the functions in kernels/device.cuh.
   axon::PreparedTransfer* device_handle() const noexcept;
 
  private:

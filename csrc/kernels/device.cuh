@@ -40,7 +40,7 @@ using uintptr_t = unsigned long long;
 
 namespace axon {
 
-// What a kernel reports to the host. It has the layout of cuda::FaultReport (cuda/device_types.hpp).
+// The first fault of a group, reported to the host. Same layout as cuda::FaultReport (cuda/device_types.hpp).
 struct TransferFault {
   uint32_t code;
   int32_t peer;

@@ -16,7 +16,7 @@ struct PreparedTransfer;
 
 namespace axon::kernels {
 
-// What a kernel of the user has done wrong, as reported to the host (kernels/device.cuh).
+// Errors in the use of a transfer that kernels report to the host. The same as detail::Misuse (kernels/device.cuh).
 enum class Misuse : uint32_t { kNotStarted = 1, kNotWaited = 2, kNoPartition = 3, kReadyTwice = 4, kNoSender = 5 };
 
 enum class TransferStep : uint8_t {

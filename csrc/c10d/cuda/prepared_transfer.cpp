@@ -69,8 +69,8 @@ struct PreparedTransfer::Cuda {
   cuda::Event event;
   std::optional<gpu_comm::PartitionedTransfer> transfer;  // from open() to close()
   std::vector<cuda::Event> ends;                          // of what was queued at close()
-  // Of a large tensor that start() sends as a whole. That kernel waits for the peer's start, so it must not delay what
-  // the caller enqueues next, such as a receive from that peer.
+  // The stream on which start() sends a large whole tensor. The kernel waits for the peer's start, so on the caller's
+  // stream it would delay what comes next there, such as a receive from that peer.
   std::optional<cuda::Stream> own_stream;
   std::optional<cuda::StreamView> started_on;
 
