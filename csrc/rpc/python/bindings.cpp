@@ -247,7 +247,8 @@ void bind_pool(py::module_& module) {
   py::class_<rpc::MemoryPool, std::shared_ptr<rpc::MemoryPool>>(module, "RuntimePool")
       .def(py::init(&make_pool))
       .def("take", &take_tensor_from)
-      .def_property_readonly("num_bytes", &rpc::MemoryPool::num_bytes, py::call_guard<python::GilReleased>());
+      .def_property_readonly("num_bytes",
+                             py::cpp_function(&rpc::MemoryPool::num_bytes, py::call_guard<python::GilReleased>()));
 }
 
 void bind_connection(py::module_& module) {
