@@ -88,6 +88,15 @@ void Communicator::close() noexcept {
   });
 }
 
+void Communicator::leave(const std::string& reason) noexcept {
+  if (engine_.is_forked()) return;
+  engine_.exclusively([&] {
+    engine_.settle();
+    group_->leave(reason);
+    engine_.settle();
+  });
+}
+
 void Communicator::set_device_hook(DeviceHook* device_hook) noexcept {
   if (engine_.is_forked()) return;
   engine_.exclusively([&] { group_->set_device_hook(device_hook); });

@@ -80,6 +80,10 @@ class Communicator final {
   // Like abort(), but without notifying the other ranks: this rank leaves the group.
   void close() noexcept;
 
+  // Leaves the group with notice. The collectives that this rank has completed complete on the other ranks, and all
+  // later ones fail there. If some are in flight here, this is abort().
+  void leave(const std::string& reason) noexcept;
+
   // From here on the engine notifies the device hook of the group's failure, at once if the group has failed already,
   // and asks the hook for faults. Null detaches the hook; the engine does not call it after this returns.
   void set_device_hook(DeviceHook* device_hook) noexcept;

@@ -45,6 +45,24 @@ OwnAddress Engine::make_address() {
   return {*this, std::move(peer_address)};
 }
 
+StandingAddress Engine::make_standing_address() {
+  PeerAddress peer_address = peers_.own_address();
+  peer_address.key = random_number();
+  progress_->exclusively([&] { messenger_.expect_series(static_cast<uint32_t>(peer_address.key >> 32)); });
+  return {*this, std::move(peer_address)};
+}
+
+OwnAddress StandingAddress::in_instance(uint64_t number) const {
+  PeerAddress own = address_.in_instance(number);
+  engine_.exclusively([&] { engine_.messenger().expect(own.key); });
+  return {engine_, std::move(own)};
+}
+
+StandingAddress::~StandingAddress() {
+  if (engine_.is_forked()) return;
+  engine_.exclusively([this] { engine_.messenger().retire_series(static_cast<uint32_t>(address_.key >> 32)); });
+}
+
 OwnAddress::~OwnAddress() {
   if (engine_.is_forked()) return;
   engine_.exclusively([this] { engine_.messenger().retire(address_.key); });
@@ -324,7 +342,7 @@ void Engine::shut_down() noexcept {
   progress_->stop();
   progress_->exclusively([&] {
     transport_->flush(kFlushTimeoutMs);
-    messenger_.discard_strangers();
+    messenger_.discard_early();
     if (const uint64_t refused = messenger_.num_refused(); refused != 0) {
       log::info("refused messages (repeated, or not from a member of a group): " + std::to_string(refused));
     }

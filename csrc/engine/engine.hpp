@@ -26,6 +26,7 @@
 #include "engine/peers.hpp"
 #include "engine/progress.hpp"
 #include "engine/replays.hpp"
+#include "engine/standing_address.hpp"
 #include "messaging/messenger.hpp"
 
 namespace axon::engine {
@@ -49,6 +50,9 @@ class Engine final : private messaging::LossListener, private Driver {
   // Returns a fresh address for a group to join. Messages for that group are kept until it is formed or the address is
   // destroyed.
   OwnAddress make_address();
+
+  // The same for a group whose members change.
+  StandingAddress make_standing_address();
 
   // Forms a group of the processes at `addresses`. Neither queries nor waits for other ranks.
   Result<std::unique_ptr<Communicator>> form(GroupSpecification specification);

@@ -66,10 +66,13 @@ const Status& Group::obstacle(const Operation& operation) const noexcept {
 }
 
 void Group::begin(Operation& operation) noexcept {
+  const bool is_collective = operation.direction == Direction::kCollective;
+  if (leave_ && is_collective && is_after_leave(operation.replay ? 0 : queries_.latest_sequence() + 1)) [[unlikely]]
+    fail_quietly(leave_->reason.clone());
   if (!obstacle(operation).ok()) return engine_.finish_later(operation);
   transport::Fingerprint fingerprint = operation.fingerprint(0);
   std::string_view algorithm;
-  if (operation.direction == Direction::kCollective) {
+  if (is_collective) {
     const collectives::AlgorithmRow& row = algorithm_for(operation);
     operation.number(operation.replay ? 0 : queries_.latest_sequence() + 1, row.algorithm);
     fingerprint.algorithm = row.id | operation.division();

@@ -58,8 +58,10 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_posted(Operation& send) noexcept;
   void finish(Operation& operation) noexcept;
 
-  // Ends all operations, current and future; abort() notifies the other ranks.
+  // Ends all operations, current and future; abort() notifies the other ranks, as leave() does. The latter lets them
+  // complete the collectives that this rank has begun, if it has completed them.
   void abort(const std::string& reason) noexcept;
+  void leave(const std::string& reason) noexcept;
   void end(Status reason) noexcept;
   // Returns why the group has failed, or ok if it has not.
   const Status& failure() const noexcept { return aborted_.ok() ? failure_ : aborted_; }
@@ -100,7 +102,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
-  void notify_others(transport::MessageKind kind, const Status& reason) noexcept;
+  void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
+  void on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept;
+  bool is_after_leave(uint32_t sequence) const noexcept;
   void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
 
   void check_deadlines(sync::Clock::time_point now) noexcept;
@@ -126,6 +130,12 @@ class Group final : public Client, public messaging::InboxListener, public std::
   Status failure_;                               // of the collectives
   Status aborted_;                               // of everything
   std::atomic<bool> broken_{false};              // one of the two is not ok
+  // What the rank has told that has left after the fewest collectives. Collectives after its last one fail.
+  struct Leave {
+    uint32_t latest_sequence = 0;
+    Status reason;
+  };
+  std::optional<Leave> leave_;
   DeviceHook* device_hook_ = nullptr;
 
   std::optional<sync::Clock::time_point> asked_at_;            // set while a collective is overdue

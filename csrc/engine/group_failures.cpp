@@ -9,7 +9,7 @@ namespace axon::engine {
 
 void Group::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
-  notify_others(transport::MessageKind::kFailureNotice, reason);
+  notify_others(transport::MessageKind::kFailureNotice, reason.code(), reason.message());
   fail_quietly(std::move(reason));
 }
 
@@ -27,7 +27,14 @@ void Group::fail_quietly(Status reason) noexcept {
 void Group::abort(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
   const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
-  notify_others(transport::MessageKind::kDeparture, Status(ErrorCode::kAborted, why));
+  notify_others(transport::MessageKind::kDeparture, ErrorCode::kAborted, why);
+  end(Status(ErrorCode::kAborted, reason));
+}
+
+void Group::leave(const std::string& reason) noexcept {
+  if (!aborted_.ok()) return;
+  if (!failure_.ok() || has_running()) return abort(reason);
+  notify_others(transport::MessageKind::kDeparture, ErrorCode::kOk, reason);
   end(Status(ErrorCode::kAborted, reason));
 }
 
@@ -40,16 +47,16 @@ void Group::end(Status reason) noexcept {
 }
 
 // An operation that begins after the group was detached may be the first to fail.
-void Group::notify_others(transport::MessageKind kind, const Status& reason) noexcept {
+void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept {
   if (is_detached()) return;
   for (int other = 0; other < team_.size(); ++other) {
     const bool is_departure = kind == transport::MessageKind::kDeparture;
     send(engine_.messenger(), team_, other,
          {.kind = kind,
           .sequence = queries_.latest_sequence(),
-          .code = reason.code(),
+          .code = code,
           .num_sent = is_departure ? inbox_->num_sent(other) : 0,
-          .text = reason.message()});
+          .text = text});
   }
 }
 
@@ -60,9 +67,11 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
   switch (header.kind) {
     case transport::MessageKind::kFailureNotice:
     case transport::MessageKind::kDeparture: {
-      Status reason(std::min(header.error, ErrorCode::kInternal),  // a newer version may know more
+      const bool leaves_in_order = header.error == ErrorCode::kOk;
+      Status reason(leaves_in_order ? ErrorCode::kAborted
+                                    : std::min(header.error, ErrorCode::kInternal),  // a newer version may know more
                     "rank " + std::to_string(source) + " reports: " + text_of(payload));
-      fail_quietly(reason.clone());
+      leaves_in_order ? on_leave(source, header.latest_sequence, reason) : fail_quietly(reason.clone());
       if (header.kind == transport::MessageKind::kFailureNotice) break;
       on_departure(source, static_cast<uint32_t>(header.num_sent), std::move(reason));
       break;
@@ -79,6 +88,22 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
   }
 }
 
+// The rank has completed the collectives that it has begun, and sent all of its messages for them.
+void Group::on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept {
+  if (leave_ && !is_after_leave(latest_sequence + 1)) leave_.reset();  // it had begun more of them
+  if (!leave_) leave_ = {.latest_sequence = latest_sequence, .reason = reason.clone()};
+  if (device_hook_ != nullptr) device_hook_->on_rank_lost(source, reason);
+  const auto cannot_end = [&](const Operation& operation) {
+    return operation.direction == Direction::kCollective && is_after_leave(operation.sequence());
+  };
+  if (running_.find(cannot_end) != nullptr) fail_quietly(leave_->reason.clone());
+}
+
+// Replays, whose number is 0, may need any rank.
+bool Group::is_after_leave(uint32_t sequence) const noexcept {
+  return sequence == 0 || static_cast<int32_t>(sequence - leave_->latest_sequence) > 0;
+}
+
 // Messages that the rank has sent still arrive, but it receives none from now on.
 void Group::on_departure(int source, uint32_t num_sent, Status reason) noexcept {
   for_each_running([&](Operation& operation) {
@@ -89,14 +114,16 @@ void Group::on_departure(int source, uint32_t num_sent, Status reason) noexcept 
 }
 
 static std::string describe(const transport::Fingerprint& fingerprint) {
-  std::string text = std::string(name_of(fingerprint.operation)) + " (" + name_of(fingerprint.dtype);
-  if (fingerprint.operation != transport::OperationKind::kAllToAll) {  // whose sizes differ by pair of ranks
-    text += ", " + std::to_string(fingerprint.num_elements) + " elements";
-  }
-  if (fingerprint.reduction != Reduction::kNone) text += std::string(", ") + name_of(fingerprint.reduction);
-  if (fingerprint.root >= 0) text += ", root " + std::to_string(fingerprint.root);
+  using transport::OperationKind;
+  std::string text = std::string(name_of(fingerprint.operation)) + " (";
+  if (fingerprint.operation != OperationKind::kBarrier) text += std::string(name_of(fingerprint.dtype)) + ", ";
+  const bool has_size = fingerprint.operation != OperationKind::kBarrier &&
+                        fingerprint.operation != OperationKind::kAllToAll;  // whose sizes differ by pair of ranks
+  if (has_size) text += std::to_string(fingerprint.num_elements) + " elements, ";
+  if (fingerprint.reduction != Reduction::kNone) text += std::string(name_of(fingerprint.reduction)) + ", ";
+  if (fingerprint.root >= 0) text += "root " + std::to_string(fingerprint.root) + ", ";
   constexpr uint8_t kDivision = Operation::kSegments | Operation::kColumns;
-  text += ", algorithm " + std::to_string(fingerprint.algorithm & ~kDivision);
+  text += "algorithm " + std::to_string(fingerprint.algorithm & ~kDivision);
   if ((fingerprint.algorithm & Operation::kSegments) != 0) text += " on segments of CUDA tensors";
   if ((fingerprint.algorithm & Operation::kColumns) != 0) text += " between GPUs of equal local index";
   return text + ")";
@@ -125,7 +152,7 @@ Status Group::on_mismatch(const transport::OperationHeader& theirs, const transp
 // A message has been dropped, so no result of this group is reliable any more.
 void Group::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
-  notify_others(transport::MessageKind::kDeparture, reason);
+  notify_others(transport::MessageKind::kDeparture, reason.code(), reason.message());
   end(std::move(reason));
 }
 

@@ -25,6 +25,7 @@ class OwnAddress {
 
  private:
   friend class Engine;
+  friend class StandingAddress;
   OwnAddress(Engine& engine, PeerAddress peer_address) noexcept : engine_(engine), address_(std::move(peer_address)) {}
 
   Engine& engine_;

@@ -37,6 +37,19 @@ std::vector<uint8_t> PeerAddress::encode() const {
   return blob;
 }
 
+// The finalizer of splitmix64: numbers that users count up spread over all bits.
+static uint64_t scatter(uint64_t number) noexcept {
+  number = (number ^ number >> 30) * 0xbf58'476d'1ce4'e5b9;
+  number = (number ^ number >> 27) * 0x94d0'49bb'1331'11eb;
+  return number ^ number >> 31;
+}
+
+PeerAddress PeerAddress::in_instance(uint64_t number) const {
+  PeerAddress other = *this;
+  other.key = (key & ~uint64_t{0xffff'ffff}) | scatter(key + number) >> 32;
+  return other;
+}
+
 Result<PeerAddress> PeerAddress::decode(std::span<const uint8_t> blob) {
   const auto refuse = [&](const std::string& why) {
     return Status(ErrorCode::kInvalidArgument, "peer address of " + std::to_string(blob.size()) + " bytes: " + why);

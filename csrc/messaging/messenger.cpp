@@ -47,51 +47,23 @@ void release_copy(SizeClassPool& pool, Unexpected& message) noexcept {
 }
 
 Messenger::Messenger(transport::Transport& transport, LossListener& loss_listener)
-    : transport_(transport), loss_listener_(loss_listener) {
+    : transport_(transport), loss_listener_(loss_listener), early_(transport_, size_class_pool_) {
   transport_.set_receiver(*this);
 }
 
 Messenger::~Messenger() {
-  discard_strangers();
   while (Request* orphan = orphans_.pop_front()) {
     orphan->~Request();
     size_class_pool_.release(orphan, sizeof(Request));
   }
 }
 
-void Messenger::discard_strangers() noexcept {
-  for (auto& [key, early] : expected_) discard(early);
-}
-
-void Messenger::discard(Early& early) noexcept {
-  while (Unexpected* message = early.messages.front()) {
-    drop(message->payload);
-    num_stranger_bytes_ -= message->num_bytes_held();
-    release_copy(size_class_pool_, *message);
-  }
-}
-
 void Messenger::retire(uint64_t key) noexcept {
-  const auto found = expected_.find(key);
-  if (found == expected_.end()) return;
-  discard(found->second);
-  expected_.erase(found);
-  retired_.add(key);
+  if (early_.retire(key)) retired_.add(key);
 }
 
-template <typename Deliver>
-bool Messenger::hand_out_early(uint64_t key, Deliver deliver) {
-  const auto found = expected_.find(key);
-  if (found == expected_.end()) return false;
-  Early& early = found->second;
-  while (Unexpected* message = early.messages.front()) {
-    deliver(*message);
-    num_stranger_bytes_ -= message->num_bytes_held();
-    release_copy(size_class_pool_, *message);
-  }
-  const bool overflowed = early.overflowed;
-  expected_.erase(found);
-  return overflowed;
+void Messenger::retire_series(uint32_t upper_half) noexcept {
+  early_.retire_series(upper_half, [this](uint64_t key) { retired_.add(key); });
 }
 
 void Messenger::attach(Inbox& inbox) {
@@ -99,10 +71,11 @@ void Messenger::attach(Inbox& inbox) {
   inboxes_.emplace(key, &inbox);
   inbox.flow().settle_by(&due_);
   const auto deliver_to = [&](const Unexpected& message) { deliver(inbox, message.header, message.payload); };
-  if (hand_out_early(key, deliver_to)) {
+  if (early_.hand_out(key, deliver_to)) {
     inbox.overflow(Status(ErrorCode::kResourceExhausted,
                           "messages that arrived before this rank formed the group were dropped: it keeps at most " +
-                              std::to_string(kMostStrangerBytes >> 20) + " MiB for groups that are not formed yet"));
+                              std::to_string(EarlyMessages::kMostBytes >> 20) +
+                              " MiB for groups that are not formed yet"));
   }
 }
 
@@ -118,7 +91,7 @@ void Messenger::detach(Inbox& inbox) noexcept {
 
 bool Messenger::attach(uint64_t key, Addressee& addressee) {
   addressees_.emplace(key, &addressee);
-  return !hand_out_early(key, [&](const Unexpected& message) {
+  return !early_.hand_out(key, [&](const Unexpected& message) {
     const transport::MessageFamily family = family_of(message.header.kind);
     if (is_between_runtimes(family)) return hand_to(addressee, family, message.header, message.payload);
     refuse(message.header, message.payload);
@@ -159,7 +132,7 @@ void Messenger::on_message(const transport::MessageHeader& header, const transpo
   } else if (const auto inbox = inboxes_.find(header.key); inbox != inboxes_.end()) {
     return deliver(*inbox->second, header, payload);
   }
-  hold_stranger(header, payload);
+  take_unowned(header, payload);
 }
 
 void Messenger::deliver(Inbox& inbox, const transport::MessageHeader& header,
@@ -200,31 +173,15 @@ void Messenger::mark_lost(transport::PeerId peer, std::string why) {
   transport_.drop_peer(peer);
 }
 
-// If the group is gone, the message is dropped. If this process has not formed it yet, the message is kept, up to a
-// bound. If there is no such group, it is refused. A progress query would be answered too late, so it is dropped.
-void Messenger::hold_stranger(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
-  const auto found = expected_.find(header.key);
-  if (found == expected_.end()) {
-    if (!retired_.contains(header.key)) return refuse(header, payload);
-    drop(payload);
-    return answer_late(header);
-  }
-  Early& early = found->second;
-  const bool is_question =
-      header.kind == transport::MessageKind::kProgressQuery || header.kind == transport::MessageKind::kProgressReply;
-  if (is_question) return drop(payload);
-  if (num_stranger_bytes_ < kMostStrangerBytes) {
-    Unexpected& message = hold_copy(size_class_pool_, header, payload);
-    early.messages.push_back(message);
-    num_stranger_bytes_ += message.num_bytes_held();
+// If this process has not formed the group yet, the message is kept. If the group is gone, it is dropped. If there is
+// no such group, it is refused.
+void Messenger::take_unowned(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {
+  if (early_.expects(header.key) || !retired_.contains(header.key)) {
+    if (!early_.hold(header, payload)) refuse(header, payload);
     return;
   }
-  drop(payload);
-  if (std::exchange(early.overflowed, true)) return;
-  log::warn(
-      "more than " + std::to_string(kMostStrangerBytes >> 20) +
-      " MiB of messages have arrived for groups that this process has not formed yet. Further ones are dropped, and "
-      "their group will fail here when it is formed");
+  early_.drop(payload);
+  answer_late(header);
 }
 
 // Without an answer, a rank that goes on sending would use up its credit and wait for more until it times out.
@@ -256,12 +213,6 @@ uint64_t Messenger::num_refused() const noexcept {
   uint64_t total = num_refused_;
   for (const auto& [key, inbox] : inboxes_) total += inbox->num_refused();
   return total;
-}
-
-void Messenger::drop(const transport::Payload& payload) noexcept {
-  ++num_dropped_;
-  if (payload.rendezvous == nullptr) return;
-  transport_.refuse(payload.rendezvous, {ErrorCode::kAborted, "the receiver has left the group, or never formed it"});
 }
 
 }  // namespace axon::messaging

@@ -18,6 +18,7 @@
 #include "base/intrusive_list.hpp"
 #include "base/size_class_pool.hpp"
 #include "memory/scratch.hpp"
+#include "messaging/early_messages.hpp"
 #include "messaging/inbox.hpp"
 #include "transport/transport.hpp"
 
@@ -62,13 +63,15 @@ class Messenger final : public transport::Receiver {
   SizeClassPool& size_class_pool() noexcept { return size_class_pool_; }
   ScratchPool& scratch_pool() noexcept { return scratch_pool_; }
 
-  // Records that this key has been given out: messages for it are kept until its inbox is attached, up to a bound for
-  // all keys together.
-  void expect(uint64_t key) { expected_[key]; }
-  bool expects(uint64_t key) const noexcept { return expected_.contains(key); }
+  // Records that this key has been given out: messages for it are kept until its inbox is attached.
+  void expect(uint64_t key) { early_.expect(key); }
+  bool expects(uint64_t key) const noexcept { return early_.expects(key); }
   // No inbox will be attached under this key any more: messages for it are dropped. Does nothing after one was
   // attached.
   void retire(uint64_t key) noexcept;
+  // The same for all keys with this upper half (messaging/early_messages.hpp).
+  void expect_series(uint32_t upper_half) { early_.expect_series(upper_half); }
+  void retire_series(uint32_t upper_half) noexcept;
 
   // From here on the inbox gets its group's messages, and its listener the control messages, starting with those that
   // arrived before. If some of them could not be kept, the inbox is notified. Its key is no longer expected.
@@ -86,7 +89,7 @@ class Messenger final : public transport::Receiver {
   void schedule(Wakeable& wakeable) noexcept { ready_.push_back(wakeable); }
 
   // Refuses the messages kept for groups that have not been formed.
-  void discard_strangers() noexcept;
+  void discard_early() noexcept { early_.discard_all(); }
 
   // Marks a peer as gone: its messages that have arrived still count, but nothing more is sent to it or expected from
   // it. The reason of the first call counts.
@@ -99,7 +102,7 @@ class Messenger final : public transport::Receiver {
   void adopt(Request& orphan) noexcept { orphans_.push_back(orphan); }
 
   // Messages for groups that are gone, and those beyond the bound for groups not formed yet.
-  uint64_t num_dropped() const noexcept { return num_dropped_; }
+  uint64_t num_dropped() const noexcept { return early_.num_dropped(); }
   // Messages that no member of a group can have sent, and those that the transport has refused itself. The former have
   // an unknown key or an unknown kind, are between other ranks, or are repeated.
   uint64_t num_refused() const noexcept;
@@ -122,15 +125,6 @@ class Messenger final : public transport::Receiver {
     std::array<uint64_t, 1024> ring_{};
     size_t num_added_ = 0;
   };
-  // Senders run out of credit before they reach it, as for an inbox.
-  static constexpr size_t kMostStrangerBytes = Inbox::kMostUnexpectedBytes;
-
-  // The messages for a key that was given out and has no inbox yet.
-  struct Early {
-    IntrusiveList<Unexpected> messages;
-    bool overflowed = false;  // some could not be kept
-  };
-
   // A group that this process has left.
   struct Left {
     uint64_t key;
@@ -140,16 +134,10 @@ class Messenger final : public transport::Receiver {
   // Late senders to the latest of these groups are notified. Sends to earlier ones fail when their operations time out.
   static constexpr size_t kMostLeft = 64;
 
-  void discard(Early& early) noexcept;
-  // Delivers the messages that arrived before the key's owner was attached, in order. Returns true if some could not be
-  // kept.
-  template <typename Deliver>
-  bool hand_out_early(uint64_t key, Deliver deliver);
   void deliver(Inbox& inbox, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  void hold_stranger(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
+  void take_unowned(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void answer_late(const transport::MessageHeader& header) noexcept;
   void refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
-  void drop(const transport::Payload& payload) noexcept;
 
   transport::Transport& transport_;
   LossListener& loss_listener_;
@@ -162,13 +150,11 @@ class Messenger final : public transport::Receiver {
   std::unordered_map<uint64_t, Addressee*> addressees_;  // by key
   Addressee* latest_addressee_ = nullptr;                // a cache: the next message is often for the same one
   uint64_t latest_key_ = 0;
-  std::unordered_map<uint64_t, Early> expected_;  // by key
-  size_t num_stranger_bytes_ = 0;                 // in expected_
-  Recent retired_;                                // keys that are gone, whether a group was formed or not
-  std::deque<Left> left_;                         // oldest first
-  std::vector<bool> lost_;                        // by peer
+  EarlyMessages early_;
+  Recent retired_;          // keys that are gone, whether a group was formed or not
+  std::deque<Left> left_;   // oldest first
+  std::vector<bool> lost_;  // by peer
   std::unordered_map<transport::PeerId, std::string> losses_;
-  uint64_t num_dropped_ = 0;
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };
 
