@@ -27,6 +27,8 @@ def _autoload() -> None:
 from torch_axon._registration import make_default, register  # noqa: E402
 
 if TYPE_CHECKING:
+    from torch_axon.elastic import reconfigure as reconfigure
+    from torch_axon.elastic import reconfigure_handle as reconfigure_handle
     from torch_axon.fused import all_gather_matmul as all_gather_matmul
     from torch_axon.fused import matmul_reduce_scatter as matmul_reduce_scatter
     from torch_axon.fused import scaled_all_gather_matmul as scaled_all_gather_matmul
@@ -42,6 +44,8 @@ __all__ = [
     "make_default",
     "matmul_reduce_scatter",
     "prepare",
+    "reconfigure",
+    "reconfigure_handle",
     "scaled_all_gather_matmul",
     "scaled_matmul_reduce_scatter",
 ]
@@ -53,6 +57,8 @@ _LAZY = {
     "all_gather_matmul": "fused",
     "matmul_reduce_scatter": "fused",
     "prepare": "prepared",
+    "reconfigure": "elastic",
+    "reconfigure_handle": "elastic",
     "scaled_all_gather_matmul": "fused",
     "scaled_matmul_reduce_scatter": "fused",
 }

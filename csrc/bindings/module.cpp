@@ -97,6 +97,9 @@ c10::intrusive_ptr<axon::c10d_backend::AxonBackend> create(const c10d::Distribut
   auto options = c10::make_intrusive<axon::c10d_backend::AxonBackend::Options>(
       given);  // a copy: one object may be passed to many groups
   options->group_name = group.group_id;
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  options->enable_reconfigure = group.enable_reconfigure;
+#endif
   options->global_ranks_in_group.assign(group.global_ranks_in_group.begin(), group.global_ranks_in_group.end());
   return c10::make_intrusive<axon::c10d_backend::AxonBackend>(group.store, group.group_rank, group.group_size,
                                                               std::move(options));
@@ -208,6 +211,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::call_guard<axon::python::GilReleased>())
       .def("_start_time_estimate", &axon::c10d_backend::AxonBackend::startTimeEstimate)
       .def("_end_time_estimate", &axon::c10d_backend::AxonBackend::endTimeEstimate)
+      .def("_reconfigure_handle", &axon::c10d_backend::AxonBackend::reconfigure_handle,
+           py::call_guard<axon::python::GilReleased>())
+      .def("_reconfigure", &axon::c10d_backend::AxonBackend::reconfigure_as, py::arg("uuid"), py::arg("handles"),
+           py::arg("timeout"), py::call_guard<axon::python::GilReleased>())
+      .def_property_readonly("_num_reconfigurations", &axon::c10d_backend::AxonBackend::num_reconfigurations)
       .def("memory_stats", &axon::c10d_backend::AxonBackend::getMemoryStats,
            py::call_guard<axon::python::GilReleased>())
       .def("perform_nocolor_split",
@@ -218,6 +226,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   axon::bind_prepared_transfer(module);
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),
              py::call_guard<axon::python::GilReleased>());
+  module.def("follow_reconfiguration", &axon::c10d_backend::follow_reconfiguration, py::arg("group"),
+             py::arg("backend"));
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());
   module.def("end_unused_engine", &axon::engine::end_unused_instance, py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);

@@ -15,7 +15,7 @@
 
 namespace axon::c10d_backend {
 
-static void check_timeout(std::chrono::milliseconds timeout) {
+void check_timeout(std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) return;
   throw_value_error("axon: argument 'timeout' is " + std::to_string(timeout.count()) + " ms; allowed: more than 0 ms");
 }
@@ -25,11 +25,17 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
     : Backend(rank, size), options_(std::move(options)), store_(store), timeout_(options_->timeout) {
   check_timeout(options_->timeout);
   const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // empty for the default group
-  communicator_ = join(*store_, {.group = options_->group_name,
-                                 .rank = rank,
-                                 .global_rank = ranks.empty() ? rank : static_cast<int>(ranks.at(rank)),
-                                 .size = size,
-                                 .timeout = options_->timeout});
+  const Membership membership{.group = options_->group_name,
+                              .rank = rank,
+                              .global_rank = ranks.empty() ? rank : static_cast<int>(ranks.at(rank)),
+                              .size = size,
+                              .timeout = options_->timeout};
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  const bool waits_for_members = options_->enable_reconfigure;
+#else
+  const bool waits_for_members = false;
+#endif
+  communicator_ = waits_for_members ? form_without_members(membership) : join(*store_, membership);
   init();
 }
 
@@ -70,7 +76,10 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   if (C10_UNLIKELY(estimate_.has_value())) return estimate(std::move(work), mode);
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   if (mode.asynchronous) work->keep_memory();
-  work->set_timeout(unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout);
+  std::chrono::milliseconds timeout = unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout;
+  if (C10_UNLIKELY(ephemeral_timeouts_.are_any())) timeout += ephemeral_timeouts_.for_work(work);
+  work->set_timeout(timeout);
+  if (C10_UNLIKELY(has_abort_hooks_.load(std::memory_order_relaxed))) work->call_at_failure(abort_hooks_);
   if (C10_UNLIKELY(wants_call_sites())) work->set_call_site(interned_call_site());
   if (C10_UNLIKELY(is_timed_.load(std::memory_order_relaxed))) work->take_times();
   if (C10_LIKELY(!at::hasCallbacks())) {
@@ -88,7 +97,12 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
 void AxonBackend::start(AxonWork& work, const Mode& mode) {
   if (C10_LIKELY(work.device().is_cpu())) return work.start(*communicator_);
   const auto timing = mode.asynchronous ? CudaSide::Timing::kAsynchronous : CudaSide::Timing::kSynchronous;
-  cuda_side(work.device()).enqueue(work, timing);
+  try {
+    cuda_side(work.device()).enqueue(work, timing);
+  } catch (const c10::DistBackendError&) {
+    abort_hooks_->run();
+    throw;
+  }
 }
 
 CudaSide& AxonBackend::cuda_side(at::Device device) {
@@ -111,9 +125,9 @@ CudaSide& AxonBackend::cuda_side(at::Device device) {
                     ", which this rank has used in the group before");
 }
 
-bool AxonBackend::has_cuda_side(uint32_t round) const noexcept {
+bool AxonBackend::has_cuda_side(uint64_t serial) const noexcept {
   const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
-  return side != nullptr && side->round() == round;
+  return side != nullptr && side->serial() == serial;
 }
 
 static int64_t count(const TensorList& tensors) {
@@ -209,7 +223,18 @@ c10d::ErrorType AxonBackend::getError() {
   }
 }
 
+void AxonBackend::add_abort_hook(int64_t id, AbortHooks::Hook hook) {
+  abort_hooks_->add(id, std::move(hook));
+  has_abort_hooks_.store(true, std::memory_order_relaxed);
+}
+
+void AxonBackend::remove_abort_hook(int64_t id) {
+  abort_hooks_->remove(id);
+  has_abort_hooks_.store(abort_hooks_->are_any(), std::memory_order_relaxed);
+}
+
 void AxonBackend::abort() {
+  abort_hooks_->run();
   communicator_->abort("the process group was aborted");
 }
 

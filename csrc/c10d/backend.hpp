@@ -7,20 +7,25 @@
 // This class overrides c10d's old virtual names, because c10d calls these in every version from 2.11 on.
 #pragma once
 
+#include <torch/version.h>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "c10d/abort_hooks.hpp"
 #include "c10d/check.hpp"
 #include "c10d/completion_hook.hpp"
 #include "c10d/convert.hpp"
 #include "c10d/cuda_side.hpp"
+#include "c10d/ephemeral_timeouts.hpp"
 #include "c10d/estimator.hpp"
 #include "c10d/registered_memory.hpp"
 #include "c10d/work.hpp"
@@ -28,6 +33,8 @@
 #include "engine/communicator.hpp"
 
 namespace axon::c10d_backend {
+
+struct MemberHandle;
 
 // More than 30 methods: c10d::Backend declares 43 of them. The others build the operations of these calls, or offer
 // what c10d has no method for.
@@ -117,6 +124,31 @@ class AxonBackend final : public c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+  // Returns this process's handle for reconfigure() on any member, the same for the life of the group.
+  std::string reconfigure_handle() const;
+  // Gives the group other members, by their handles in the order of their new ranks, this process included. All of them
+  // call it with the same arguments; returns once they have. `uuid` must be new. What is in flight on the CPU fails,
+  // and what is enqueued on a GPU is waited for; no other call may run at the same time. Throws ValueError, which
+  // changes nothing, and DistBackendError, after which the group can be reconfigured again: it names the members that
+  // did not come, or have ended.
+  WorkPtr reconfigure_as(int64_t uuid, const std::vector<std::string>& handles,
+                         std::optional<std::chrono::milliseconds> timeout);
+  // The number of times that it got other members. Requests and caches of an earlier membership do not count any more.
+  uint64_t num_reconfigurations() const noexcept { return num_reconfigurations_.load(std::memory_order_relaxed); }
+#ifdef C10D_BACKEND_HAS_HOOKS  // since 2.14
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { add_abort_hook(id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) override { remove_abort_hook(id); }
+  void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override { ephemeral_timeouts_.add(timeout); }
+#if TORCH_VERSION_MINOR >= 15
+  bool supportsAbortHooks() const override { return true; }
+#endif
+#endif
+#ifdef C10D_BACKEND_HAS_RECONFIGURE  // since 2.14
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return reconfigure_handle(); }
+  WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
+
   // Times. The first of these calls starts the timing of calls; torch's hook receives the times of each.
   void enableCollectivesTiming() override;
   void registerOnCompletionHook(std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
@@ -145,8 +177,8 @@ class AxonBackend final : public c10d::Backend {
 
   // For schedules on this group (fused/).
   CudaSide& cuda_side(at::Device device);  // formed at the first call
-  // Returns whether the group still has the GPU side that it formed in this round.
-  bool has_cuda_side(uint32_t round) const noexcept;
+  // Returns whether the group still has the GPU side with this serial number.
+  bool has_cuda_side(uint64_t serial) const noexcept;
   std::chrono::milliseconds timeout() const noexcept { return timeout_.load(std::memory_order_relaxed); }
   bool is_coalescing() const noexcept { return coalesced_ != nullptr; }
 
@@ -176,6 +208,10 @@ class AxonBackend final : public c10d::Backend {
 
  private:
   enum class Suspension : uint8_t { kNone, kHalf, kWhole };
+  struct Standing;
+  struct StandingDeleter {
+    void operator()(Standing* standing) const noexcept;
+  };
 
   // How a call runs.
   struct Mode {
@@ -211,6 +247,12 @@ class AxonBackend final : public c10d::Backend {
                           const ReductionSpecification& reduction) const;
   c10::intrusive_ptr<c10d::Backend> make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                               c10::intrusive_ptr<Options> options);
+  void add_abort_hook(int64_t id, AbortHooks::Hook hook);
+  void remove_abort_hook(int64_t id);
+  const Standing& standing() const;
+  void leave_members();
+  WorkPtr await_members(int64_t uuid, const std::vector<MemberHandle>& members, uint64_t digest,
+                        std::chrono::milliseconds timeout);
   at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
@@ -228,6 +270,13 @@ class AxonBackend final : public c10d::Backend {
   // The group that was last split off or merged, and its store; guarded by split_mutex_.
   c10::weak_intrusive_ptr<c10d::Backend> last_made_{c10::intrusive_ptr<c10d::Backend>()};
   c10::intrusive_ptr<c10d::Store> last_store_;
+  EphemeralTimeouts ephemeral_timeouts_;
+  const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
+  std::atomic<bool> has_abort_hooks_{false};  // relaxed: a setting
+  mutable std::mutex standing_mutex_;
+  mutable std::unique_ptr<Standing, StandingDeleter> standing_;  // this process's handle, once it was asked for
+  std::unordered_set<int64_t> used_instances_;
+  std::atomic<uint64_t> num_reconfigurations_{0};
   std::mutex cuda_side_mutex_;                 // guards the next four members
   std::unique_ptr<CudaSide> owned_cuda_side_;  // from the first CUDA tensor on
   Suspension suspension_ = Suspension::kNone;
@@ -235,5 +284,8 @@ class AxonBackend final : public c10d::Backend {
   std::atomic<CudaSide*> cuda_side_{nullptr};        // released when it is made, acquired by users
   std::atomic<uint64_t> num_launched_by_former_{0};  // relaxed: a statistic
 };
+
+// Gives a group the rank and size of its backend, after that was reconfigured. torch does so itself since 2.14.
+void follow_reconfiguration(c10d::ProcessGroup& group, const c10d::Backend& backend);
 
 }  // namespace axon::c10d_backend

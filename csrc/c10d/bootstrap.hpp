@@ -14,4 +14,7 @@ namespace axon::c10d_backend {
 // join.
 std::shared_ptr<engine::Communicator> join(c10d::Store& store, const Membership& membership);
 
+// Returns a group of this process alone, whose calls fail until reconfigure() gives it members. Needs no store.
+std::shared_ptr<engine::Communicator> form_without_members(const Membership& membership);
+
 }  // namespace axon::c10d_backend

@@ -11,6 +11,9 @@
 
 namespace axon::c10d_backend {
 
+// Throws ValueError unless it is more than 0 ms.
+void check_timeout(std::chrono::milliseconds timeout);
+
 // An argument of a call, for messages: "all_reduce", "tensor".
 struct Argument {
   const char* operation;

@@ -122,7 +122,8 @@ class CudaSide {
 
   // Methods for prepared transfers (c10d/prepared_transfer.hpp).
 
-  uint32_t round() const noexcept { return round_; }
+  // Differs from that of all other CudaSides of this process.
+  uint64_t serial() const noexcept { return serial_; }
   // Returns whether kernels here and at the peer can access each other's GPU. Waits until the peer has used its GPU.
   bool has_link(int peer);
   gpu_comm::DeviceGroup& device_group() noexcept { return *group_; }
@@ -175,7 +176,7 @@ class CudaSide {
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
-  const uint32_t round_;
+  const uint64_t serial_;
   InterruptibleMutex making_;                  // held while a workspace is made; taken before mutex_
   std::mutex mutex_;                           // orders calls of several threads; never held while waiting for peers
   std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait

@@ -74,7 +74,7 @@ class PreparedTransfer {
   const at::Tensor tensor_;
   const at::Tensor record_;
   const Wish wish_;
-  const uint32_t round_;  // of the group's GPU side
+  const uint64_t cuda_side_;  // the serial number of the group's
   std::string address_;
   mutable std::mutex mutex_;  // guards the members below
   std::unique_ptr<Cuda> cuda_;

@@ -93,6 +93,7 @@ void AxonWork::on_operation_finished(WorkOperation& operation) noexcept {
 
 void AxonWork::note_failure(std::exception_ptr failure) noexcept {
   if (late_failure_) late_failure_->note(failure);
+  if (abort_hooks_) abort_hooks_->run();
   const std::lock_guard lock(outcome_mutex_);
   if (!failure_) failure_ = std::move(failure);
 }

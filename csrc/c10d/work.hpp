@@ -28,6 +28,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/abort_hooks.hpp"
 #include "c10d/times.hpp"
 #include "engine/communicator.hpp"
 #include "engine/operation.hpp"
@@ -158,6 +159,8 @@ class AxonWork final : public c10d::Work {
   // Null if the call is not timed, as in a capture.
   const std::shared_ptr<Times>& times() const noexcept { return times_; }
   float getDuration() const override;  // ms
+  // Sets what is called at a failure.
+  void call_at_failure(std::shared_ptr<AbortHooks> hooks) { abort_hooks_ = std::move(hooks); }
   // Sets where a failure is reported besides the waiter: on a device, callers need not wait.
   void report_to(std::shared_ptr<LateFailure> listener) { late_failure_ = std::move(listener); }
 
@@ -213,6 +216,7 @@ class AxonWork final : public c10d::Work {
   std::optional<Enqueued> enqueued_;
   std::shared_ptr<Times> times_;
   std::shared_ptr<LateFailure> late_failure_;
+  std::shared_ptr<AbortHooks> abort_hooks_;  // null if there are none
 
   std::atomic<size_t> num_unfinished_{0};
   std::atomic<bool> completed_{false};  // released in complete(), acquired by readers of the outcome

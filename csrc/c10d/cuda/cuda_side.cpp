@@ -78,7 +78,10 @@ CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Devic
                    std::chrono::milliseconds timeout, uint32_t round)
     : communicator_(std::move(communicator)),
       device_(device),
-      round_(round),
+      serial_([] {
+        static std::atomic<uint64_t> num_made{0};
+        return num_made.fetch_add(1, std::memory_order_relaxed);
+      }()),
       streams_(torch_cuda().getStreamFromGlobalPool(device, /*isHighPriority=*/true)),
       most_workspace_bytes_(std::stoull(config::text("AXON_WORKSPACE_MB")) << 20) {
   const c10::DeviceGuard on_device(device_);

@@ -108,7 +108,7 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
       tensor_(std::move(tensor)),
       record_(std::move(record)),
       wish_(wish),
-      round_(backend_->cuda_side(tensor_.device()).round()),
+      cuda_side_(backend_->cuda_side(tensor_.device()).serial()),
       is_ready_(std::max(wish.num_partitions, 1u)) {
   const c10::DeviceGuard on_device(tensor_.device());
   const cuda::RelaxedCapture beside_captures;  // another thread may capture
@@ -162,7 +162,7 @@ void PreparedTransfer::close() noexcept {
     const std::lock_guard lock(mutex_);
     if (!cuda_ || !cuda_->transfer) return;
     auto transfer = std::exchange(cuda_->transfer, std::nullopt);
-    if (backend_->has_cuda_side(round_)) cuda_->ends = value_of(transfer->close());
+    if (backend_->has_cuda_side(cuda_side_)) cuda_->ends = value_of(transfer->close());
   } catch (const std::exception&) {
     log::info("CUDA has failed or the process is exiting: a prepared request is not closed");
   }
@@ -182,7 +182,9 @@ void PreparedTransfer::check_open() const {
 // Throws if the group has given up its GPU side since, and with it what the kernels use.
 CudaSide& PreparedTransfer::side() const {
   CudaSide& side = backend_->cuda_side(tensor_.device());
-  if (side.round() != round_) refuse("its group was suspended after prepare()", "to prepare it again after resume()");
+  if (side.serial() != cuda_side_) {
+    refuse("its group was suspended or reconfigured after prepare()", "to prepare it again");
+  }
   return side;
 }
 

@@ -15,10 +15,10 @@ class Workspace {};
 namespace axon::c10d_backend {
 
 CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device, std::chrono::milliseconds,
-                   uint32_t round)
+                   uint32_t /*round*/)
     : communicator_(std::move(communicator)),
       device_(device),
-      round_(round),
+      serial_(0),
       streams_(c10::Stream(c10::Stream::DEFAULT, device)),
       most_workspace_bytes_(0) {
   throw_value_error("torch_axon was built without CUDA (AXON_CUDA=0), and the tensors are on " + device.str() +

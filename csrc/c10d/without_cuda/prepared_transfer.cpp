@@ -16,7 +16,7 @@ size_t PreparedTransfer::record_bytes(size_t, uint32_t) noexcept {
 
 PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::Tensor tensor, at::Tensor record,
                                    const Wish& wish)
-    : backend_(std::move(backend)), tensor_(std::move(tensor)), record_(std::move(record)), wish_(wish), round_(0) {
+    : backend_(std::move(backend)), tensor_(std::move(tensor)), record_(std::move(record)), wish_(wish), cuda_side_(0) {
   throw_value_error("torch_axon was built without CUDA (AXON_CUDA=0), and the tensor is on " + tensor_.device().str() +
                     "; allowed: tensors on the CPU");
 }

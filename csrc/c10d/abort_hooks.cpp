@@ -1,0 +1,55 @@
+#include "c10d/abort_hooks.hpp"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "base/log.hpp"
+#include "c10d/callbacks.hpp"
+#include "engine/progress.hpp"
+#include "python/signals.hpp"
+
+namespace axon::c10d_backend {
+
+void AbortHooks::add(int64_t id, Hook hook) {
+  const std::lock_guard lock(mutex_);
+  hooks_.insert_or_assign(id, std::move(hook));
+}
+
+void AbortHooks::remove(int64_t id) {
+  Hook removed;  // destroyed without the lock: it may take the GIL
+  const std::lock_guard lock(mutex_);
+  if (const auto found = hooks_.find(id); found != hooks_.end()) {
+    removed = std::move(found->second);
+    hooks_.erase(found);
+  }
+}
+
+bool AbortHooks::are_any() const {
+  const std::lock_guard lock(mutex_);
+  return !hooks_.empty();
+}
+
+void AbortHooks::run() noexcept {
+  if (!are_any()) return;
+  if (!engine::Progress::is_background()) return call_all();
+  run_beside_the_engine([self = shared_from_this()] { self->call_all(); });
+}
+
+void AbortHooks::call_all() const noexcept {
+  std::map<int64_t, Hook> hooks;
+  {
+    const std::lock_guard lock(mutex_);
+    hooks = hooks_;
+  }
+  for (const auto& [id, hook] : hooks) {
+    if (!python::has_python()) return;
+    try {
+      hook();
+    } catch (const std::exception& error) {
+      log::warn(std::string("an abort hook has thrown: ") + error.what());
+    }
+  }
+}
+
+}  // namespace axon::c10d_backend
