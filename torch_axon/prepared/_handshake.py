@@ -91,6 +91,7 @@ class Handshake:
         self.peer_name = f"rank {dist.get_global_rank(group, peer)}"
         self.tag = tag
         self.backend = backend_of(group, device)
+        self.membership = self.backend._num_reconfigurations
         self.timeout: timedelta = timeout or self.backend.options._timeout
         self._works: list[dist.Work] = []
 
@@ -147,6 +148,10 @@ class Handshake:
             f"prepare: rank {dist.get_rank()} has prepared a {ours}, and {self.peer_name} a {theirs}, under tag "
             f"{self.tag}; allowed: a send and a recv of equal type, size and partitions"
         )
+
+    def has_same_members(self) -> bool:
+        """Returns whether the group has not been reconfigured since."""
+        return self.membership == self.backend._num_reconfigurations
 
     def has_received(self) -> bool:
         """Returns whether receive() would not wait."""

@@ -36,6 +36,8 @@ class MessageRequest(PartitionedRequest):
                 self._refuse("an earlier start has failed", "to prepare another one, on both ranks")
             if self._works:
                 self._refuse("start() was called before wait()", "once the last start has been waited for")
+            if not self._handshake.has_same_members():
+                self._refuse("its group was reconfigured after prepare()", "to prepare it again")
             self._works = [None] * len(self._parts)
             if not self._ours.is_sender:
                 self._works = [self._receive(number) for number in range(len(self._parts))]

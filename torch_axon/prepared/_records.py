@@ -17,6 +17,8 @@ from torch_axon import _native
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch_axon.prepared._handshake import Handshake
+
 _orphans: list[Tensor] = []  # of groups that are gone, while peers may write to them
 
 
@@ -37,19 +39,19 @@ class Records:
     _lock: Lock = field(default_factory=Lock)
 
     @staticmethod
-    def of(group: dist.ProcessGroup, peer: int, is_sender: bool, tag: int) -> Records:
-        return _records.setdefault(group, defaultdict(Records))[peer, is_sender, tag]
+    def of(handshake: Handshake, is_sender: bool) -> Records:
+        of_group = _records.setdefault(handshake.group, defaultdict(Records))
+        return of_group[handshake.membership, handshake.peer, is_sender, handshake.tag]
 
     def take(self, num_bytes: int, device: torch.device) -> Tensor:
-        """Returns zeroed memory, of at least this size, for the next request."""
+        """Returns zeroed memory, of at least this size, for the next request.
+
+        The smallest that fits: otherwise records for many partitions would serve requests that need few flags, and the
+        next request for many partitions would allocate another one.
+        """
         with self._lock:
             self._look()
-            free = min(self.num_ended, self.num_ended_there)
-            numbers = (
-                number for number, memory in self._memory.items() if number < free and memory.nbytes >= num_bytes
-            )
-            former = next(numbers, None)
-            memory = None if former is None else self._memory.pop(former)
+            memory = self._pop_smallest(num_bytes)
         return _zeroed(memory, num_bytes, device)
 
     def add(self, memory: Tensor | None) -> int:
@@ -67,6 +69,14 @@ class Records:
         with self._lock:
             self._closed[number] = has_ended
 
+    def _pop_smallest(self, num_bytes: int) -> Tensor | None:
+        """Removes and returns the smallest memory of this size or more that no end uses, or None."""
+        free = min(self.num_ended, self.num_ended_there)
+        fitting = [number for number, memory in self._memory.items() if number < free and memory.nbytes >= num_bytes]
+        if not fitting:
+            return None
+        return self._memory.pop(min(fitting, key=lambda number: self._memory[number].nbytes))
+
     def _look(self) -> None:
         while self.num_ended in self._closed and self._closed[self.num_ended]():
             del self._closed[self.num_ended]
@@ -76,7 +86,7 @@ class Records:
         _orphans.extend(memory for number, memory in self._memory.items() if number >= self.num_ended_there)
 
 
-_records: WeakKeyDictionary[dist.ProcessGroup, defaultdict[tuple[int, bool, int], Records]] = WeakKeyDictionary()
+_records: WeakKeyDictionary[dist.ProcessGroup, defaultdict[tuple[int, int, bool, int], Records]] = WeakKeyDictionary()
 
 
 def _zeroed(memory: Tensor | None, num_bytes: int, device: torch.device) -> Tensor:

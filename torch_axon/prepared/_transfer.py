@@ -22,10 +22,10 @@ class Transfer(PartitionedRequest):
         self._lock = RLock()  # guards the members below
         self._is_closed = False
         self._matched: PartitionedRequest | None = None
-        self._mismatch: ValueError | None = None
+        self._mismatch: str | None = None
         self._handshake = handshake
         self._tensor = tensor
-        self._records = Records.of(handshake.group, handshake.peer, is_sender, handshake.tag)
+        self._records = Records.of(handshake, is_sender)
         self._end = KernelEnd(handshake, self._records, is_sender, tensor, partitions) if tensor.is_cuda else None
         number = handshake.next_number() if is_sender else 0
         self._number = self._records.add(self._end.record if self._end else None)
@@ -109,7 +109,7 @@ class Transfer(PartitionedRequest):
             if self._is_closed:
                 raise ValueError(f"prepared {self._ours}: the request is closed; allowed: to prepare another one")
             if self._mismatch is not None:
-                raise self._mismatch
+                raise ValueError(self._mismatch)
             if self._matched is None:
                 self._matched = self._match()
                 self.start = self._matched.start  # type: ignore[method-assign]
@@ -120,7 +120,7 @@ class Transfer(PartitionedRequest):
         try:
             theirs = self._handshake.receive(self._ours)
         except ValueError as error:
-            self._mismatch = error
+            self._mismatch = str(error)  # the exception itself would keep this request alive
             raise
         self._records.num_ended_there = max(self._records.num_ended_there, theirs.num_ended)
         if self._end is not None and theirs.address and self._ours.address and self._handshake.has_peer_access():

@@ -23,6 +23,15 @@ def test_a_record_is_taken_over_once_both_ends_have_ended() -> None:
     assert not fourth.any()
 
 
+def test_the_smallest_record_that_fits_is_taken_over() -> None:
+    records = Records(num_ended_there=2)
+    large, small = records.take(1000, CPU), records.take(100, CPU)
+    for memory in (large, small):
+        records.close(records.add(memory))
+    assert records.take(100, CPU).data_ptr() == small.data_ptr()
+    assert records.take(101, CPU).data_ptr() == large.data_ptr()
+
+
 def test_a_closed_request_whose_kernels_are_queued_has_not_ended() -> None:
     records, has_run = Records(num_ended_there=1), False
     memory = records.take(100, CPU)
