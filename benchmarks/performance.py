@@ -25,6 +25,8 @@ PAGE = DOCS / "performance.md"
 CPU_OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"]
 GPU_OPS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "broadcast_fixed_root", "ring"]
 
+PREPARED_GOALS = {"one way": 2.5, "pready": 2.0, "host: start": 3.0}  # µs, at 8 B
+
 HEAD = """\
 # Performance
 
@@ -49,6 +51,7 @@ def page() -> str:
         *_between_hosts(),
         *_gpu(),
         *_gpu_between_hosts(),
+        *_prepared(),
         *_products(),
         *_active_messages(),
         *_failures(),
@@ -61,8 +64,9 @@ def _faster_backends() -> Iterator[str]:
     yield "## Where another backend is faster"
     names = [path.stem for path in sorted(RESULTS.glob("collectives_*.jsonl"))]
     names += [f"between_hosts_{setting}_2ranks_epyc_2core" for setting in ("1gbit", "bbr", "reno")]
-    names += _gpus_between_hosts()
+    names += [*_gpus_between_hosts(), "prepared_2xh200"]
     yield tables.markdown(tables.faster_backends([line for name in names for line in read(name)]))
+    yield "In `prepared_2xh200.jsonl` axon's time is that of a prepared request, and `axon` is its `dist.send`."
     yield "In all other measurements of the tables below, no other backend takes less time."
 
 
@@ -167,6 +171,45 @@ def _gpu_between_hosts() -> Iterator[str]:
 def _gpus_between_hosts() -> list[str]:
     """Returns the names of the result files of `between_hosts_table.py --device cuda`."""
     return sorted(path.stem for path in RESULTS.glob("between_hosts_*hosts_*.jsonl"))
+
+
+def _prepared() -> Iterator[str]:
+    yield "## Prepared requests"
+    yield (
+        "Transfers of bytes by [prepared requests](prepared.md), beside `dist.send` and `dist.recv` of axon and of "
+        "NCCL 2.28.9. `ping` is half of a round trip, and `one way` a message to a rank that waits for it, back to "
+        "back. Both are replayed by CUDA graphs; `eager` is `one way` called one by one."
+    )
+    lines = read("prepared_2xh200")
+    whole = [line for line in lines if line["op"] in ("ping", "one way", "eager")]
+    sizes = ["8", "1K", "64K", "1M", "16M", "256M"]
+    for contender, rival in (("axon", "dist.send"), ("nccl", "NCCL")):
+        table = tables.by_size(whole, sizes, contender)
+        yield section(f"Two H200, whole tensors, × {rival}", lines, table)
+    note = (
+        "`one way` is that of the tables above. `pready` is the time from `pready` in a kernel to the return of `wait` "
+        "in a kernel of the other GPU. `host` is the host's time for one call."
+    )
+    yield section("Two H200, steps of 8 B and their goals", lines, _goals(lines), note)
+    note = (
+        "A kernel makes 64 partitions of 256 KiB, 5 µs apart. The time ends when the last one has arrived and an "
+        "answer is back. They are sent one by one as they are made, or together by `dist.send` after the kernel. "
+        "`kernel` is the kernel alone."
+    )
+    partitions = [line for line in lines if line["op"] in ("partitions", "kernel")]
+    yield section("Two H200, partitions sent by a kernel", lines, tables.sides_of(partitions), note)
+
+
+def _goals(lines: list[Record]) -> tables.Table:
+    """Makes a row per step of a prepared request of 8 bytes: its time, and whether it meets its goal."""
+    table = [["µs", "measured", "goal", ""]]
+    for line in lines:
+        op, us = line["op"], line["sides"][0]["p50_us"]
+        goal = PREPARED_GOALS.get(op)
+        if line["size"] == 8 and (goal or line["host"]):
+            verdict = [tables.figure(goal), "met" if us <= goal else "missed"] if goal else ["–", "–"]
+            table.append([op, tables.figure(us), *verdict])
+    return table
 
 
 def _products() -> Iterator[str]:

@@ -21,8 +21,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import shlex
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -88,7 +91,8 @@ class Bench:
         self.axon = dist.new_group(backend="axon")
         self.nccl = dist.group.WORLD
         self.lines: list[Line] = []
-        self._machine: Machine = describe_machine("cuda", commit)
+        command = f"torchrun --nproc-per-node=2 {shlex.join(sys.argv)}"
+        self._machine: Machine = replace(describe_machine("cuda", commit), command=command)
 
     def is_first(self) -> bool:
         return self.rank == 0
