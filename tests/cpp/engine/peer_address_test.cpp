@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
 
 #include "transport/message.hpp"
@@ -52,6 +53,21 @@ TEST(PeerAddress, refuses_foreign_and_other_version_naming_both) {
   newer[4] = transport::kWireVersion + 1;
   const std::string named = "wire version " + std::to_string(transport::kWireVersion + 1);
   EXPECT_NE(PeerAddress::decode(newer).status().message().find(named), std::string::npos);
+}
+
+TEST(PeerAddress, has_a_key_of_its_series_in_each_instance) {
+  std::set<uint64_t> keys{sample().key};
+  static constexpr uint64_t kLargest = UINT64_MAX;
+  for (uint64_t number = 0; number < 1000; ++number) {
+    for (const uint64_t each : {number, kLargest - number}) {
+      const PeerAddress other = sample().in_instance(each);
+      EXPECT_EQ(other.key >> 32, sample().key >> 32);
+      EXPECT_EQ(other.process, sample().process);
+      keys.insert(other.key);
+    }
+  }
+  EXPECT_EQ(keys.size(), 2001u) << "instances must not meet";
+  EXPECT_EQ(PeerAddress::decode(sample().encode()).value().in_instance(7).key, sample().in_instance(7).key);
 }
 
 }  // namespace
