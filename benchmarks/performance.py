@@ -55,6 +55,7 @@ def page() -> str:
         *_products(),
         *_active_messages(),
         *_failures(),
+        *_members(),
         *_rest(),
     ]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
@@ -256,6 +257,17 @@ def _failures() -> Iterator[str]:
             f"{tables.matrix(lines[0])}"
         )
         yield section(f"Faults, {device}", lines, tables.faults(lines[0]), note)
+
+
+def _members() -> Iterator[str]:
+    yield "## Other members of a group"
+    note = (
+        "Times of the slowest rank, in ms. A killed rank counts from the signal to the end of the survivors' first "
+        "all_reduce, a joining one from its call to the end of its own. *form* destroys a group and forms another one."
+    )
+    for name, title in (("epyc_2core", "CPU tensors, two cores"), ("2xh200", "2 H200")):
+        lines = read(f"reconfigure_{name}")
+        yield section(f"Reconfiguring, {title}", lines, tables.members(lines), note)
 
 
 def _rest() -> Iterator[str]:

@@ -268,6 +268,15 @@ def faults(line: Record) -> Table:
     ]
 
 
+def members(lines: Sequence[Record]) -> Table:
+    names = list(dict.fromkeys(name for line in lines for name in line["ms"]))
+    table = [["ms (longest)", *(f"{line['ranks']} ranks, {line['device']}" for line in lines)]]
+    for name in names:
+        times = [line["ms"].get(name) for line in lines]
+        table.append([name, *(f"{each['median']:.1f} ({each['most']:.0f})" if each else "–" for each in times)])
+    return table
+
+
 def matrix(line: Record) -> str:
     cases, grown = line["matrix"], {name: number for name, number in line["growth"].items() if number}
     growth = ", ".join(f"{number} {name}" for name, number in grown.items()) or "nothing"

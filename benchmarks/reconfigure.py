@@ -5,8 +5,8 @@ CUDA graph. Beside it, the same ranks destroy their group and form another one, 
     python benchmarks/reconfigure.py --ranks 4 --device cuda          # ranks share GPUs where there are fewer
 
 Times are those of the slowest rank, in ms, medians over the rounds. Each round kills a rank while the others reduce
-tensors of 1 MiB in a loop. The time of a killed rank runs from the signal until the first all_reduce among the
-survivors has ended, and that of a joining one from its call until its first all_reduce has ended.
+tensors of 1 MiB in a loop. The time of a killed rank runs from the signal to the end of the survivors' first
+all_reduce. That of a joining rank runs from its call to the end of its first all_reduce.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def reconfigure_handle(group: dist.ProcessGroup | None = None) -> str:
     """Returns the text by which this process joins groups on other processes.
 
-    It holds this process's addresses and keys in about 500 bytes, and stays the same for the life of the group. A process that
-    has it can send messages to the group, so pass it on as you would a password.
+    It holds this process's addresses and keys in about 500 bytes, and stays the same for the life of the group. A
+    process that has it can send messages to the group, so pass it on as you would a password.
 
     Args:
         group: a group of the backend axon; None means the default one

@@ -28,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 17;
+inline constexpr uint32_t kWireVersion = 18;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {
@@ -150,7 +150,7 @@ struct ControlHeader {
 
   uint64_t key = 0;  // as in an OperationHeader
   MessageKind kind{};
-  ErrorCode error = ErrorCode::kOk;  // of a failure notice or departure
+  ErrorCode error = ErrorCode::kOk;  // of a failure notice or departure; ok: the sender has nothing in flight
   uint16_t reserved = 0;
   uint32_t latest_sequence = 0;  // of the latest collective that the sender has started
   uint64_t num_sent = 0;         // of a departure: all point-to-point messages from the sender to this rank

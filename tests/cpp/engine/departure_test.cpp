@@ -144,11 +144,11 @@ class LeaveTest : public DepartureTest {
   void expect_broadcast_from(int root, std::initializer_list<size_t> ranks) {
     for (const size_t rank : ranks) expect_broadcast(rank, *start_broadcast(rank, root));
   }
-  void expect_all_reduce_fails(size_t rank, const std::string& culprit) {
-    auto operation = TestOperation::all_reduce({1}, kTimeout);
-    group_[rank]->start(*operation);
-    expect_told(static_cast<int>(rank), *operation, culprit);
-    await_release(*operation);
+  // The operation names the rank that left.
+  void expect_fails(size_t rank, TestOperation& operation) {
+    group_[rank]->start(operation);
+    expect_told(static_cast<int>(rank), operation, "rank 1");
+    await_release(operation);
   }
 };
 
@@ -175,7 +175,7 @@ TEST_P(LeaveTest, collectives_that_begin_later_fail_at_once) {
   for (const size_t rank : {0, 2}) expect_knows(rank, 1);
   expect_broadcast_from(1, {2, 0});
   for (const size_t rank : {0, 2}) {
-    expect_all_reduce_fails(rank, "rank 1");
+    expect_fails(rank, *broadcast(rank, 1));  // in which rank 0 only waits for rank 2
     EXPECT_NE(group_[rank]->failure().message().find("rank 1 reports: it had enough"), std::string::npos);
   }
 }
@@ -206,7 +206,7 @@ TEST_P(LeaveTest, collective_that_begins_later_spares_the_one_before_that_the_ra
   expect_broadcast_from(1, {1});
   leave(1);
   expect_knows(0, 1);
-  expect_all_reduce_fails(0, "rank 1");
+  expect_fails(0, *broadcast(0, 1));
   expect_broadcast_from(1, {2});
   expect_broadcast(0, *waiting);
 }
@@ -255,7 +255,7 @@ TEST_P(LeaveTest, of_ranks_that_leave_the_one_that_has_begun_fewest_collectives_
       expect_knows(0, static_cast<int>(leaver));
     }
     expect_broadcast_from(1, {0});
-    expect_all_reduce_fails(0, "rank 1");
+    expect_fails(0, *TestOperation::all_reduce({1}, kTimeout));
   }
 }
 
@@ -264,7 +264,7 @@ TEST_P(LeaveTest, rank_whose_collectives_failed_since_another_one_left_leaves_in
   leave(1);
   expect_knows(2, 1);
   expect_broadcast_from(1, {2});
-  expect_all_reduce_fails(2, "rank 1");
+  expect_fails(2, *broadcast(2, 1));
   leave(2);
   for (const int leaver : {1, 2}) expect_knows(0, leaver);
   expect_broadcast_from(1, {0});
@@ -292,7 +292,7 @@ TEST_P(LeaveTest, device_hook_is_told_of_the_rank_and_of_no_failure) {
   EXPECT_TRUE(comes_true([&] { return hook.rank_lost.load() == 1; }));
   EXPECT_EQ(hook.text, "rank 1 reports: it had enough");
   EXPECT_EQ(hook.num_failures.load(), 0);
-  expect_all_reduce_fails(0, "rank 1");
+  expect_fails(0, *broadcast(0, 1));
   EXPECT_EQ(hook.num_failures.load(), 1);
   group_[0]->set_device_hook(nullptr);
 }

@@ -1,0 +1,66 @@
+"""Abort hooks and ephemeral timeouts, which c10d has for its backends since torch 2.14."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from support.pool import RankPool
+from support.reference import failure
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(dist.ProcessGroup, "register_abort_hook"), reason="needs torch 2.14 or newer"
+)
+
+
+def _fail_and_abort() -> tuple[int, int, int]:
+    """Returns how often a hook was called after a timeout, after abort(), and after it was removed."""
+    group = dist.new_group(timeout=timedelta(milliseconds=300))
+    called = threading.Semaphore(0)
+    group.register_abort_hook(7, called.release)
+    if dist.get_rank() == 0:
+        failure(lambda: dist.all_reduce(torch.ones(3), group=group))
+    else:
+        failure(lambda: dist.barrier(group=group))  # its mismatch ends the others' call
+    assert called.acquire(timeout=10)
+    group.abort()
+    assert called.acquire(timeout=10)
+    while called.acquire(blocking=False):
+        pass
+    group.unregister_abort_hook(7)
+    group.abort()
+    return called.acquire(timeout=0.1)
+
+
+def test_hooks_are_called_at_failures_and_aborts(fresh_ranks: Callable[..., RankPool]) -> None:
+    assert fresh_ranks(2).run(_fail_and_abort) == [False, False]
+
+
+def _wait_longer() -> str:
+    """The receive has the extended timeout; once it has ended, others have the group's own."""
+    group = dist.new_group(timeout=timedelta(milliseconds=200))
+    if dist.get_rank() == 1:
+        dist.barrier()
+        dist.send(torch.ones(3), 0, group=group)
+        dist.barrier()
+        return ""
+    backend = group._get_backend(torch.device("cpu"))
+    backend._add_ephemeral_timeout(timedelta(seconds=30))
+    work = dist.irecv(torch.ones(3), 1, group=group)
+    assert work is not None
+    threading.Event().wait(0.5)
+    dist.barrier()
+    work.wait()
+    text = failure(lambda: dist.recv(torch.ones(3), 1, group=group))
+    dist.barrier()
+    return text
+
+
+def test_an_extension_ends_with_the_first_operation(fresh_ranks: Callable[..., RankPool]) -> None:
+    text, _ = fresh_ranks(2).run(_wait_longer)
+    assert "Timed out after 200 ms" in text
