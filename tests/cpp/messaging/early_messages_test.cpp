@@ -83,7 +83,7 @@ TEST_F(SeriesTest, one_key_too_many_takes_the_place_of_the_oldest) {
   EXPECT_TRUE(messenger_.expects(key_of(0)));
   arrive_for(kMost, 1);
   EXPECT_EQ(messenger_.num_dropped(), 1u);
-  EXPECT_EQ(transport_.num_refused, 1) << "its sender is to hear that nobody will fetch it";
+  EXPECT_EQ(transport_.num_refused, 1) << "its sender is to hear that it will not be fetched";
   EXPECT_FALSE(messenger_.expects(key_of(0)));
   EXPECT_EQ(take(key_of(1)), (std::vector<int32_t>{1, 100}));
   for (uint32_t i = 2; i <= kMost; ++i) EXPECT_EQ(take(key_of(i)), std::vector<int32_t>{static_cast<int32_t>(i)});

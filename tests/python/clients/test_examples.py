@@ -62,6 +62,14 @@ def test_slabs_exchange_their_borders(device: str) -> None:
     assert re.search(r"^2 ranks, 50 steps: \d+ µs each, difference = \S+$", output, re.MULTILINE), output
 
 
+def test_a_training_goes_on_while_its_workers_are_replaced() -> None:
+    output = output_of([sys.executable, str(EXAMPLES / "elastic_training.py")])
+    sizes = re.findall(r"^step \d+: (\d) members, ", output, re.MULTILINE)
+    assert sizes.count("2") >= 3, output
+    assert sizes[-1] == "3", output
+    assert "read 9" in output
+
+
 def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
     command = [sys.executable, str(EXAMPLES / "rollout_workers.py"), "--workers=2", "--kill-a-worker"]
     output = output_of(command)
