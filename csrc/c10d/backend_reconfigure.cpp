@@ -2,7 +2,8 @@
 //
 // Every member gets the same handles, in the order of the new ranks, and a number that is new. Members need no store:
 // the handles hold their addresses, and keys that belong to this number. So a process that was given another number
-// cannot reach the group. A first barrier of all members proves that each of them has called, and that all have the same handles.
+// cannot reach the group. A first barrier of all members proves that each of them has called, and that all have the
+// same handles.
 #include <algorithm>
 #include <memory>
 #include <set>

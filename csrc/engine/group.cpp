@@ -62,13 +62,19 @@ void Group::note_launch(const Operation& operation, std::string_view kernel, boo
 
 // Returns why this operation cannot begin, or ok if it can.
 const Status& Group::obstacle(const Operation& operation) const noexcept {
-  return aborted_.ok() && operation.direction == Direction::kCollective ? failure_ : aborted_;
+  if (!aborted_.ok() || operation.direction != Direction::kCollective) return aborted_;
+  return failure_.ok() && needs_rank_that_left(operation) ? leave_->reason : failure_;
+}
+
+// For a collective that has not begun.
+bool Group::needs_rank_that_left(const Operation& operation) const noexcept {
+  return leave_ && is_after_leave(operation.replay ? 0 : queries_.latest_sequence() + 1);
 }
 
 void Group::begin(Operation& operation) noexcept {
   const bool is_collective = operation.direction == Direction::kCollective;
-  if (leave_ && is_collective && is_after_leave(operation.replay ? 0 : queries_.latest_sequence() + 1)) [[unlikely]]
-    fail_quietly(leave_->reason.clone());
+  if (leave_ && is_collective && needs_rank_that_left(operation)) [[unlikely]]
+    fail_after_leave();
   if (!obstacle(operation).ok()) return engine_.finish_later(operation);
   transport::Fingerprint fingerprint = operation.fingerprint(0);
   std::string_view algorithm;
@@ -126,7 +132,8 @@ void Group::finish(Operation& operation) noexcept {
     trace_end(track_, operation, status);
   if (!status.ok()) {
     const std::string described = operation.describe() + ": " + status.message();
-    if (operation.direction == Direction::kCollective && failure_.ok()) fail(Status(status.code(), described));
+    const bool needs_all = operation.direction == Direction::kCollective && failure_.ok();
+    if (needs_all && !(leave_ && is_after_leave(operation.sequence()))) fail(Status(status.code(), described));
     status = Status(status.code(), signed_text(described));
   }
   if (!operation.end(std::move(status))) restless_.push_back(operation);

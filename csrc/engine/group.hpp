@@ -104,7 +104,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void fail_quietly(Status reason) noexcept;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
   void on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept;
+  void fail_after_leave() noexcept;
   bool is_after_leave(uint32_t sequence) const noexcept;
+  bool needs_rank_that_left(const Operation& operation) const noexcept;
   void on_departure(int source, uint32_t num_sent, Status reason) noexcept;
 
   void check_deadlines(sync::Clock::time_point now) noexcept;

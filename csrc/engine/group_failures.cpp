@@ -33,7 +33,7 @@ void Group::abort(const std::string& reason) noexcept {
 
 void Group::leave(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
-  if (!failure_.ok() || has_running()) return abort(reason);
+  if ((!failure_.ok() && !leave_) || has_running()) return abort(reason);
   notify_others(transport::MessageKind::kDeparture, ErrorCode::kOk, reason);
   end(Status(ErrorCode::kAborted, reason));
 }
@@ -96,7 +96,17 @@ void Group::on_leave(int source, uint32_t latest_sequence, const Status& reason)
   const auto cannot_end = [&](const Operation& operation) {
     return operation.direction == Direction::kCollective && is_after_leave(operation.sequence());
   };
-  if (running_.find(cannot_end) != nullptr) fail_quietly(leave_->reason.clone());
+  if (running_.find(cannot_end) != nullptr) fail_after_leave();
+}
+
+// The group itself fails once none of the collectives is left that the rank has completed.
+void Group::fail_after_leave() noexcept {
+  bool has_earlier = !is_after_leave(queries_.latest_sequence() + 1);
+  for_each_running([&](Operation& operation) {
+    if (operation.direction != Direction::kCollective) return;
+    is_after_leave(operation.sequence()) ? operation.fail(leave_->reason.clone()) : void(has_earlier = true);
+  });
+  if (!has_earlier) fail_quietly(leave_->reason.clone());
 }
 
 // Replays, whose number is 0, may need any rank.
@@ -162,7 +172,7 @@ bool Group::has_ended(uint32_t sequence) noexcept {
   const auto is_it = [&](const Operation& operation) {
     return operation.direction == Direction::kCollective && operation.sequence() == sequence;
   };
-  return failure().ok() && running_.find(is_it) == nullptr;
+  return failure().ok() && !(leave_ && is_after_leave(sequence)) && running_.find(is_it) == nullptr;
 }
 
 // Describes the latest message from each of the other ranks, which shows how far they are.
@@ -214,6 +224,7 @@ void Group::set_device_hook(DeviceHook* device_hook) noexcept {
   if (!failure().ok()) device_hook->on_failed(failure());
   for (int rank = 0; rank < team_.size(); ++rank) {
     const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
+    if (inbox_ && !inbox_->departure_of(rank).ok()) device_hook->on_rank_lost(rank, inbox_->departure_of(rank));
     if (engine_.messenger().is_lost(peer)) {
       device_hook->on_rank_lost(rank, loss_of(rank, engine_.messenger().loss_of(peer)));
     }

@@ -1,9 +1,9 @@
 // This process's address for a group whose members change. It stays the same in all instances of the group; an instance
 // has a number that its members know, and each address has a key of its own in it.
 //
-//   const StandingAddress standing = engine.make_standing_address();   // give standing.address() to the other
-//   processes const OwnAddress own = standing.in_instance(7);                    // each member calls this, for the
-//   same number engine.form({.rank = …, .addresses = each member's address.in_instance(7)});
+//   const StandingAddress standing = engine.make_standing_address();  // other processes get standing.address()
+//   const OwnAddress own = standing.in_instance(7);                   // each member, for the same number
+//   engine.form({.rank = …, .addresses = …});                         // each member's address.in_instance(7)
 //
 // Messages that other members send to an instance before it is formed here are kept, also before in_instance() is
 // called. Must be destroyed before its engine, on any thread.
