@@ -27,17 +27,23 @@ Status LaunchLedger::note(const StreamOrder& order, cuda::StreamView stream) {
   return stream.record(use->last);
 }
 
+static bool is_over(const auto& holders) {
+  return !hold_kernels(holders.graphs) &&
+         std::ranges::all_of(holders.uses, [](const auto& use) { return use.last.view().has_passed(); });
+}
+
+void LaunchLedger::drop_ended() {
+  std::erase_if(former_, [](const Holders& holders) { return is_over(holders); });
+}
+
 void LaunchLedger::forget(const StreamOrder& order) {
+  const cuda::RelaxedCapture beside_captures;
   const std::lock_guard lock(mutex_);
+  drop_ended();
   const auto found = groups_.find(&order);
   if (found == groups_.end()) return;
   former_.push_back(std::move(found->second));
   groups_.erase(found);
-}
-
-static bool is_over(const auto& holders) {
-  return !hold_kernels(holders.graphs) &&
-         std::ranges::all_of(holders.uses, [](const auto& use) { return use.last.view().has_passed(); });
 }
 
 bool LaunchLedger::is_idle() const {
@@ -50,7 +56,7 @@ bool LaunchLedger::run_if_idle(const std::function<void()>& action) {
   if (!launch_lock.owns_lock()) return false;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(former_, [](const Holders& holders) { return is_over(holders); });
+    drop_ended();
     if (held_.use_count() > 1 || !is_idle()) return false;
   }
   action();

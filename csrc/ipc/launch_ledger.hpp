@@ -53,6 +53,7 @@ class LaunchLedger {
     std::weak_ptr<void> graphs;  // held by graphs in addition to the group's own reference
   };
 
+  void drop_ended();
   bool is_idle() const;
 
   std::shared_mutex launching_;
