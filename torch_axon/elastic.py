@@ -62,15 +62,15 @@ def reconfigure(
     Raises:
         ValueError: an argument is not valid. Nothing has changed.
         torch.distributed.DistBackendError: a member did not come in time, has ended, or was given other handles. The
-            text names it. The group fails until another `reconfigure()`, with another uuid.
+            text names it. The group fails until another `reconfigure()`, with another uuid. If an address cannot be
+            used at all, the group stays as it was.
     """
     backend = _backend_of(group, "reconfigure")
     texts = sorted(handles) if isinstance(handles, AbstractSet) else list(handles)
-    of = group or dist.distributed_c10d._get_default_group()
     try:
         backend._reconfigure(uuid, texts, timeout)
     finally:
-        _follow(of, backend)
+        _follow(group or dist.distributed_c10d._get_default_group(), backend)
 
 
 def _backend_of(group: dist.ProcessGroup | None, caller: str) -> AxonBackend:

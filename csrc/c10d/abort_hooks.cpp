@@ -12,12 +12,13 @@
 namespace axon::c10d_backend {
 
 void AbortHooks::add(int64_t id, Hook hook) {
+  auto added = std::make_shared<const Hook>(std::move(hook));
   const std::lock_guard lock(mutex_);
-  hooks_.insert_or_assign(id, std::move(hook));
+  hooks_[id].swap(added);  // what it replaces is destroyed without the lock
 }
 
 void AbortHooks::remove(int64_t id) {
-  Hook removed;  // destroyed without the lock: it may take the GIL
+  std::shared_ptr<const Hook> removed;  // destroyed without the lock
   const std::lock_guard lock(mutex_);
   if (const auto found = hooks_.find(id); found != hooks_.end()) {
     removed = std::move(found->second);
@@ -37,15 +38,15 @@ void AbortHooks::run() noexcept {
 }
 
 void AbortHooks::call_all() const noexcept {
-  std::map<int64_t, Hook> hooks;
+  if (!python::has_python()) return;
+  std::map<int64_t, std::shared_ptr<const Hook>> hooks;
   {
     const std::lock_guard lock(mutex_);
     hooks = hooks_;
   }
   for (const auto& [id, hook] : hooks) {
-    if (!python::has_python()) return;
     try {
-      hook();
+      (*hook)();
     } catch (const std::exception& error) {
       log::warn(std::string("an abort hook has thrown: ") + error.what());
     }

@@ -26,8 +26,8 @@ class AbortHooks : public std::enable_shared_from_this<AbortHooks> {
  private:
   void call_all() const noexcept;
 
-  mutable std::mutex mutex_;  // guards the following
-  std::map<int64_t, Hook> hooks_;
+  mutable std::mutex mutex_;                              // guards the following
+  std::map<int64_t, std::shared_ptr<const Hook>> hooks_;  // copying or destroying a hook takes the GIL
 };
 
 }  // namespace axon::c10d_backend

@@ -15,14 +15,13 @@
 
 namespace axon::c10d_backend {
 
-void check_timeout(std::chrono::milliseconds timeout) {
-  if (timeout.count() > 0) return;
-  throw_value_error("axon: argument 'timeout' is " + std::to_string(timeout.count()) + " ms; allowed: more than 0 ms");
-}
-
 AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                          c10::intrusive_ptr<Options> options)
-    : Backend(rank, size), options_(std::move(options)), store_(store), timeout_(options_->timeout) {
+    : Backend(rank, size),
+      options_(std::move(options)),
+      store_(store),
+      is_default_group_(options_->global_ranks_in_group.empty()),
+      timeout_(options_->timeout) {
   check_timeout(options_->timeout);
   const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // empty for the default group
   const Membership membership{.group = options_->group_name,
@@ -173,7 +172,7 @@ void AxonBackend::setTimeout(std::chrono::milliseconds timeout) {
 uint64_t AxonBackend::getSequenceNumberForGroup() {
   const CudaSide* side = cuda_side_.load(std::memory_order_acquire);
   const uint64_t num_launched_by_former = num_launched_by_former_.load(std::memory_order_relaxed);
-  return communicator_->num_started() + num_launched_by_former + (side != nullptr ? side->num_launched() : 0);
+  return current_communicator()->num_started() + num_launched_by_former + (side != nullptr ? side->num_launched() : 0);
 }
 
 uint64_t AxonBackend::num_zero_copy() {
@@ -210,7 +209,7 @@ std::vector<AxonBackend::Selected> AxonBackend::selected(size_t num_bytes) {
 }
 
 c10d::ErrorType AxonBackend::getError() {
-  const Status failure = communicator_->failure();
+  const Status failure = current_communicator()->failure();
   if (failure.ok()) return c10d::ErrorType::SUCCESS;
   switch (failure.code()) {
     case ErrorCode::kTimeout:
@@ -235,13 +234,15 @@ void AxonBackend::remove_abort_hook(int64_t id) {
 
 void AxonBackend::abort() {
   abort_hooks_->run();
-  communicator_->abort("the process group was aborted");
+  current_communicator()->abort("the process group was aborted");
 }
 
 // Does not communicate: the other ranks may have exited.
 void AxonBackend::shutdown() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   communicator_->close();
+  const std::lock_guard lock(standing_mutex_);
+  standing_.reset();  // so that the engine can end before a fork
   python::raise_what_signals_raised();
 }
 

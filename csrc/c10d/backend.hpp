@@ -128,9 +128,9 @@ class AxonBackend final : public c10d::Backend {
   std::string reconfigure_handle() const;
   // Gives the group other members, by their handles in the order of their new ranks, this process included. All of them
   // call it with the same arguments; returns once they have. `uuid` must be new. What is in flight on the CPU fails,
-  // and what is enqueued on a GPU is waited for; no other call may run at the same time. Throws ValueError, which
-  // changes nothing, and DistBackendError, after which the group can be reconfigured again: it names the members that
-  // did not come, or have ended.
+  // and what is enqueued on a GPU is waited for; no other call but abort() may run at the same time. Throws ValueError,
+  // which changes nothing, and DistBackendError, after which the group can be reconfigured again: it names the members
+  // that did not come, or have ended.
   WorkPtr reconfigure_as(int64_t uuid, const std::vector<std::string>& handles,
                          std::optional<std::chrono::milliseconds> timeout);
   // The number of times that it got other members. Requests and caches of an earlier membership do not count any more.
@@ -139,7 +139,7 @@ class AxonBackend final : public c10d::Backend {
   void registerAbortHook(int64_t id, c10d::AbortHook hook) override { add_abort_hook(id, std::move(hook)); }
   void unregisterAbortHook(int64_t id) override { remove_abort_hook(id); }
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override { ephemeral_timeouts_.add(timeout); }
-#if TORCH_VERSION_MINOR >= 15
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   bool supportsAbortHooks() const override { return true; }
 #endif
 #endif
@@ -251,12 +251,20 @@ class AxonBackend final : public c10d::Backend {
   void remove_abort_hook(int64_t id);
   const Standing& standing() const;
   void leave_members();
+  void take_over(std::unique_ptr<engine::Communicator> communicator, const std::vector<MemberHandle>& members);
+  // For calls that may run beside reconfigure().
+  std::shared_ptr<engine::Communicator> current_communicator() const {
+    const std::lock_guard lock(communicator_mutex_);
+    return communicator_;
+  }
   WorkPtr await_members(int64_t uuid, const std::vector<MemberHandle>& members, uint64_t digest,
                         std::chrono::milliseconds timeout);
   at::Tensor sum_sparse(const at::Tensor& tensor, std::chrono::milliseconds timeout);
 
   const c10::intrusive_ptr<Options> options_;
   const c10::intrusive_ptr<c10d::Store> store_;  // of this group, for the groups made from it
+  const bool is_default_group_;
+  mutable std::mutex communicator_mutex_;  // held while another one takes its place
   // Shared with running calls of Work::wait(), which may outlive the backend.
   std::shared_ptr<engine::Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting

@@ -52,6 +52,7 @@ static void replace(const int& member, int value) noexcept {
 }
 
 namespace {
+// Gives access to protected members.
 struct Group final : c10d::ProcessGroup {
   static void replace_rank(c10d::ProcessGroup& group, int rank, int size) noexcept {
     replace(group.*&Group::rank_, rank);
@@ -90,8 +91,8 @@ static uint64_t digest_of(const std::vector<std::string>& handles) noexcept {
   return digest;
 }
 
-// Of the members in the job, for c10d's calls that name ranks of the job. Empty, as for a default group, if they are
-// not a subset of one job.
+// Returns the members' ranks in the job, for c10d's calls that name these. The result is empty, as for a default group,
+// if they are not a subset of one job.
 static std::vector<uint64_t> global_ranks_of(const std::vector<MemberHandle>& members) {
   std::vector<uint64_t> ranks;
   for (const MemberHandle& member : members) ranks.push_back(static_cast<uint64_t>(member.global_rank));
@@ -116,9 +117,12 @@ AxonBackend::WorkPtr AxonBackend::reconfigure_as(int64_t uuid, const std::vector
                                                  std::optional<std::chrono::milliseconds> limit) {
   const std::chrono::milliseconds timeout = limit.value_or(this->timeout());
   check_timeout(timeout);
-  if (coalesced_) throw_value_error("reconfigure: within a block of coalesced calls; allowed: after its end");
+  if (coalesced_ || estimate_) {
+    throw_value_error("reconfigure: within a block of coalesced or estimated calls; allowed: after its end");
+  }
   const std::vector<MemberHandle> members = decode_all(handles);
   const Standing& own = standing();
+  if (own.hold.engine().is_forked()) throw_failure(engine::Engine::forked());
   const auto is_own = [&](const MemberHandle& member) { return member.address.key == own.address.address().key; };
   const auto found = std::ranges::find_if(members, is_own);
   if (found == members.end()) {
@@ -129,40 +133,53 @@ AxonBackend::WorkPtr AxonBackend::reconfigure_as(int64_t uuid, const std::vector
     throw_value_error("reconfigure: argument 'uuid' is " + std::to_string(uuid) +
                       ", which this group has been given before; allowed: a new number, the same on all members");
   }
+  const auto number = static_cast<uint64_t>(uuid);
+  const engine::OwnAddress own_address = own.address.in_instance(number);
+  engine::GroupSpecification group{
+      .name = options_->group_name, .rank = static_cast<int>(found - members.begin()), .addresses = {}};
+  for (const MemberHandle& member : members) group.addresses.push_back(member.address.in_instance(number));
+  Result<std::unique_ptr<engine::Communicator>> formed = own.hold.engine().form(std::move(group));
+  if (!formed.ok()) throw_failure({formed.status().code(), "reconfigure: " + formed.status().message()});
   leave_members();
-  replace(rank_, static_cast<int>(found - members.begin()));
-  replace(size_, static_cast<int>(members.size()));
-  if (options_->global_ranks_in_group.empty()) {
+  take_over(std::move(formed).value(), members);
+  return await_members(uuid, members, digest_of(handles), timeout);
+}
+
+void AxonBackend::take_over(std::unique_ptr<engine::Communicator> communicator,
+                            const std::vector<MemberHandle>& members) {
+  replace(rank_, communicator->rank());
+  replace(size_, communicator->size());
+  if (is_default_group_) {
     log::set_rank(rank_);
   } else {
     options_->global_ranks_in_group = global_ranks_of(members);
   }
-  const engine::OwnAddress own_address = own.address.in_instance(static_cast<uint64_t>(uuid));
-  engine::GroupSpecification group{.name = options_->group_name, .rank = rank_, .addresses = {}};
-  for (const MemberHandle& member : members) {
-    group.addresses.push_back(member.address.in_instance(static_cast<uint64_t>(uuid)));
+  std::shared_ptr<engine::Communicator> former = std::move(communicator);
+  {
+    const std::lock_guard lock(communicator_mutex_);
+    communicator_.swap(former);
   }
-  Result<std::unique_ptr<engine::Communicator>> formed = own.hold.engine().form(std::move(group));
-  if (!formed.ok()) throw_failure(formed.status());
-  communicator_ = std::move(formed).value();
   num_reconfigurations_.fetch_add(1, std::memory_order_relaxed);
-  return await_members(uuid, members, digest_of(handles), timeout);
 }
 
+// Not run(): the timeout is this call's own, whatever extends those of operations.
 AxonBackend::WorkPtr AxonBackend::await_members(int64_t uuid, const std::vector<MemberHandle>& members, uint64_t digest,
                                                 std::chrono::milliseconds timeout) {
-  static constexpr Call kCall{c10d::OpType::BARRIER, "axon:reconfigure"};
-  const auto work = make_work(kCall, {});
+  const auto work = make_work({c10d::OpType::BARRIER, "axon:reconfigure"}, {});
   WorkOperation& operation = work->add_operation();
   operation.arguments.kind = transport::OperationKind::kBarrier;
   operation.num_elements = digest;
+  work->set_timeout(timeout);
+  const auto began = std::chrono::steady_clock::now();
   try {
-    run(work, kCall, {.asynchronous = false, .timeout = timeout});
+    work->start(*communicator_);
+    work->wait();
     return work;
   } catch (const c10::DistBackendError&) {
     const Status& status = operation.status();
     std::string why = communicator_->failure().message();
-    if (status.code() == ErrorCode::kTimeout) {
+    const bool is_own_timeout = operation.sequence() != 0 && std::chrono::steady_clock::now() - began >= timeout;
+    if (status.code() == ErrorCode::kTimeout && is_own_timeout) {
       why = "Timed out after " + std::to_string(timeout.count()) + " ms. Every member must call it with uuid " +
             std::to_string(uuid) + " and the same handles in the same order";
       const char* separator = ". Not called by: ";
@@ -177,6 +194,9 @@ AxonBackend::WorkPtr AxonBackend::await_members(int64_t uuid, const std::vector<
     const Status failure(status.code(), communicator_->signed_text("reconfigure: " + why));
     communicator_->abort("reconfigure() has failed: " + why);
     throw_failure(failure);
+  } catch (...) {
+    communicator_->abort("reconfigure() was interrupted");
+    throw;
   }
 }
 

@@ -13,6 +13,11 @@
 
 namespace axon::c10d_backend {
 
+void check_timeout(std::chrono::milliseconds timeout) {
+  if (timeout.count() > 0) return;
+  throw_value_error("axon: argument 'timeout' is " + std::to_string(timeout.count()) + " ms; allowed: more than 0 ms");
+}
+
 // "all_reduce: argument 'tensor' is …; allowed: …"
 static std::string complaint(Argument argument, const std::string& found, const std::string& allowed) {
   return std::string(argument.operation) + ": argument '" + argument.name + "' " + found + "; allowed: " + allowed;

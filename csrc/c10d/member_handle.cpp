@@ -54,8 +54,9 @@ Result<MemberHandle> MemberHandle::decode(const std::string& text) {
   if (address_at == std::string_view::npos) return refuse("it has fewer than three colons");
   MemberHandle handle;
   const char* rank_end = text.data() + host_at;
-  if (std::from_chars(text.data() + kPrefix.size(), rank_end, handle.global_rank).ptr != rank_end) {
-    return refuse("its rank is not a number");
+  const auto parsed = std::from_chars(text.data() + kPrefix.size(), rank_end, handle.global_rank);
+  if (parsed.ec != std::errc() || parsed.ptr != rank_end || handle.global_rank < 0) {
+    return refuse("its rank is not a number from 0 up");
   }
   handle.host = all.substr(host_at + 1, address_at - host_at - 1);
   const std::optional<std::vector<uint8_t>> blob = from_hex(all.substr(address_at + 1));

@@ -109,7 +109,7 @@ const collectives::AlgorithmOverrides& Communicator::overrides() const noexcept 
 Result<PeerPath> Communicator::path_to(int rank) {
   if (engine_.is_forked()) return Engine::forked();
   return engine_.exclusively([&]() -> Result<PeerPath> {
-    if (group_->is_detached()) return group_->failure().clone();
+    if (group_->is_detached() || rank >= size()) return group_->failure().clone();  // it has no members yet
     const transport::PeerId peer = group_->team().peers[static_cast<size_t>(rank)];
     Result<std::vector<transport::Lane>> lanes = engine_.messenger().transport().lanes(peer);
     if (!lanes.ok()) return std::move(lanes.status());

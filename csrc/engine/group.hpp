@@ -58,8 +58,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_posted(Operation& send) noexcept;
   void finish(Operation& operation) noexcept;
 
-  // Ends all operations, current and future; abort() notifies the other ranks, as leave() does. The latter lets them
-  // complete the collectives that this rank has begun, if it has completed them.
+  // Each ends all operations, current and future. abort() also notifies the other ranks, whose collectives fail.
+  // leave() notifies them so that they complete the collectives that this rank has completed.
   void abort(const std::string& reason) noexcept;
   void leave(const std::string& reason) noexcept;
   void end(Status reason) noexcept;
@@ -132,7 +132,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   Status failure_;                               // of the collectives
   Status aborted_;                               // of everything
   std::atomic<bool> broken_{false};              // one of the two is not ok
-  // What the rank has told that has left after the fewest collectives. Collectives after its last one fail.
+  // The notice of the rank that left after the fewest collectives. Later collectives fail.
   struct Leave {
     uint32_t latest_sequence = 0;
     Status reason;

@@ -67,11 +67,15 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
   switch (header.kind) {
     case transport::MessageKind::kFailureNotice:
     case transport::MessageKind::kDeparture: {
-      const bool leaves_in_order = header.error == ErrorCode::kOk;
+      const bool leaves_in_order = header.kind == transport::MessageKind::kDeparture && header.error == ErrorCode::kOk;
       Status reason(leaves_in_order ? ErrorCode::kAborted
                                     : std::min(header.error, ErrorCode::kInternal),  // a newer version may know more
                     "rank " + std::to_string(source) + " reports: " + text_of(payload));
-      leaves_in_order ? on_leave(source, header.latest_sequence, reason) : fail_quietly(reason.clone());
+      if (leaves_in_order) {
+        on_leave(source, header.latest_sequence, reason);
+      } else {
+        fail_quietly(reason.clone());
+      }
       if (header.kind == transport::MessageKind::kFailureNotice) break;
       on_departure(source, static_cast<uint32_t>(header.num_sent), std::move(reason));
       break;
@@ -104,7 +108,11 @@ void Group::fail_after_leave() noexcept {
   bool has_earlier = !is_after_leave(queries_.latest_sequence() + 1);
   for_each_running([&](Operation& operation) {
     if (operation.direction != Direction::kCollective) return;
-    is_after_leave(operation.sequence()) ? operation.fail(leave_->reason.clone()) : void(has_earlier = true);
+    if (is_after_leave(operation.sequence())) {
+      operation.fail(leave_->reason.clone());
+    } else {
+      has_earlier = true;
+    }
   });
   if (!has_earlier) fail_quietly(leave_->reason.clone());
 }

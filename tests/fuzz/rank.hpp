@@ -99,7 +99,7 @@ class Rank final : messaging::LossListener, messaging::InboxListener {
     receives_.clear();
     messenger_.progress();
     messenger_.detach(inbox_);
-    messenger_.discard_strangers();
+    messenger_.discard_early();
   }
 
   void act() {

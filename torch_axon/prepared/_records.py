@@ -41,6 +41,8 @@ class Records:
     @staticmethod
     def of(handshake: Handshake, is_sender: bool) -> Records:
         of_group = _records.setdefault(handshake.group, defaultdict(Records))
+        for key in [key for key in of_group if key[0] != handshake.membership]:
+            del of_group[key]
         return of_group[handshake.membership, handshake.peer, is_sender, handshake.tag]
 
     def take(self, num_bytes: int, device: torch.device) -> Tensor:
