@@ -36,7 +36,7 @@ def reconfigure_handle(group: dist.ProcessGroup | None = None) -> str:
     Raises:
         ValueError: the group has other backends
     """
-    return _backend_of(group, "reconfigure_handle")._reconfigure_handle()
+    return _backend_of(_resolve(group), "reconfigure_handle")._reconfigure_handle()
 
 
 def reconfigure(
@@ -65,17 +65,21 @@ def reconfigure(
             text names it. The group fails until another `reconfigure()`, with another uuid. If an address cannot be
             used at all, the group stays as it was.
     """
-    backend = _backend_of(group, "reconfigure")
+    resolved = _resolve(group)
+    backend = _backend_of(resolved, "reconfigure")
     texts = sorted(handles) if isinstance(handles, AbstractSet) else list(handles)
     try:
         backend._reconfigure(uuid, texts, timeout)
     finally:
-        _follow(group or dist.distributed_c10d._get_default_group(), backend)
+        _follow(resolved, backend)
 
 
-def _backend_of(group: dist.ProcessGroup | None, caller: str) -> AxonBackend:
-    of = group or dist.distributed_c10d._get_default_group()
-    backends = {of._get_backend(device) for device in of._device_types}
+def _resolve(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    return group or dist.distributed_c10d._get_default_group()
+
+
+def _backend_of(group: dist.ProcessGroup, caller: str) -> AxonBackend:
+    backends = {group._get_backend(device) for device in group._device_types}
     names = sorted({backend.name() for backend in backends})
     if names != ["axon"]:
         raise ValueError(f"{caller}: argument 'group' has the backends {', '.join(names)}; allowed: axon alone")

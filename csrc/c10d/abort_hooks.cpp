@@ -15,6 +15,7 @@ void AbortHooks::add(int64_t id, Hook hook) {
   auto added = std::make_shared<const Hook>(std::move(hook));
   const std::lock_guard lock(mutex_);
   hooks_[id].swap(added);  // what it replaces is destroyed without the lock
+  are_any_.store(true, std::memory_order_relaxed);
 }
 
 void AbortHooks::remove(int64_t id) {
@@ -24,11 +25,7 @@ void AbortHooks::remove(int64_t id) {
     removed = std::move(found->second);
     hooks_.erase(found);
   }
-}
-
-bool AbortHooks::are_any() const {
-  const std::lock_guard lock(mutex_);
-  return !hooks_.empty();
+  are_any_.store(!hooks_.empty(), std::memory_order_relaxed);
 }
 
 void AbortHooks::run() noexcept {

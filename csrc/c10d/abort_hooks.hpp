@@ -4,6 +4,7 @@
 // Any thread. Shared by the group and its works.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,7 +19,8 @@ class AbortHooks : public std::enable_shared_from_this<AbortHooks> {
 
   void add(int64_t id, Hook hook);
   void remove(int64_t id);
-  bool are_any() const;
+  // With one relaxed load.
+  bool are_any() const noexcept { return are_any_.load(std::memory_order_relaxed); }
   // Calls the hooks. On the engine's own thread, which must not wait, it has another thread do so. Logs what they
   // throw.
   void run() noexcept;
@@ -26,6 +28,7 @@ class AbortHooks : public std::enable_shared_from_this<AbortHooks> {
  private:
   void call_all() const noexcept;
 
+  std::atomic<bool> are_any_{false};
   mutable std::mutex mutex_;                              // guards the following
   std::map<int64_t, std::shared_ptr<const Hook>> hooks_;  // copying or destroying a hook takes the GIL
 };

@@ -78,7 +78,7 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   std::chrono::milliseconds timeout = unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout;
   if (C10_UNLIKELY(ephemeral_timeouts_.are_any())) timeout += ephemeral_timeouts_.for_work(work);
   work->set_timeout(timeout);
-  if (C10_UNLIKELY(has_abort_hooks_.load(std::memory_order_relaxed))) work->call_at_failure(abort_hooks_);
+  if (C10_UNLIKELY(abort_hooks_->are_any())) work->call_at_failure(abort_hooks_);
   if (C10_UNLIKELY(wants_call_sites())) work->set_call_site(interned_call_site());
   if (C10_UNLIKELY(is_timed_.load(std::memory_order_relaxed))) work->take_times();
   if (C10_LIKELY(!at::hasCallbacks())) {
@@ -220,16 +220,6 @@ c10d::ErrorType AxonBackend::getError() {
     default:
       return c10d::ErrorType::COMM_ERROR;
   }
-}
-
-void AxonBackend::add_abort_hook(int64_t id, AbortHooks::Hook hook) {
-  abort_hooks_->add(id, std::move(hook));
-  has_abort_hooks_.store(true, std::memory_order_relaxed);
-}
-
-void AxonBackend::remove_abort_hook(int64_t id) {
-  abort_hooks_->remove(id);
-  has_abort_hooks_.store(abort_hooks_->are_any(), std::memory_order_relaxed);
 }
 
 void AxonBackend::abort() {

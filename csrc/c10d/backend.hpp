@@ -136,8 +136,8 @@ class AxonBackend final : public c10d::Backend {
   // The number of times that it got other members. Requests and caches of an earlier membership do not count any more.
   uint64_t num_reconfigurations() const noexcept { return num_reconfigurations_.load(std::memory_order_relaxed); }
 #ifdef C10D_BACKEND_HAS_HOOKS  // since 2.14
-  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { add_abort_hook(id, std::move(hook)); }
-  void unregisterAbortHook(int64_t id) override { remove_abort_hook(id); }
+  void registerAbortHook(int64_t id, c10d::AbortHook hook) override { abort_hooks_->add(id, std::move(hook)); }
+  void unregisterAbortHook(int64_t id) override { abort_hooks_->remove(id); }
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override { ephemeral_timeouts_.add(timeout); }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   bool supportsAbortHooks() const override { return true; }
@@ -209,9 +209,6 @@ class AxonBackend final : public c10d::Backend {
  private:
   enum class Suspension : uint8_t { kNone, kHalf, kWhole };
   struct Standing;
-  struct StandingDeleter {
-    void operator()(Standing* standing) const noexcept;
-  };
 
   // How a call runs.
   struct Mode {
@@ -247,8 +244,6 @@ class AxonBackend final : public c10d::Backend {
                           const ReductionSpecification& reduction) const;
   c10::intrusive_ptr<c10d::Backend> make_once(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                               c10::intrusive_ptr<Options> options);
-  void add_abort_hook(int64_t id, AbortHooks::Hook hook);
-  void remove_abort_hook(int64_t id);
   const Standing& standing() const;
   void leave_members();
   void take_over(std::unique_ptr<engine::Communicator> communicator, const std::vector<MemberHandle>& members);
@@ -280,9 +275,8 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Store> last_store_;
   EphemeralTimeouts ephemeral_timeouts_;
   const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
-  std::atomic<bool> has_abort_hooks_{false};  // relaxed: a setting
   mutable std::mutex standing_mutex_;
-  mutable std::unique_ptr<Standing, StandingDeleter> standing_;  // this process's handle, once it was asked for
+  mutable std::shared_ptr<const Standing> standing_;  // this process's handle, once it was asked for
   std::unordered_set<int64_t> used_instances_;
   std::atomic<uint64_t> num_reconfigurations_{0};
   std::mutex cuda_side_mutex_;                 // guards the next four members

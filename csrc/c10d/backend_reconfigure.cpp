@@ -28,16 +28,12 @@ struct AxonBackend::Standing {
   const std::string handle;
 };
 
-void AxonBackend::StandingDeleter::operator()(Standing* standing) const noexcept {
-  delete standing;
-}
-
 const AxonBackend::Standing& AxonBackend::standing() const {
   const std::lock_guard lock(standing_mutex_);
   if (!standing_) {
     const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;
     const auto rank = static_cast<size_t>(rank_);
-    standing_.reset(new Standing(rank < ranks.size() ? static_cast<int>(ranks[rank]) : rank_));
+    standing_ = std::make_shared<const Standing>(rank < ranks.size() ? static_cast<int>(ranks[rank]) : rank_);
   }
   return *standing_;
 }
@@ -100,7 +96,7 @@ static std::vector<uint64_t> global_ranks_of(const std::vector<MemberHandle>& me
   return distinct.size() == ranks.size() ? ranks : std::vector<uint64_t>();
 }
 
-// What runs on the CPU ends with an error, here and on the other ranks. What is enqueued on a GPU runs to its end.
+// Operations that are in flight on the CPU fail, here and on the other ranks. Work enqueued on a GPU completes first.
 void AxonBackend::leave_members() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
   python::raise_what_signals_raised();

@@ -1,5 +1,5 @@
-// What a process tells the others so that they can reconfigure a group with it. It is one line of text, which travels
-// by any means that the user has, such as a store or a coordinator.
+// The reconfigure handle of a process: a line of text with its address, by which other processes make it a member of
+// their group. The user passes it on, for example through a store or a coordinator.
 //
 //   axon:<rank in the job>:<host>:<address, in hexadecimal digits>
 //

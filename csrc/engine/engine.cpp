@@ -48,7 +48,7 @@ OwnAddress Engine::make_address() {
 StandingAddress Engine::make_standing_address() {
   PeerAddress peer_address = peers_.own_address();
   peer_address.key = random_number();
-  progress_->exclusively([&] { messenger_.expect_series(static_cast<uint32_t>(peer_address.key >> 32)); });
+  progress_->exclusively([&] { messenger_.expect_series(peer_address.series()); });
   return {*this, std::move(peer_address)};
 }
 
@@ -60,7 +60,7 @@ OwnAddress StandingAddress::in_instance(uint64_t number) const {
 
 StandingAddress::~StandingAddress() {
   if (engine_.is_forked()) return;
-  engine_.exclusively([this] { engine_.messenger().retire_series(static_cast<uint32_t>(address_.key >> 32)); });
+  engine_.exclusively([this] { engine_.messenger().retire_series(address_.series()); });
 }
 
 OwnAddress::~OwnAddress() {

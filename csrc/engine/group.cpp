@@ -73,7 +73,7 @@ bool Group::needs_rank_that_left(const Operation& operation) const noexcept {
 
 void Group::begin(Operation& operation) noexcept {
   const bool is_collective = operation.direction == Direction::kCollective;
-  if (leave_ && is_collective && needs_rank_that_left(operation)) [[unlikely]]
+  if (is_collective && needs_rank_that_left(operation)) [[unlikely]]
     fail_after_leave();
   if (!obstacle(operation).ok()) return engine_.finish_later(operation);
   transport::Fingerprint fingerprint = operation.fingerprint(0);

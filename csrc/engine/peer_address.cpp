@@ -46,7 +46,7 @@ static uint64_t scatter(uint64_t number) noexcept {
 
 PeerAddress PeerAddress::in_instance(uint64_t number) const {
   PeerAddress other = *this;
-  other.key = (key & ~uint64_t{0xffff'ffff}) | scatter(key + number) >> 32;
+  other.key = uint64_t{series()} << 32 | scatter(key + number) >> 32;
   return other;
 }
 

@@ -23,6 +23,8 @@ struct PeerAddress {
   std::vector<std::byte> transport_address;  // opaque to the engine
 
   std::vector<uint8_t> encode() const;
+  // The upper half of the key, which it has in all instances.
+  uint32_t series() const noexcept { return static_cast<uint32_t>(key >> 32); }
   // Returns the address in another instance of a group whose members change: with a key of the same series.
   PeerAddress in_instance(uint64_t number) const;
   // Rejects truncated blobs, foreign blobs and other versions; the error says which.

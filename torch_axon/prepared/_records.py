@@ -40,10 +40,10 @@ class Records:
 
     @staticmethod
     def of(handshake: Handshake, is_sender: bool) -> Records:
-        of_group = _records.setdefault(handshake.group, defaultdict(Records))
-        for key in [key for key in of_group if key[0] != handshake.membership]:
-            del of_group[key]
-        return of_group[handshake.membership, handshake.peer, is_sender, handshake.tag]
+        of_group = _records.setdefault(handshake.group, _OfGroup())
+        if of_group.membership != handshake.membership:  # the group has other members now
+            of_group = _records[handshake.group] = _OfGroup(handshake.membership)
+        return of_group.records[handshake.peer, is_sender, handshake.tag]
 
     def take(self, num_bytes: int, device: torch.device) -> Tensor:
         """Returns zeroed memory, of at least this size, for the next request.
@@ -88,7 +88,13 @@ class Records:
         _orphans.extend(memory for number, memory in self._memory.items() if number >= self.num_ended_there)
 
 
-_records: WeakKeyDictionary[dist.ProcessGroup, defaultdict[tuple[int, int, bool, int], Records]] = WeakKeyDictionary()
+@dataclass
+class _OfGroup:
+    membership: int = 0
+    records: defaultdict[tuple[int, bool, int], Records] = field(default_factory=lambda: defaultdict(Records))
+
+
+_records: WeakKeyDictionary[dist.ProcessGroup, _OfGroup] = WeakKeyDictionary()
 
 
 def _zeroed(memory: Tensor | None, num_bytes: int, device: torch.device) -> Tensor:

@@ -21,7 +21,7 @@ from support.devices import on, on_cpu_and_gpu
 from support.gpu import backend_of, exercise_all
 from support.holdings import growth, memory_kib
 from support.pool import RankPool, own_rank
-from support.reference import eventual_failure, failure, same_bits
+from support.reference import eventual_failure, failure, same_bits, synchronize
 
 SHORT = timedelta(seconds=2)
 
@@ -317,7 +317,7 @@ def _prepared(handles: Sequence[str]) -> list[str]:
             if direction == "send":
                 request.ready()
             request.wait()
-            torch.cuda.synchronize() if torch.cuda.is_available() else None
+            synchronize()
             _join(uuid, handles, [1, 0])
             _join(10 * uuid, handles, [0, 1])
             texts.append(failure(request.start))
