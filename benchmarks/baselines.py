@@ -66,6 +66,7 @@ _FORMATS = {
     "transport": Format(("ucx_latency_us",), ("path", "num_bytes")),
     "active_message_beside_ucx": Format(("axon_cpp_us",), ("num_bytes",)),
     "arithmetic": Format(("reductions",), ("dtype", "num_bytes", "kernels")),
+    "reconfigure": Format(("what", "ms"), ("device", "ranks")),
 }
 _MOVES_NO_DATA = {"fake", "launch", "none", "solo", "cut"}
 _COSTS = ("init_ms", "first_call_ms", "further_ms", "rss_kib", "further_kib", "gpu_kib", "further_gpu_kib", "peer_kib")
@@ -128,6 +129,10 @@ def figures_of(record: Record) -> list[Figure]:
     if name == "arithmetic":
         rates_by_name = record["reductions"].items()
         return [Figure(each, rate, record["copy"], more_is_better=True) for each, rate in rates_by_name if rate]
+    if name == "reconfigure":
+        medians = {each: times["median"] for each, times in record["ms"].items()}
+        contender = medians.pop("form nccl", None) or medians.pop("form gloo", None)
+        return [Figure(each, value, contender) for each, value in medians.items()]
     assert name is not None
     return _side_figures(record, _FORMATS[name].figure)
 

@@ -265,7 +265,11 @@ def _members() -> Iterator[str]:
         "Times of the slowest rank, in ms. A killed rank counts from the signal to the end of the survivors' first "
         "all_reduce, a joining one from its call to the end of its own. *form* destroys a group and forms another one."
     )
-    for name, title in (("epyc_2core", "CPU tensors, two cores"), ("2xh200", "2 H200")):
+    for name, title in (
+        ("epyc_2core", "CPU tensors, two cores"),
+        ("xeon_32core", "CPU tensors, 32 cores"),
+        ("2xh200", "2 H200"),
+    ):
         lines = read(f"reconfigure_{name}")
         yield section(f"Reconfiguring, {title}", lines, tables.members(lines), note)
 
