@@ -76,6 +76,11 @@ static constexpr Setting kSettings[] = {
      "MiB of each GPU's memory that a process reserves for its groups' kernels. If a group finds no room there, it "
      "sends its CUDA tensors through host memory.",
      is_arena_size},
+    {"AXON_CHECK_RESULTS", ReadBy::kEngine, "0", "0 or 1",
+     "If 1, ranks compare digests of what all_reduce, broadcast and all_gather have given them, beside their work. A "
+     "rank whose result has other bits than those of most ranks is named, and the group fails. Must be the same on all "
+     "ranks.",
+     is_switch},
     {"AXON_COMPAT", ReadBy::kImport, "1", "0 or 1",
      "If 1, functions of torch.distributed that support only Gloo and NCCL are patched to support axon's groups.",
      is_switch},

@@ -23,7 +23,7 @@ enum class ErrorCode : uint8_t {
   kInvalidArgument,    // an argument or the state of an object does not allow it
   kTimeout,            // it took longer than it may
   kPeerLost,           // the process of a peer has ended, or cannot be reached any more
-  kMismatch,           // the ranks of a group called different operations
+  kMismatch,           // the ranks of a group called different operations, or got different results
   kAborted,            // the group, the runtime or the connection has been closed
   kTransport,          // the network or the host refused it
   kResourceExhausted,  // a limit was reached, such as memory, descriptors or queued calls

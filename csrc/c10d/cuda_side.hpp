@@ -169,6 +169,7 @@ class CudaSide {
   void enqueue_operations(const Ways& ways, const AxonWork::StreamPosition& position, c10::Stream current);
   void enqueue_in_turn(std::vector<Relaying> unfinished);
   void launch(const OperationList& operations, const AxonWork::StreamPosition& position);
+  void check_results(const OperationList& operations, c10::Stream stream);
   std::unique_ptr<gpu_comm::RelayPlan> plan_of(const WorkOperation& operation);
   void open_relay(WorkOperation& operation);
   void capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single);

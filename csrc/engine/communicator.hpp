@@ -95,6 +95,8 @@ class Communicator final {
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept {
     return group_->algorithm_for(kind, num_bytes);
   }
+  // Null unless results are checked. Any thread.
+  const std::shared_ptr<ResultCheck>& result_check() const noexcept { return group_->result_check(); }
   // Returns the user's choices, which are the engine's.
   const collectives::AlgorithmOverrides& overrides() const noexcept;
 

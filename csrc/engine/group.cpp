@@ -1,5 +1,6 @@
 #include "engine/group.hpp"
 
+#include "base/config.hpp"
 #include "base/trace.hpp"
 #include "collectives/selector.hpp"
 #include "engine/engine.hpp"
@@ -7,12 +8,18 @@
 
 namespace axon::engine {
 
+static std::shared_ptr<ResultCheck> make_result_check(Engine& engine, const messaging::Team& team) {
+  if (team.size() == 1 || config::text("AXON_CHECK_RESULTS") != "1") return nullptr;
+  return std::make_shared<ResultCheck>(engine, team);
+}
+
 Group::Group(Engine& engine, std::string name, messaging::Team team)
     : engine_(engine),
       name_(std::move(name)),
       team_(std::move(team)),
       track_(trace::is_on() ? trace::add_track(name_) : 0),
-      queries_(engine.messenger(), team_) {
+      queries_(engine.messenger(), team_),
+      result_check_(make_result_check(engine, team_)) {
   inbox_.emplace(engine.messenger().transport(), engine.messenger().size_class_pool(), team_, *this);
 }
 
@@ -157,6 +164,7 @@ bool Group::tick(sync::Clock::time_point now) noexcept {
   check_device_hook();
   check_deadlines(now);
   check_mutual_waits(now);
+  check_results(now);
   release_rested();
   if (!is_detached() || !restless_.empty()) return true;
   const std::shared_ptr<Group> may_go = std::move(self_);
@@ -165,7 +173,13 @@ bool Group::tick(sync::Clock::time_point now) noexcept {
 
 bool Group::has_running() const noexcept {
   const bool asks_for_fault = asked_for_fault_at_ && failure_.ok();
-  return !running_.empty() || !restless_.empty() || asks_for_fault;
+  const bool has_results = result_check_ && result_check_->has_work() && failure().ok() && !is_detached();
+  return !running_.empty() || !restless_.empty() || asks_for_fault || has_results;
+}
+
+void Group::check_results(sync::Clock::time_point now) noexcept {
+  if (!result_check_ || !failure().ok() || is_detached()) return;
+  if (Status verdict = result_check_->tick(now); !verdict.ok()) fail(std::move(verdict));
 }
 
 void Group::on_shut_down() noexcept {

@@ -20,6 +20,7 @@
 #include "engine/mutual_waits.hpp"
 #include "engine/operation.hpp"
 #include "engine/progress_queries.hpp"
+#include "engine/result_check.hpp"
 #include "messaging/inbox.hpp"
 #include "messaging/team.hpp"
 
@@ -41,6 +42,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   Engine& engine() const noexcept { return engine_; }
   const std::string& name() const noexcept { return name_; }
   const messaging::Team& team() const noexcept { return team_; }
+  // Null unless results are checked.
+  const std::shared_ptr<ResultCheck>& result_check() const noexcept { return result_check_; }
   bool is_broken() const noexcept { return broken_.load(std::memory_order_relaxed); }
   std::string signed_text(const std::string& text) const;
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
@@ -103,6 +106,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
+  void on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept;
   void on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept;
   void fail_after_leave() noexcept;
   bool is_after_leave(uint32_t sequence) const noexcept;
@@ -111,6 +115,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
 
   void check_deadlines(sync::Clock::time_point now) noexcept;
   void check_mutual_waits(sync::Clock::time_point now) noexcept;
+  void check_results(sync::Clock::time_point now) noexcept;
   void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
   void release_rested() noexcept;
   void release(Operation& operation) noexcept;
@@ -125,6 +130,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   const uint32_t track_;                   // in traces
   ProgressQueries queries_;
   MutualWaits mutual_waits_{queries_};
+  const std::shared_ptr<ResultCheck> result_check_;  // shared with operations
+  bool has_warned_of_results_ = false;
   bool has_warned_of_mutual_waits_ = false;
   IntrusiveList<Operation> running_;
   IntrusiveList<Operation, Unposted> unposted_;  // sends in the order in which their messages must go out

@@ -1,6 +1,7 @@
 // How a group fails, and which ranks are notified: failures here, at other ranks, and ranks that are gone.
 #include <algorithm>
 
+#include "base/log.hpp"
 #include "engine/engine.hpp"
 #include "engine/group.hpp"
 #include "engine/group_message.hpp"
@@ -87,9 +88,25 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
       queries_.on_reply(
           source, {.sequence = header.latest_sequence, .num_launched = header.num_launched, .calls = text_of(payload)});
       break;
+    case transport::MessageKind::kResultDigests:
+    case transport::MessageKind::kResultQuery:
+    case transport::MessageKind::kResultReply:
+      on_results(header.kind, source, payload);
+      break;
     default:
       break;
   }
+}
+
+void Group::on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept {
+  if (!result_check_) {
+    if (std::exchange(has_warned_of_results_, true)) return;
+    return log::warn(signed_text("rank " + std::to_string(source) +
+                                 " checks results, and this rank does not: set AXON_CHECK_RESULTS=1 on all ranks"));
+  }
+  if (kind == transport::MessageKind::kResultDigests) return result_check_->on_digests(source, payload);
+  if (kind == transport::MessageKind::kResultQuery) return result_check_->on_query(source, payload);
+  result_check_->on_reply(source, payload);
 }
 
 // The rank has completed the collectives that it has begun, and sent all of its messages for them.

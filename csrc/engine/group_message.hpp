@@ -16,12 +16,12 @@
 namespace axon::engine {
 
 struct GroupMessage {
-  transport::MessageKind kind{};  // kFailureNotice to kDeparture
+  transport::MessageKind kind{};  // of a ControlHeader
   uint32_t sequence = 0;          // of the collective that this rank has begun last
   ErrorCode code{};               // of notices
   uint32_t num_launched = 0;      // of replies: see Answers::Progress
   uint64_t num_sent = 0;          // of departures: the point-to-point messages to that rank
-  std::string_view text;          // longer texts are cut
+  std::string_view text{};        // longer texts are cut
 };
 
 // Sends a message to a rank, unless that is this rank, or its process is gone.

@@ -43,6 +43,9 @@ uint8_t Operation::division() const noexcept {
 
 void Operation::join(Group& group) noexcept {
   group_ = &group;
+  const bool is_on_host = device_segments == nullptr && !replay;
+  if (group.result_check() && is_on_host && ResultCheck::covers(arguments.kind)) [[unlikely]]
+    result_check_ = group.result_check();
   called_at_ = sync::Clock::now();
   deadline_ = called_at_ + std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
 }
@@ -162,6 +165,8 @@ bool Operation::release() noexcept {
 // The thread that completes the operation may be held up before it, while another one releases it.
 void Operation::complete() noexcept {
   if (!finished()) {
+    if (result_check_ && status_.ok() && sequence_ != 0) [[unlikely]]
+      result_check_->note({.number = sequence_, .digest = ResultCheck::digest_of(arguments), .call = record()});
     on_finished();
     if (device_segments != nullptr && !status_.ok()) device_segments->fail();
     const bool is_released = released_at_end_;  // from finished_ on, another thread may release it

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <coroutine>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,6 +32,7 @@ namespace axon::engine {
 
 class Engine;
 class Group;
+class ResultCheck;
 
 // The fields of an operation that its user fills in. The spans in `arguments` and the strings must stay valid until
 // on_released().
@@ -161,6 +163,7 @@ class Operation : public OperationSpecification,
   SizeClassPool& size_class_pool() noexcept { return exchange_->size_class_pool(); }
 
   Group* group_ = nullptr;
+  std::shared_ptr<ResultCheck> result_check_;  // null unless its result is checked
   collectives::Algorithm algorithm_ = nullptr;
   uint32_t sequence_ = 0;
   sync::Clock::time_point called_at_{};

@@ -5,6 +5,7 @@
 
 #include "cuda/launch.hpp"
 #include "kernels/copy_blocks.hpp"
+#include "kernels/digest.hpp"
 #include "kernels/host_slots.hpp"
 #include "kernels/ll/collectives.hpp"
 #include "kernels/ll128/launch.hpp"
@@ -49,6 +50,7 @@ Status load_kernels(int num_ranks) {
   AXON_TRY(zero_copy::load_kernels());
   AXON_TRY(load_reduce_slots_kernels());
   AXON_TRY(load_slot_kernels());
+  AXON_TRY(load_digest());
   AXON_TRY(load_transfer_kernels());
   return ll::load_kernels(num_ranks);
 }

@@ -5,7 +5,7 @@
 //
 //   family        header             messages
 //   kOperation    OperationHeader    of collectives, sends and receives
-//   kControl      ControlHeader      between engines: failures, departures, and the progress of ranks
+//   kControl      ControlHeader      between engines: failures, departures, progress, and digests of results
 //   kCredit       CreditHeader       between inboxes: how many messages a rank may send (messaging/flow_control.hpp)
 //   kCall         CallHeader         between runtimes
 //   kOneSided     OneSidedHeader     between runtimes: reads and writes of each other's memory
@@ -28,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 18;
+inline constexpr uint32_t kWireVersion = 19;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {
@@ -64,6 +64,9 @@ enum class MessageKind : uint8_t {
   kDeparture = 67,
   kCredit = 68,
   kLeave = 69,
+  kResultDigests = 70,
+  kResultQuery = 71,
+  kResultReply = 72,
 };
 
 enum class MessageFamily : uint8_t { kUnknown, kOperation, kControl, kCredit, kCall, kRendezvous, kOneSided };
@@ -105,6 +108,9 @@ constexpr MessageFamily family_of(MessageKind kind) noexcept {
     case MessageKind::kProgressQuery:
     case MessageKind::kProgressReply:
     case MessageKind::kDeparture:
+    case MessageKind::kResultDigests:
+    case MessageKind::kResultQuery:
+    case MessageKind::kResultReply:
       return MessageFamily::kControl;
     case MessageKind::kCredit:
     case MessageKind::kLeave:

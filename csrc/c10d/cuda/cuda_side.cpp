@@ -26,6 +26,7 @@
 #include "gpu_comm/relay/direct_plan.hpp"
 #include "gpu_comm/relay/relay.hpp"
 #include "gpu_comm/relay/trigger_ring.hpp"
+#include "gpu_comm/result_digest.hpp"
 #include "gpu_comm/selector.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
 #include "ipc/arena.hpp"
@@ -202,6 +203,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
   work.begin_times_on(position);
   try {
     enqueue_operations(ways, position, current);
+    if (!captured) check_results(operations, stream);
     for (WorkOperation* operation : operations) operation->copy_back();
     work.end_times_on(position);
   } catch (...) {
@@ -335,6 +337,16 @@ void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPos
   for (const c10::Stream other : others) put_in_order(other, stream);
   check(group_->launch_batch({messages.data(), messages.size()}, view_of(stream)));
   for (const c10::Stream other : others) put_in_order(stream, other);
+}
+
+void CudaSide::check_results(const OperationList& operations, c10::Stream stream) {
+  const std::shared_ptr<engine::ResultCheck>& results = communicator_->result_check();
+  if (!results) return;
+  for (const WorkOperation* operation : operations) {
+    if (operation->direction != engine::Direction::kCollective) continue;
+    if (!engine::ResultCheck::covers(operation->arguments.kind)) continue;
+    check(gpu_comm::check_result(communicator_->engine(), results, *operation, view_of(stream)));
+  }
 }
 
 std::unique_ptr<gpu_comm::RelayPlan> CudaSide::plan_of(const WorkOperation& operation) {

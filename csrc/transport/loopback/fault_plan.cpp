@@ -9,7 +9,8 @@ std::string to_string(const FaultPlan& plan) {
   out << "seed " << plan.seed << ", eager up to " << plan.largest_eager_num_bytes << " bytes, mailboxes of "
       << plan.mailbox_capacity << ", pending " << plan.pending << ", delay " << plan.delay << " of up to "
       << plan.longest_delay << ", reorder " << plan.reorder << ", failing send " << plan.failing_send
-      << ", failing fetch " << plan.failing_fetch << (plan.fails_late ? ", late" : "");
+      << ", failing fetch " << plan.failing_fetch << (plan.fails_late ? ", late" : "") << ", corrupting send "
+      << plan.corrupting_send;
   for (const FaultPlan::Hold& hold : plan.holds) {
     out << ", message " << hold.send << " held back for " << hold.num_rounds << " rounds";
   }

@@ -34,6 +34,9 @@ struct FaultPlan {
   uint64_t failing_fetch = 0;
   bool fails_late = false;
 
+  // One bit arrives changed: of the first eager message of an operation from the n-th send on, counted from 1. 0: none.
+  uint64_t corrupting_send = 0;
+
   // The message of the n-th send, counted from 1, is held back for `num_rounds` progress() calls of its receiver.
   struct Hold {
     uint64_t send;

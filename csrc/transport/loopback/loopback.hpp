@@ -55,6 +55,7 @@ class LoopbackFabric {
   std::deque<Mailbox> mailboxes_;  // by process
   uint64_t num_sends_ = 0;
   uint64_t num_fetches_ = 0;
+  bool has_corrupted_ = false;
 };
 
 }  // namespace axon::transport

@@ -86,6 +86,13 @@ std::optional<Status> LoopbackTransport::send_by(Protocol protocol, PeerId peer,
   return Status();
 }
 
+bool LoopbackTransport::corrupts(const Outgoing& message) noexcept {
+  const uint64_t first = fabric_.plan_.corrupting_send;
+  const bool is_one = first != 0 && message.number >= first && message.payload.num_bytes != 0 &&
+                      family_of(message.header.kind) == MessageFamily::kOperation;
+  return is_one && !std::exchange(fabric_.has_corrupted_, true);
+}
+
 std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
   const ConstBuffer& payload = message.payload;
   Mailbox& target = fabric_.mailboxes_[peers_[message.peer].process];
@@ -99,6 +106,7 @@ std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
   ArrivingMessage arriving{.header = message.header, .bytes = {}, .waiting = {}};
   if (eager) {
     arriving.bytes.assign(payload.data, payload.data + payload.num_bytes);
+    if (corrupts(message)) arriving.bytes.back() ^= std::byte{1};
   } else {
     ++mailbox_.num_unfetched;
     arriving.waiting = std::make_unique<WaitingSend>(WaitingSend{process_, payload, message.completion});

@@ -62,6 +62,7 @@ class LoopbackTransport final : public Transport {
   // The caller holds the fabric's mutex.
   bool step();
   std::optional<Status> post(const Outgoing& message);
+  bool corrupts(const Outgoing& message) noexcept;
   Status finish(const Fetching& fetching);
   Status copy(const WaitingSend& waiting, Buffer into);
   void end(const WaitingSend& waiting, Status status);
