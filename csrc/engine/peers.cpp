@@ -60,8 +60,11 @@ bool Peers::outnumber_cores() const noexcept {
   return static_cast<size_t>(num_neighbours_) >= num_cores();
 }
 
+// The end of a neighbour is certain. A process of another host may only have been unreachable.
 void Peers::note_loss(transport::PeerId peer) {
-  if (is_neighbour(peer)) note_neighbours(num_neighbours_ - 1);
+  if (is_neighbour(peer)) return note_neighbours(num_neighbours_ - 1);
+  const auto known = peer_of_.find(peers_[peer].address.process);
+  if (known != peer_of_.end() && known->second == peer) peer_of_.erase(known);
 }
 
 void Peers::note_neighbours(int number) noexcept {

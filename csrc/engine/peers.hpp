@@ -1,4 +1,5 @@
-// The processes that an engine knows: each once, however many groups and connections share it.
+// The processes that an engine knows: each once, however many groups and connections share it. A process of another
+// host that was lost is not known any more. It may be back when it is met again, as another peer.
 //
 //   if (const auto known = peers.find(peer_address.process)) return *known;
 //   Result<transport::PeerId> added = peers.add(peer_address);
@@ -48,7 +49,7 @@ class Peers {
   // Returns whether these processes and this one outnumber the cores on which this one may run.
   bool outnumber_cores() const noexcept;
 
-  // Records that a peer is gone. At most once per peer.
+  // Records that a peer is gone. At most once per peer. find() finds no process of another host from then on.
   void note_loss(transport::PeerId peer);
 
   // Checks whether enough file descriptors are left for this many new peers and for all known ones. A process that runs

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import faulthandler
+import itertools
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -40,6 +43,32 @@ def dies_in_its_first_attempt() -> None:
     data = torch.ones(1000)
     dist.all_reduce(data, group=group)
     sys.stdout.write(f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}: sum {int(data[0])}\n")
+    dist.destroy_process_group()
+
+
+def is_elastic() -> None:
+    """Under torchrun: ranks use their group until a file tells all of them to end, and write down what they are."""
+    _, _, folder = sys.argv
+    dist.init_process_group("axon", timeout=timedelta(seconds=60))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    assert (rank, size) == (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    others = [torch.zeros(1, dtype=torch.long) for _ in range(size)]
+    dist.all_gather(others, torch.tensor([os.getpid()]))
+    pids = [int(pid) for pid in others]
+    ends = torch.zeros(1)
+    for step in itertools.count():
+        data = torch.full((5000,), float(rank + 1))
+        dist.all_reduce(data)
+        assert data.eq(size * (size + 1) / 2).all(), data
+        if step == 10:
+            new = Path(folder, f"{os.getpid()}.new")
+            new.write_text(json.dumps({"rank": rank, "pids": pids}))
+            new.rename(Path(folder, f"rank of {os.getpid()}"))
+        ends.fill_(Path(folder, "end").exists())
+        dist.all_reduce(ends, dist.ReduceOp.MAX)
+        if ends:
+            break
+        time.sleep(0.01)
     dist.destroy_process_group()
 
 

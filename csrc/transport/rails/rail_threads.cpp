@@ -41,8 +41,12 @@ void RailThreads::send_waiting() noexcept {
 }
 
 void RailThreads::drop(PeerId peer, uint64_t name) {
-  handshakes_->cancel(RailUse::kStripes, peer);
   for (RailReader& reader : readers_) reader.drop(name);
+  drop_own(peer);
+}
+
+void RailThreads::drop_own(PeerId peer) {
+  handshakes_->cancel(RailUse::kStripes, peer);
   for (RailWriter& writer : writers_) writer.drop(peer);
 }
 

@@ -42,6 +42,8 @@ class RailThreads final : private RailHandshakes::Handler {
   void send_waiting() noexcept;
   // Closes all rails to and from this peer soon. It can open none until it is admitted again.
   void drop(PeerId peer, uint64_t name);
+  // Closes the rails to this peer soon.
+  void drop_own(PeerId peer);
   void admit(uint64_t name);
 
  private:

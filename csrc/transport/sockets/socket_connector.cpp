@@ -112,14 +112,18 @@ void SocketConnector::handle(RailArrival& arrival) noexcept {
   }
 }
 
-// The other process may be added as a peer a moment later. One that was lost stays lost.
+// The other process may be added as a peer a moment later. A process that was lost may be back: it has lost this one,
+// too, and each end begins anew. A process that this one lost before they were connected does not know that. It finds
+// out when its first rail is closed.
 void SocketConnector::accept(RailArrival& arrival) noexcept {
-  SocketLink* const known = links_.find(arrival.name);
-  if (known == nullptr && links_.was_lost(arrival.name)) return;
-  SocketLink& link = known != nullptr ? *known : links_.make(arrival.name);
-  if (link.is_self || SocketRails::has_rail_of_peer(link))
-    return owner_.on_refused("a second rail for messages from the same process");
-  rails_.add(link, std::move(arrival.socket), RailOpener::kPeer);
+  SocketLink* known = links_.find(arrival.name);
+  if (known != nullptr && known->is_self) return owner_.on_refused("a rail for messages from this process itself");
+  if (known != nullptr && known->loss.ok() && SocketRails::is_new_connection(*known)) {
+    owner_.lose(*known, {ErrorCode::kPeerLost, "its process has given up the connection, and has opened another one"});
+  }
+  const bool is_known = known != nullptr && known->loss.ok();
+  if (!is_known && links_.forget_unconnected(arrival.name)) return;
+  rails_.add(is_known ? *known : links_.make(arrival.name), std::move(arrival.socket), RailOpener::kPeer);
 }
 
 // The peer is not lost: messages to it fail until there is room again.

@@ -53,7 +53,14 @@ void SocketLinks::forget(SocketLink& link) noexcept {
   if (link.peer) peers_[*link.peer] = &gone_for(link.loss);
   const auto latest = link_of_.find(link.name);
   if (latest != link_of_.end() && latest->second == &link) link_of_.erase(latest);
-  lost_names_.insert(link.name);
+  if (!link.was_connected) unconnected_.insert(link.name);
+}
+
+bool SocketLinks::forget_unconnected(uint64_t name) {
+  if (SocketLink* const known = find(name)) return !std::exchange(known->was_connected, true);
+  const bool was_here = unconnected_.contains(name);
+  unconnected_.erase(name);
+  return was_here;
 }
 
 }  // namespace axon::transport

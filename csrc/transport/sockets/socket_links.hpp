@@ -27,8 +27,8 @@ class SocketLinks {
   const SocketLink& of(PeerId peer) const noexcept { return *peers_[peer]; }
   // Returns the latest link to the transport of this name; null if there is none.
   SocketLink* find(uint64_t name) const noexcept;
-  // Returns whether a link of this name was freed, among the latest ones.
-  bool was_lost(uint64_t name) const noexcept { return lost_names_.contains(name); }
+  // Returns whether the latest link of this name was lost before it was connected. If so, forgets it.
+  bool forget_unconnected(uint64_t name);
   SocketLink& make(uint64_t name);
   // Makes the link that of the next peer, and returns the peer's number.
   PeerId number(SocketLink& link);
@@ -54,7 +54,7 @@ class SocketLinks {
   std::unordered_map<uint64_t, SocketLink*> link_of_;  // by name; the latest one
   std::vector<SocketLink*> peers_;                     // by PeerId
   std::list<SocketLink> gone_;                         // stand for peers whose link has been freed
-  RecentNames lost_names_;                             // of freed links
+  RecentNames unconnected_;                            // names of freed links that never had a rail
   bool may_free_ = false;
 };
 

@@ -1,6 +1,7 @@
 // One rail for messages, open or closed. Only the parts of SocketTransport include it.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -37,6 +38,7 @@ struct SocketRail final : FrameReader::Handler {
   SocketLink& link;
   FileDescriptor socket;  // invalid: closed, and to be destroyed by the next progress()
   const RailOpener opener;
+  const std::chrono::steady_clock::time_point opened_at = std::chrono::steady_clock::now();
   const size_t most_at_once;  // bytes of one write
   FrameReader reader;
   std::optional<FrameWriting> writing;  // a frame of which only a part could be written

@@ -24,6 +24,9 @@ static constexpr unsigned kMostWrites = 8;
 static constexpr int kMostEvents = 32;
 // The other rails are polled in every fourth call of progress(); the latest one in every call.
 static constexpr unsigned kPollInterval = 4;
+// Two rails that connect the same processes at once are opened within this time. A peer that has lost this process by
+// its silence opens another rail only later.
+static constexpr std::chrono::seconds kMostApart = Silence::kMost;
 
 // ---- Opening and closing
 
@@ -53,6 +56,7 @@ void SocketRails::add(SocketLink& link, FileDescriptor socket, RailOpener opener
   SocketRail& rail = rails_.emplace_back(*this, messages_, link, std::move(socket), opener);
   ++num_open_;
   link.rails.push_back(&rail);
+  link.was_connected = true;
   if (Status watched = watch(rail.socket, &rail); !watched.ok())
     return owner_.lose(link, {ErrorCode::kPeerLost, "its connection cannot be watched: " + watched.message()});
   link.is_to_connect = false;
@@ -64,8 +68,11 @@ void SocketRails::add(SocketLink& link, FileDescriptor socket, RailOpener opener
   messages_.schedule(link);
 }
 
-bool SocketRails::has_rail_of_peer(const SocketLink& link) noexcept {
-  return std::ranges::any_of(link.rails, [](const SocketRail* rail) { return rail->opener == RailOpener::kPeer; });
+bool SocketRails::is_new_connection(const SocketLink& link) noexcept {
+  const auto then = std::chrono::steady_clock::now() - kMostApart;
+  return std::ranges::any_of(link.rails, [then](const SocketRail* rail) {
+    return rail->opener == RailOpener::kPeer || rail->opened_at < then;
+  });
 }
 
 bool SocketRails::has_unread(const SocketLink& link) noexcept {

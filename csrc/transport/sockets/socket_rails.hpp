@@ -35,7 +35,9 @@ class SocketRails {
   Status wake_for(const FileDescriptor& event) noexcept { return watch(event, nullptr); }
 
   void add(SocketLink& link, FileDescriptor socket, RailOpener opener) noexcept;
-  static bool has_rail_of_peer(const SocketLink& link) noexcept;
+  // Returns whether a rail that the peer opens now is of a new connection: the peer must have lost this process. A
+  // process opens one rail per connection, and two that connect at once do so within a short time.
+  static bool is_new_connection(const SocketLink& link) noexcept;
   static bool has_unread(const SocketLink& link) noexcept;
   // Returns whether the other host has acknowledged everything that was written.
   static bool has_delivered(const SocketLink& link) noexcept;

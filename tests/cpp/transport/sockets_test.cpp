@@ -274,16 +274,70 @@ TEST_F(Sockets, remember_a_lost_peer_until_its_last_message_is_refused) {
   EXPECT_TRUE(drive({&second}, [&] { return num_links(second) == 1; }));
 }
 
-// A peer that has been given up finds out when it connects again.
-TEST_F(Sockets, close_the_rails_of_a_peer_that_was_forgotten) {
+// A peer that has been given up before it connects finds out when it does. If it connects once more, it has given up,
+// too.
+TEST_F(Sockets, close_the_first_rail_of_a_peer_that_was_forgotten) {
   to_second = first.meet(second, true);
-  const FileDescriptor before = join(first, address_of(second).name);
-  ASSERT_TRUE(run([&] { return num_rails(first, to_second) == 1; }));
   first.transport().drop_peer(to_second);
   ASSERT_TRUE(run([&] { return num_links(first) == 0; }));
-  const FileDescriptor after = join(first, address_of(second).name);
+  const FileDescriptor before = join(first, address_of(second).name);
   std::byte next;
-  EXPECT_TRUE(run([&] { return ::recv(after.get(), &next, 1, MSG_DONTWAIT) == 0; }));
+  EXPECT_TRUE(run([&] { return ::recv(before.get(), &next, 1, MSG_DONTWAIT) == 0; }));
+  const FileDescriptor after = join(first, address_of(second).name);
+  EXPECT_TRUE(run([&] { return num_links(first) == 1; }));
+  to_second = first.meet(second, true);
+  EXPECT_EQ(num_rails(first, to_second), 1u);
+}
+
+// ---- Processes that lost each other, and meet again
+
+// Either end may give up, and either may begin. It sends before the other one has added it again.
+TEST_F(Sockets, connect_again_after_a_loss) {
+  meet();
+  first.send(to_second, pattern(10, 0));
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1; }));
+  const auto begin = [](Node& node, Node& other, PeerId& peer, uint32_t number) {
+    peer = node.meet(other, true);
+    node.send(peer, pattern(kLong, number), number);
+  };
+  for (uint32_t i = 1; i <= 4; ++i) {
+    const bool gives_first_up = i <= 2;
+    gives_first_up ? second.transport().drop_peer(to_first) : first.transport().drop_peer(to_second);
+    ASSERT_TRUE(run([&] { return first.lost.size() + second.lost.size() == i; })) << i;
+    const bool begins_with_first = i % 2 == 0;
+    begins_with_first ? begin(first, second, to_second, i) : begin(second, first, to_first, i);
+    ASSERT_TRUE(run([&] { return first.num_complete() + second.num_complete() == 2 * i; })) << i;
+    begins_with_first ? begin(second, first, to_first, i) : begin(first, second, to_second, i);
+    ASSERT_TRUE(run([&] { return first.num_complete() == i && second.num_complete() == i + 1; })) << i;
+  }
+  EXPECT_TRUE(run([&] { return first.all_sends_finished() && second.all_sends_finished(); }));
+  EXPECT_EQ(num_rails(first, to_second), 1u);
+  EXPECT_EQ(num_links(first), 1u);
+  EXPECT_EQ(first.num_refused + second.num_refused, 0u);
+}
+
+// The second process does not hear that the first one has lost it, as when the link between their hosts was down.
+TEST_F(Sockets, replace_a_connection_that_only_one_end_has_lost) {
+  Relay relay{address_of(second).port};
+  meet_through(relay.port());
+  first.send(to_second, pattern(10, 1), 1);
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1; }));
+  relay.hold();
+  first.transport().drop_peer(to_second);
+  to_second = first.meet(second, true);
+  first.send(to_second, pattern(kLong, 2), 2);
+  ASSERT_TRUE(run([&] { return !second.lost.empty() && second.arrivals.size() == 2; }));
+  EXPECT_EQ(second.lost.front(), to_first);
+  const Transfer& late = second.send(to_first, pattern(10, 3), 3);
+  EXPECT_NE(late.status.message().find("has opened another one"), std::string::npos) << late.status.message();
+  to_first = second.meet(first, true);
+  second.send(to_first, pattern(kLong, 4), 4);
+  EXPECT_TRUE(run([&] { return first.num_complete() == 1 && second.num_complete() == 2; }));
+  relay.go_on();  // the end of the former connection arrives
+  second.send(to_first, pattern(10, 5), 5);
+  EXPECT_TRUE(run([&] { return first.num_complete() == 2; }));
+  EXPECT_EQ(second.lost.size(), 1u);
+  EXPECT_TRUE(first.lost.empty());
 }
 
 // A listener that does not answer the proof may be a stopped process, for which there is no deadline.
