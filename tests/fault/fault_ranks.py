@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from fault_case import LAST, Case, Place, Stretch, be_survivor, be_victim, leave, regroup
 from fault_journal import Journal
@@ -65,32 +66,38 @@ class Ranks:
 
     def endure(self, case: Case, journal: Journal) -> None:
         with self.breaking():
-            outcomes, stretches = self._fail(case)
-            self._judge(case, journal, outcomes)
+            outcomes, stretches = self.fail(case, partial(self.survivors.run, leave, case))
+            if case.kind.end == "goes on":
+                stretches += self.victim.run(leave, case)
+            self.judge(case, journal, outcomes)
             self._regroup(case)
         for stretch in stretches:
             journal.leaves_s.append(stretch.seconds)
             assert stretch.is_within(LEAVE_S[self._device]), f"leaving took too long: {stretch}"
 
-    def _fail(self, case: Case) -> tuple[list[tuple[str, Stretch]], list[Stretch]]:
-        """Returns the survivors' errors, and how long they took to leave while the victim was stopped or its link was
-        cut."""
+    def fail(self, case: Case, go_on: Callable[[], list[Stretch]]) -> tuple[list[tuple[str, Stretch]], list[Stretch]]:
+        """Returns the survivors' errors, and how long they took for what `go_on` lets them do while the victim is stopped
+        or its link is cut."""
         kind, victim = case.kind, self.victim
         victim.start(be_victim, case, Place((case.victim,)))
         self.survivors.start(be_survivor, case, Place(case.survivors))
         with self._link_struck(case):
             outcomes = self.survivors.finish()
-            stretches = self.survivors.run(leave, case)
+            stretches = go_on()
             if kind.then == signal.SIGCONT:
                 os.kill(victim.pids[0], kind.then)
             if kind.then != signal.SIGKILL:
                 victims = victim.finish(dying=[] if kind.end == "goes on" else [0])
         assert not case.kind.link or any(f"rank {rank}" in victims[0] for rank in case.survivors)
-        if kind.end == "goes on":
-            stretches += victim.run(leave, case)
         return outcomes, stretches
 
-    def _judge(self, case: Case, journal: Journal, outcomes: list[tuple[str, Stretch]]) -> None:
+    def end_victim(self, case: Case) -> None:
+        """Ends a victim that is still stopped."""
+        if case.kind.then == signal.SIGKILL:
+            os.kill(self.victim.pids[0], signal.SIGKILL)
+            self.victim.finish(dying=[0])
+
+    def judge(self, case: Case, journal: Journal, outcomes: list[tuple[str, Stretch]]) -> None:
         victim_starved_s = case.victim_starved_s()
         for message, whole in outcomes:
             stretch = case.since_strike(whole)
@@ -109,9 +116,8 @@ class Ranks:
         self.survivors.run(regroup, case, Place(case.survivors) if goes_on else Place((0, 1), 2))
         if goes_on:
             self.victim.finish()
-        elif kind.then == signal.SIGKILL:
-            os.kill(self.victim.pids[0], signal.SIGKILL)
-            self.victim.finish(dying=[0])
+        else:
+            self.end_victim(case)
 
     @contextmanager
     def _link_struck(self, case: Case) -> Iterator[None]:

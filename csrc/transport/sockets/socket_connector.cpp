@@ -113,8 +113,8 @@ void SocketConnector::handle(RailArrival& arrival) noexcept {
 }
 
 // The other process may be added as a peer a moment later. A process that was lost may be back: it has lost this one,
-// too, and each end begins anew. A process that this one lost before they were connected does not know that. It finds
-// out when its first rail is closed.
+// too, and each end begins anew. A process that this one lost before a rail ever connected them does not know that. It
+// finds out when its first rail is closed.
 void SocketConnector::accept(RailArrival& arrival) noexcept {
   SocketLink* known = links_.find(arrival.name);
   if (known != nullptr && known->is_self) return owner_.on_refused("a rail for messages from this process itself");
@@ -122,7 +122,7 @@ void SocketConnector::accept(RailArrival& arrival) noexcept {
     owner_.lose(*known, {ErrorCode::kPeerLost, "its process has given up the connection, and has opened another one"});
   }
   const bool is_known = known != nullptr && known->loss.ok();
-  if (!is_known && links_.forget_unconnected(arrival.name)) return;
+  if (!is_known && links_.was_lost_unconnected(arrival.name)) return;
   rails_.add(is_known ? *known : links_.make(arrival.name), std::move(arrival.socket), RailOpener::kPeer);
 }
 

@@ -77,7 +77,8 @@ struct SocketLink : ListNode<SocketLink> {
   bool is_connecting = false;
   bool is_to_connect = false;  // at the next look, unless the other process has connected by then
   bool is_elsewhere = false;   // on another host, so that only a rail tells of its end
-  bool was_connected = false;  // a rail has been open, so a later rail of a lost process is of a new connection
+  // A rail has ever connected the two processes. If the link is lost, a later rail is of a new connection.
+  bool was_connected = false;
   bool has_warned = false;     // that it cannot be connected, for want of descriptors or memory
   std::optional<std::chrono::steady_clock::time_point> refused_since;
   Status loss;                               // why the link has ended

@@ -27,6 +27,8 @@ SocketLink* SocketLinks::find(uint64_t name) const noexcept {
 
 SocketLink& SocketLinks::make(uint64_t name) {
   SocketLink& link = links_.emplace_back(name, name == own_name_ ? SocketLink::To::kSelf : SocketLink::To::kOther);
+  const SocketLink* const former = find(name);
+  link.was_connected = connected_.contains(name) || (former != nullptr && former->was_connected);
   link_of_[name] = &link;
   return link;
 }
@@ -53,14 +55,15 @@ void SocketLinks::forget(SocketLink& link) noexcept {
   if (link.peer) peers_[*link.peer] = &gone_for(link.loss);
   const auto latest = link_of_.find(link.name);
   if (latest != link_of_.end() && latest->second == &link) link_of_.erase(latest);
-  if (!link.was_connected) unconnected_.insert(link.name);
+  (link.was_connected ? connected_ : unconnected_).insert(link.name);
 }
 
-bool SocketLinks::forget_unconnected(uint64_t name) {
-  if (SocketLink* const known = find(name)) return !std::exchange(known->was_connected, true);
-  const bool was_here = unconnected_.contains(name);
+bool SocketLinks::was_lost_unconnected(uint64_t name) {
+  if (SocketLink* const known = find(name)) return !known->loss.ok() && !std::exchange(known->was_connected, true);
+  if (connected_.contains(name) || !unconnected_.contains(name)) return false;
   unconnected_.erase(name);
-  return was_here;
+  connected_.insert(name);
+  return true;
 }
 
 }  // namespace axon::transport

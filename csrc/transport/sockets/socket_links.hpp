@@ -27,8 +27,9 @@ class SocketLinks {
   const SocketLink& of(PeerId peer) const noexcept { return *peers_[peer]; }
   // Returns the latest link to the transport of this name; null if there is none.
   SocketLink* find(uint64_t name) const noexcept;
-  // Returns whether the latest link of this name was lost before it was connected. If so, forgets it.
-  bool forget_unconnected(uint64_t name);
+  // Returns whether the transport of this name was lost before any rail connected it. If so, it counts as connected from
+  // now on.
+  bool was_lost_unconnected(uint64_t name);
   SocketLink& make(uint64_t name);
   // Makes the link that of the next peer, and returns the peer's number.
   PeerId number(SocketLink& link);
@@ -54,7 +55,9 @@ class SocketLinks {
   std::unordered_map<uint64_t, SocketLink*> link_of_;  // by name; the latest one
   std::vector<SocketLink*> peers_;                     // by PeerId
   std::list<SocketLink> gone_;                         // stand for peers whose link has been freed
-  RecentNames unconnected_;                            // names of freed links that never had a rail
+  // The names of freed links to processes that a rail has ever connected, and of those that none has.
+  RecentNames connected_;
+  RecentNames unconnected_;
   bool may_free_ = false;
 };
 

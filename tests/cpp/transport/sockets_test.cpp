@@ -316,6 +316,26 @@ TEST_F(Sockets, connect_again_after_a_loss) {
   EXPECT_EQ(first.num_refused + second.num_refused, 0u);
 }
 
+// The end that cannot connect again, as while the link between the hosts is down, gives the other one up once more. It
+// still takes the connection of the other end.
+TEST_F(Sockets, connect_again_after_attempts_that_failed) {
+  meet();
+  first.send(to_second, pattern(10, 0));
+  ASSERT_TRUE(run([&] { return second.num_complete() == 1; }));
+  first.transport().drop_peer(to_second);
+  ASSERT_TRUE(run([&] { return second.lost.size() == 1; }));
+  for (size_t i = 1; i <= 2; ++i) {
+    Relay relay{address_of(second).port};
+    relay.close();
+    to_second = first.transport().add_peer(with_port(second, relay.port()), false).value();
+    ASSERT_TRUE(run([&] { return first.lost.size() == i; }));
+  }
+  to_first = second.meet(first, true);
+  second.send(to_first, pattern(kLong, 1), 1);
+  ASSERT_TRUE(run([&] { return first.num_complete() == 1 && second.all_sends_finished(); }));
+  EXPECT_EQ(second.lost.size(), 1u);
+}
+
 // The second process does not hear that the first one has lost it, as when the link between their hosts was down.
 TEST_F(Sockets, replace_a_connection_that_only_one_end_has_lost) {
   Relay relay{address_of(second).port};

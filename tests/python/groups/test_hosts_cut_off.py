@@ -5,6 +5,7 @@ The test process passes the handles on, and says who are the members, as a coord
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -46,9 +47,6 @@ class Sides:
     def run(self, call: Callable[..., object], *arguments: object, host: int | None = None) -> list[str]:
         self.start(call, *arguments, host=host)
         return self.finish(host)
-
-    def pids(self, host: int) -> list[int]:
-        return self._pools[host].pids
 
 
 @pytest.fixture
@@ -111,6 +109,11 @@ def _fail_to_join(_first: int, uuid: int, handles: Sequence[str], timeout: timed
     ]
 
 
+def _names_one_of(ranks: Sequence[int], text: str) -> None:
+    named = re.findall(r"rank (\d) (?:is gone|cannot be reached|\(process \d+ on)", text)
+    assert any(int(each) in ranks for each in named), text
+
+
 @pytest.mark.parametrize("count", [1, 3_000_000])
 @pytest.mark.parametrize("strike", STRIKES)
 def test_a_host_that_was_cut_off_joins_again(strike: str, count: int, hosts: Hosts, sides: Sides) -> None:
@@ -119,8 +122,7 @@ def test_a_host_that_was_cut_off_joins_again(strike: str, count: int, hosts: Hos
     sides.start(_use_until_it_fails, count)
     STRIKES[strike](hosts)
     for number, text in enumerate(sides.finish()):
-        others = (2, 3) if number < 2 else (0, 1)
-        assert any(f"rank {other} is gone" in text for other in others), text
+        _names_one_of((2, 3) if number < 2 else (0, 1), text)
 
     # The first host goes on alone. The other one does not believe that all of them are still a group.
     sides.start(_join, 2, handles, (0, 1), host=0)
@@ -128,9 +130,8 @@ def test_a_host_that_was_cut_off_joins_again(strike: str, count: int, hosts: Hos
     sides.finish(host=0)
     for texts in sides.finish(host=1):
         for text in texts:
-            assert "reconfigure: " in text, text
-            assert any(f"rank {rank} (process {pid} on " in text or f"rank {rank} is gone" in text
-                       for rank, pid in enumerate(sides.pids(0))), text
+            assert "reconfigure" in text
+            _names_one_of((0, 1), text)
 
     # Now each is a group of its own, also once the link is back.
     sides.run(_join, 3, handles, (2, 3), host=1)
@@ -147,8 +148,7 @@ def test_two_sides_that_each_list_all_members_form_no_group(hosts: Hosts, sides:
     sides.run(_join, 1, sides.handles, EVERYONE)
     hosts.cut()
     for number, texts in enumerate(sides.run(_fail_to_join, 2, sides.handles, SHORT)):
-        others = (2, 3) if number < 2 else (0, 1)
-        assert any(f"rank {other}" in texts[0] for other in others), texts
+        _names_one_of((2, 3) if number < 2 else (0, 1), texts[0])
     hosts.mend()
     assert _join_in_the_end(sides, 3) <= 5
 
@@ -157,8 +157,8 @@ def test_a_side_that_has_not_noticed_joins_again(hosts: Hosts, sides: Sides) -> 
     """The second host sends nothing while the link is down, so only the first one finds the other host silent."""
     sides.run(_join, 1, sides.handles, EVERYONE)
     hosts.cut()
-    texts = sides.run(_use_until_it_fails, 1, host=0)
-    assert all("rank 2 is gone" in text or "rank 3 is gone" in text for text in texts), texts
+    for text in sides.run(_use_until_it_fails, 1, host=0):
+        _names_one_of((2, 3), text)
     sides.run(_join, 2, sides.handles, (0, 1), host=0)
     hosts.mend()
     assert _join_in_the_end(sides, 3) <= 5
