@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import torch_axon  # noqa: F401
+import torch_axon
 
 
 def runs_under_a_launcher() -> None:
@@ -70,6 +70,42 @@ def is_elastic() -> None:
             break
         time.sleep(0.01)
     dist.destroy_process_group()
+
+
+def outlives_other_nodes() -> None:
+    """Under one torchrun per node: the processes of all nodes are one group, whose members a coordinator lists."""
+    store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False, wait_for_workers=False)
+    dist.init_process_group(
+        "axon", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)
+    )
+    own, pid = torch_axon.reconfigure_handle(), os.getpid()
+    store.set(f"process/{store.add('processes', 1)}", json.dumps([sys.argv[3], pid, own]))
+    for generation in itertools.count(1):
+        handles = json.loads(store.get(f"members/{generation}"))  # waits for it
+        if not handles:
+            break
+        if own not in handles:
+            continue
+        try:
+            torch_axon.reconfigure(generation, handles)
+            _use_until_told(store, generation)
+        except dist.DistBackendError:
+            store.set(f"failed/{generation}/{pid}", "")
+
+
+def _use_until_told(store: dist.Store, generation: int) -> None:
+    size, ends = dist.get_world_size(), torch.zeros(1)
+    for step in itertools.count():
+        data = torch.full((5000,), float(dist.get_rank() + 1))
+        dist.all_reduce(data)
+        assert data.eq(size * (size + 1) / 2).all(), data
+        if step == 10:
+            store.set(f"used/{generation}/{os.getpid()}", "")
+        ends.fill_(store.check([f"members/{generation + 1}"]))
+        dist.all_reduce(ends, dist.ReduceOp.MAX)
+        if ends:
+            return
+        time.sleep(0.01)
 
 
 def _end_once_awaited(name: str) -> None:
