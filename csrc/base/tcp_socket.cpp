@@ -39,8 +39,8 @@ void send_at_once(const FileDescriptor& socket) noexcept {
 
 void watch_for_silence(const FileDescriptor& socket) noexcept {
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 15);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, 5);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, 2);
   set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 

@@ -26,7 +26,8 @@ void set_option(const FileDescriptor& socket, int level, int option, int value =
 // Disables Nagle's algorithm, for small messages that must leave at once.
 void send_at_once(const FileDescriptor& socket) noexcept;
 
-// Enables keep-alive: a host that disappears silently shows as a hang-up after half a minute.
+// Enables keep-alive: a host that disappears silently shows as a hang-up after 11 s, also while nothing is sent. With
+// data on the way, transport/rails/silence.hpp takes as long.
 void watch_for_silence(const FileDescriptor& socket) noexcept;
 
 // Returns the name of the algorithm that the system has chosen for the socket's congestion control: "cubic", "bbr".

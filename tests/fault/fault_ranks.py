@@ -76,8 +76,7 @@ class Ranks:
             assert stretch.is_within(LEAVE_S[self._device]), f"leaving took too long: {stretch}"
 
     def fail(self, case: Case, go_on: Callable[[], list[Stretch]]) -> tuple[list[tuple[str, Stretch]], list[Stretch]]:
-        """Returns the survivors' errors, and how long they took for what `go_on` lets them do while the victim is stopped
-        or its link is cut."""
+        """Returns the survivors' errors, and what `go_on` returns. It runs while the victim is stopped or cut off."""
         kind, victim = case.kind, self.victim
         victim.start(be_victim, case, Place((case.victim,)))
         self.survivors.start(be_survivor, case, Place(case.survivors))

@@ -72,7 +72,9 @@ def test_survivors_go_on_in_the_same_group(
     if not request.config.getoption("--all-faults") and (fault, moment, operation) not in _SHORT_SUITE:
         pytest.skip("resembles another case; --all-faults runs all cases")
     journal.num_run += 1
-    endure_as_members(request.getfixturevalue("ranks_of_two_hosts" if case.kind.crosses_hosts else "ranks"), case, journal)
+    endure_as_members(
+        request.getfixturevalue("ranks_of_two_hosts" if case.kind.crosses_hosts else "ranks"), case, journal
+    )
     journal.num_passed += 1
 
 

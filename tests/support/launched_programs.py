@@ -75,9 +75,7 @@ def is_elastic() -> None:
 def outlives_other_nodes() -> None:
     """Under one torchrun per node: the processes of all nodes are one group, whose members a coordinator lists."""
     store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), is_master=False, wait_for_workers=False)
-    dist.init_process_group(
-        "axon", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60)
-    )
+    dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1, timeout=timedelta(seconds=60))
     own, pid = torch_axon.reconfigure_handle(), os.getpid()
     store.set(f"process/{store.add('processes', 1)}", json.dumps([sys.argv[3], pid, own]))
     for generation in itertools.count(1):

@@ -307,7 +307,7 @@ void RailTransport::on_opened(Peer& peer, size_t rail) noexcept {
   peer.connecting.reset(rail);
   if (peer.open.none()) peer.opened_at = Clock::now();
   peer.open.set(rail);
-  peer.are_fast.reset(rail);  // not known
+  peer.are_fast.reset(rail);                                              // not known
   peer.is_gone ? threads_->drop_own(peer.id) : threads_->send_waiting();  // the process may be another peer by now
 }
 

@@ -79,7 +79,7 @@ struct SocketLink : ListNode<SocketLink> {
   bool is_elsewhere = false;   // on another host, so that only a rail tells of its end
   // A rail has ever connected the two processes. If the link is lost, a later rail is of a new connection.
   bool was_connected = false;
-  bool has_warned = false;     // that it cannot be connected, for want of descriptors or memory
+  bool has_warned = false;  // that it cannot be connected, for want of descriptors or memory
   std::optional<std::chrono::steady_clock::time_point> refused_since;
   Status loss;                               // why the link has ended
   std::vector<SocketRail*> rails;            // open ones; the first one carries what is sent

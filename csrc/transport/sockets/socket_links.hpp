@@ -27,8 +27,8 @@ class SocketLinks {
   const SocketLink& of(PeerId peer) const noexcept { return *peers_[peer]; }
   // Returns the latest link to the transport of this name; null if there is none.
   SocketLink* find(uint64_t name) const noexcept;
-  // Returns whether the transport of this name was lost before any rail connected it. If so, it counts as connected from
-  // now on.
+  // Returns whether the transport of this name was lost before any rail connected it. If so, it counts as connected
+  // from now on.
   bool was_lost_unconnected(uint64_t name);
   SocketLink& make(uint64_t name);
   // Makes the link that of the next peer, and returns the peer's number.

@@ -122,8 +122,10 @@ Result<PeerId> SocketTransport::add_link(RailAddress address, bool same_host) {
   link.address = std::make_shared<const RailAddress>(std::move(address));
   link.is_elsewhere = !same_host;
   if (same_host || !link.rails.empty()) return id;
-  // One of the two connects now, so that they seldom do so at once.
-  if (is_first && connector_.connect(link).ok()) return id;
+  // One of the two connects now, so that they seldom do so at once. After a loss both do. So a process that has not
+  // noticed it finds out at once, and not within a second.
+  const bool connects_now = is_first || link.was_connected;
+  if (connects_now && connector_.connect(link).ok()) return id;
   connector_.connect_later(link);
   return id;
 }
