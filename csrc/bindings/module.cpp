@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "base/config.hpp"
+#include "bindings/status.hpp"
 #include "c10d/backend.hpp"
 #include "c10d/prepared_transfer.hpp"
 #include "collectives/choices.hpp"
@@ -224,6 +225,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::call_guard<axon::python::GilReleased>());
 
   axon::bind_prepared_transfer(module);
+  axon::bind_status(module);
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),
              py::call_guard<axon::python::GilReleased>());
   module.def("follow_reconfiguration", &axon::c10d_backend::follow_reconfiguration, py::arg("group"),

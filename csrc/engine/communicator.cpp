@@ -2,7 +2,6 @@
 
 #include <thread>
 
-#include "base/thread_number.hpp"
 #include "engine/engine.hpp"
 
 namespace axon::engine {
@@ -56,11 +55,13 @@ Result<std::shared_ptr<void>> Communicator::capture(const Operation& operation, 
 
 bool Communicator::wait(Operation& operation, sync::Clock::time_point deadline) noexcept {
   if (operation.finished()) return true;
-  if (engine_.is_forked()) [[unlikely]]
+  if (engine_.is_forked()) [[unlikely]] {
     operation.fail_in_fork(forked(operation));
-  operation.set_waiter(thread_number());
+    return engine_.wait(operation.finished_flag(), deadline);
+  }
+  group_->note_wait(operation);
   const bool has_finished = engine_.wait(operation.finished_flag(), deadline);
-  operation.set_waiter(0);
+  group_->note_wait_ended(operation, has_finished);
   return has_finished;
 }
 

@@ -348,6 +348,7 @@ void Engine::shut_down() noexcept {
     }
     transport_.reset();
     peers_.hide();
+    if (status_page_ != nullptr) status_page_->hide();
     flag_waiters_.run_all();
     for (Client* client : std::exchange(clients_, {})) client->on_transport_gone();
   });

@@ -27,6 +27,7 @@
 #include "engine/progress.hpp"
 #include "engine/replays.hpp"
 #include "engine/standing_address.hpp"
+#include "engine/status_page.hpp"
 #include "messaging/messenger.hpp"
 
 namespace axon::engine {
@@ -125,6 +126,9 @@ class Engine final : private messaging::LossListener, private Driver {
   // Returns the user's choices of algorithms. Any thread.
   const collectives::AlgorithmOverrides& overrides() const noexcept { return overrides_; }
 
+  // The page that shows the groups to the doctor; null if there is none. Shared with them. Any thread.
+  const std::shared_ptr<StatusPage>& status_page() const noexcept { return status_page_; }
+
   // Returns the number of refused messages (from outside all groups, or repeated) and rings; see Messenger.
   uint64_t num_refused();
 
@@ -169,6 +173,7 @@ class Engine final : private messaging::LossListener, private Driver {
   size_t begin_submitted() noexcept;
   void finish_ended() noexcept;
 
+  const std::shared_ptr<StatusPage> status_page_ = StatusPage::make();
   std::unique_ptr<transport::Transport> transport_;  // null after shut_down()
   Peers peers_;
   const collectives::AlgorithmOverrides overrides_;

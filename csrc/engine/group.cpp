@@ -1,6 +1,11 @@
 #include "engine/group.hpp"
 
+#include <cstring>
+#include <span>
 #include "base/config.hpp"
+
+#include "base/sha256.hpp"
+#include "base/thread_number.hpp"
 #include "base/trace.hpp"
 #include "collectives/selector.hpp"
 #include "engine/engine.hpp"
@@ -13,12 +18,29 @@ static std::shared_ptr<ResultCheck> make_result_check(Engine& engine, const mess
   return std::make_shared<ResultCheck>(engine, team);
 }
 
+// Equal on all ranks of the group, and on no others, because the keys are random. A digest, since the keys are secret.
+static uint64_t identity_of(const messaging::Team& team) noexcept {
+  const Digest digest = Sha256().add(std::as_bytes(std::span(team.keys))).finish();
+  uint64_t identity = 0;
+  std::memcpy(&identity, digest.data(), sizeof identity);
+  return identity;
+}
+
+static GroupFacts facts_of(const std::string& name, const messaging::Team& team) noexcept {
+  return {.name = name,
+          .identity = identity_of(team),
+          .rank = team.rank,
+          .size = team.size(),
+          .num_on_host = static_cast<int>(team.topology.ranks_on(team.topology.host_of(team.rank)).size())};
+}
+
 Group::Group(Engine& engine, std::string name, messaging::Team team)
     : engine_(engine),
       name_(std::move(name)),
       team_(std::move(team)),
       track_(trace::is_on() ? trace::add_track(name_) : 0),
-      queries_(engine.messenger(), team_),
+      status_(engine.status_page(), facts_of(name_, team_)),
+      queries_(engine.messenger(), team_, status_),
       result_check_(make_result_check(engine, team_)) {
   inbox_.emplace(engine.messenger().transport(), engine.messenger().size_class_pool(), team_, *this);
 }
@@ -34,6 +56,7 @@ void Group::detach() noexcept {
   inbox_->flow().dismiss();
   engine_.messenger().detach(*inbox_);
   inbox_.reset();
+  status_.hide();
 }
 
 std::string Group::signed_text(const std::string& text) const {
@@ -61,7 +84,14 @@ void Group::note_launch(const Operation& operation, std::string_view kernel, boo
   record.called_at = sync::Clock::now();
   if (operation.direction == Direction::kCollective) {
     queries_.note_launch(record);
-    if (runs) mutual_waits_.note_launch();
+    if (runs) {
+      mutual_waits_.note_launch();
+      status_.note_launch(record, queries_.num_launched());
+    } else {
+      status_.note_capture(record);
+    }
+  } else {
+    status_.note_message(record);
   }
   if (trace::is_on()) [[unlikely]]
     trace_launch(track_, record, operation.arguments, kernel);
@@ -87,11 +117,11 @@ void Group::begin(Operation& operation) noexcept {
   std::string_view algorithm;
   if (is_collective) {
     const collectives::AlgorithmRow& row = algorithm_for(operation);
-    operation.number(operation.replay ? 0 : queries_.latest_sequence() + 1, row.algorithm);
+    operation.number(operation.replay ? 0 : queries_.note_begin(operation.call_site), row.algorithm);
     fingerprint.algorithm = row.id | operation.division();
-    if (!operation.replay) queries_.note_begin(operation.record());
     algorithm = row.name;
   }
+  show(operation);
   if (trace::is_on()) [[unlikely]]
     trace_begin(track_, operation, algorithm);
   operation.open(engine_.messenger(), *inbox_, fingerprint);
@@ -100,6 +130,25 @@ void Group::begin(Operation& operation) noexcept {
   if (operation.sequence() != 0) inbox_->enter(operation.sequence(), fingerprint);
   if (operation.direction == Direction::kSend) put_in_order(operation);
   operation.run(engine_);
+}
+
+void Group::show(Operation& operation) noexcept {
+  const StatusToken token = status_.begin(operation);
+  operation.set_status_token(token);
+  const uint32_t waiter = operation.kernel_waiter();
+  if (waiter != 0) [[unlikely]]  // it found no token
+    status_.note_waiter(token, waiter);
+}
+
+void Group::note_wait(Operation& operation) noexcept {
+  const uint32_t thread = kernel_thread();
+  operation.set_waiter(thread_number(), thread);
+  status_.note_waiter(operation.status_token(), thread);
+}
+
+void Group::note_wait_ended(Operation& operation, bool has_finished) noexcept {
+  operation.set_waiter(0, 0);
+  if (!has_finished) status_.note_waiter(operation.status_token(), 0);
 }
 
 static bool is_same_link(const Operation& left, const Operation& right) noexcept {
@@ -134,6 +183,7 @@ void Group::on_run_ended(Operation& operation) noexcept {
 void Group::finish(Operation& operation) noexcept {
   const bool has_run = operation.is_running();
   Status status = has_run ? operation.take_outcome() : obstacle(operation).clone();
+  if (has_run) status_.end(operation.status_token(), status.ok());
   if (has_run && operation.device_segments != nullptr) engine_.end_device_operation();
   if (trace::is_on() && has_run) [[unlikely]]
     trace_end(track_, operation, status);
@@ -160,11 +210,19 @@ void Group::release(Operation& operation) noexcept {
   if (operation.release()) engine_.post(operation);
 }
 
+void Group::show_device_waits() noexcept {
+  for_each_running([&](Operation& operation) {
+    if (operation.device_segments != nullptr && operation.is_running())
+      status_.note_awaits_device(operation.status_token(), operation.awaits_device());
+  });
+}
+
 bool Group::tick(sync::Clock::time_point now) noexcept {
   check_device_hook();
   check_deadlines(now);
   check_mutual_waits(now);
   check_results(now);
+  show_device_waits();
   release_rested();
   if (!is_detached() || !restless_.empty()) return true;
   const std::shared_ptr<Group> may_go = std::move(self_);

@@ -21,6 +21,7 @@
 #include "engine/operation.hpp"
 #include "engine/progress_queries.hpp"
 #include "engine/result_check.hpp"
+#include "engine/status_page.hpp"
 #include "messaging/inbox.hpp"
 #include "messaging/team.hpp"
 
@@ -48,6 +49,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::string signed_text(const std::string& text) const;
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
   void note_launch(const Operation& operation, std::string_view kernel, bool runs);  // one call at a time
+  // This thread begins to wait for the operation, or ends to.
+  void note_wait(Operation& operation) noexcept;
+  void note_wait_ended(Operation& operation, bool has_finished) noexcept;
 
   // From here on the group gets its messages.
   void open();
@@ -117,6 +121,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void check_mutual_waits(sync::Clock::time_point now) noexcept;
   void check_results(sync::Clock::time_point now) noexcept;
   void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
+  void show(Operation& operation) noexcept;
+  void show_device_waits() noexcept;
   void release_rested() noexcept;
   void release(Operation& operation) noexcept;
   template <typename Action>
@@ -128,6 +134,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::shared_ptr<Group> self_;            // the engine's share: set while the group is its client
   std::optional<messaging::Inbox> inbox_;  // empty once it is detached
   const uint32_t track_;                   // in traces
+  GroupStatus status_;
   ProgressQueries queries_;
   MutualWaits mutual_waits_{queries_};
   const std::shared_ptr<ResultCheck> result_check_;  // shared with operations

@@ -17,6 +17,7 @@ void Group::fail(Status reason) noexcept {
 void Group::fail_quietly(Status reason) noexcept {
   if (!failure_.ok()) return;
   failure_ = std::move(reason);
+  status_.fail(failure_.message());
   broken_.store(true, std::memory_order_relaxed);
   if (device_hook_ != nullptr) device_hook_->on_failed(failure_);
   for_each_running([&](Operation& operation) {
@@ -42,6 +43,7 @@ void Group::leave(const std::string& reason) noexcept {
 void Group::end(Status reason) noexcept {
   if (!aborted_.ok()) return;
   aborted_ = std::move(reason);
+  status_.fail(aborted_.message());
   broken_.store(true, std::memory_order_relaxed);
   if (device_hook_ != nullptr) device_hook_->on_failed(aborted_);
   for_each_running([&](Operation& operation) { operation.fail(aborted_.clone()); });

@@ -75,9 +75,18 @@ class Operation : public OperationSpecification,
 
   sync::Clock::time_point called_at() const noexcept { return called_at_; }
   // The number of the thread that waits for it, or 0.
-  uint32_t waiter() const noexcept { return waiter_.load(std::memory_order_relaxed); }
-  // For its communicator, on the thread that begins or ends to wait.
-  void set_waiter(uint32_t thread) noexcept { waiter_.store(thread, std::memory_order_relaxed); }
+  uint32_t waiter() const noexcept { return static_cast<uint32_t>(waiter_.load(std::memory_order_relaxed)); }
+  // The same thread's id in the kernel, or 0.
+  uint32_t kernel_waiter() const noexcept {
+    return static_cast<uint32_t>(waiter_.load(std::memory_order_relaxed) >> 32);
+  }
+  // For its group, on the thread that begins or ends to wait.
+  void set_waiter(uint32_t thread, uint32_t kernel_thread) noexcept {
+    waiter_.store(uint64_t{kernel_thread} << 32 | thread, std::memory_order_relaxed);
+  }
+  // Where the status page shows it, see status_page.hpp. Any thread reads it; its group sets it.
+  uint64_t status_token() const noexcept { return status_token_.load(std::memory_order_relaxed); }
+  void set_status_token(uint64_t token) noexcept { status_token_.store(token, std::memory_order_relaxed); }
 
   // Returns what errors and traces need to describe the operation after it is gone.
   CallRecord record() const;
@@ -175,9 +184,10 @@ class Operation : public OperationSpecification,
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
-  std::atomic<uint32_t> waiter_{0};     // publishes no other data
-  bool released_at_end_ = false;        // no transfer was in progress; set before it is queued for completion
-  sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
+  std::atomic<uint64_t> waiter_{0};        // publishes no other data
+  std::atomic<uint64_t> status_token_{0};  // publishes no other data
+  bool released_at_end_ = false;           // no transfer was in progress; set before it is queued for completion
+  sync::atomic<bool> finished_{false};     // release after on_finished(), acquire by waiters
   std::atomic<bool> is_half_over_{
       false};  // if it is released after its end: set by the first of completion and release
 };

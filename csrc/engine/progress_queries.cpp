@@ -19,7 +19,7 @@ sync::Clock::time_point ProgressQueries::ask() noexcept {
   answers_.record(team_.rank, progress());
   for (int other = 0; other < team_.size(); ++other) {
     send(messenger_, team_, other,
-         {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_.sequence, .text = {}});
+         {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_sequence_, .text = {}});
   }
   return asked_at;
 }
@@ -43,13 +43,18 @@ void ProgressQueries::on_reply(int source, Answers::Progress progress) noexcept 
 
 // "last entered barrier #6, 2.1 s ago; its GPU was last given all_reduce #3 (float32[7], SUM), 0.2 s ago"
 Answers::Progress ProgressQueries::progress() const {
-  std::string text = latest_.sequence == 0 ? "" : "last entered " + latest_.describe_with_age();
+  std::string text;
+  if (latest_sequence_ != 0) {
+    CallRecord latest = status_.latest();
+    latest.call_site = latest_call_site_;
+    text = "last entered " + latest.describe_with_age();
+  }
   const CallRecord launched = launched_.read();
   if (launched.sequence != 0) {
     text += (text.empty() ? "its GPU was last given " : "; its GPU was last given ") + launched.describe_with_age();
   }
   if (text.empty()) text = "has called no collective yet";
-  return {.sequence = latest_.sequence, .num_launched = num_launched(), .calls = std::move(text)};
+  return {.sequence = latest_sequence_, .num_launched = num_launched(), .calls = std::move(text)};
 }
 
 }  // namespace axon::engine

@@ -9,10 +9,12 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "base/published.hpp"
 #include "engine/answers.hpp"
 #include "engine/call_record.hpp"
+#include "engine/status_page.hpp"
 #include "messaging/messenger.hpp"
 #include "messaging/team.hpp"
 
@@ -20,12 +22,16 @@ namespace axon::engine {
 
 class ProgressQueries {
  public:
-  ProgressQueries(messaging::Messenger& messenger, const messaging::Team& team)
-      : messenger_(messenger), team_(team), answers_(team.size()) {}
+  // `status` has the latest collective that this rank has begun, which answers carry.
+  ProgressQueries(messaging::Messenger& messenger, const messaging::Team& team, const GroupStatus& status)
+      : messenger_(messenger), team_(team), status_(status), answers_(team.size()) {}
 
-  // Records the collective that this rank has begun. Answers carry the latest one.
-  void note_begin(const CallRecord& collective) noexcept { latest_ = collective; }
-  uint32_t latest_sequence() const noexcept { return latest_.sequence; }
+  // Numbers the collective that this rank begins.
+  uint32_t note_begin(std::string_view call_site) noexcept {
+    latest_call_site_ = call_site;
+    return ++latest_sequence_;
+  }
+  uint32_t latest_sequence() const noexcept { return latest_sequence_; }
   // The number of collectives of the device hook that this rank has begun. Any thread; note_running() one at a time.
   uint32_t num_launched() const noexcept { return num_launched_.load(std::memory_order_relaxed); }
   void note_running() noexcept { num_launched_.store(num_launched() + 1, std::memory_order_relaxed); }
@@ -47,7 +53,9 @@ class ProgressQueries {
 
   messaging::Messenger& messenger_;
   const messaging::Team& team_;
-  CallRecord latest_;                      // the collective that began last
+  const GroupStatus& status_;
+  uint32_t latest_sequence_ = 0;           // of the collective that began last
+  std::string_view latest_call_site_;      // whole, as the status page has no room for long ones
   Published<CallRecord> launched_;         // the device hook's latest collective
   std::atomic<uint32_t> num_launched_{0};  // without captured ones; publishes no other data
   Answers answers_;

@@ -19,10 +19,10 @@ static Status failed(const std::string& call) {
   return out_of(call, errno);
 }
 
-static FileDescriptor make_file() noexcept {
-  FileDescriptor file(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable));
+static FileDescriptor make_file(const char* name) noexcept {
+  FileDescriptor file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | kNotExecutable));
   if (file.valid() || errno != EINVAL) return file;
-  return FileDescriptor(memfd_create("axon", MFD_CLOEXEC | MFD_ALLOW_SEALING));  // before Linux 6.3
+  return FileDescriptor(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));  // before Linux 6.3
 }
 
 // The kernel may have added F_SEAL_EXEC.
@@ -39,8 +39,8 @@ Result<SharedPages> SharedPages::map_unchecked(FileDescriptor descriptor, size_t
   return SharedPages(std::move(descriptor), static_cast<std::byte*>(data), num_bytes);
 }
 
-Result<SharedPages> SharedPages::make(size_t num_bytes) {
-  FileDescriptor file = make_file();
+Result<SharedPages> SharedPages::make(size_t num_bytes, const char* name) {
+  FileDescriptor file = make_file(name);
   if (!file.valid()) return failed("memfd_create");
   const auto allocate = [&] { return fallocate(file.get(), 0, 0, static_cast<off_t>(num_bytes)) == 0; };
   bool is_there = allocate();

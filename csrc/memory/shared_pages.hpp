@@ -20,8 +20,8 @@ namespace axon {
 
 class SharedPages {
  public:
-  // Allocates the memory, not only its addresses.
-  static Result<SharedPages> make(size_t num_bytes);
+  // Allocates the memory, not only its addresses. The name is for /proc.
+  static Result<SharedPages> make(size_t num_bytes, const char* name = "axon");
   // Fails unless make() made it, with this length, in a process that this one may inspect.
   static Result<SharedPages> open(int32_t pid, int descriptor, size_t num_bytes);
   // Fails unless make() made the memory of this descriptor, with this length. Closes the descriptor.
@@ -38,6 +38,8 @@ class SharedPages {
   // The descriptor by which other processes open it; valid until close().
   int descriptor() const noexcept { return descriptor_.get(); }
   void close() noexcept { descriptor_ = FileDescriptor(); }
+  // From here on forked children get no copy of the descriptor. They inherit the mapping.
+  void withhold_from_forks() { descriptor_.withhold_from_forks(); }
 
  private:
   SharedPages(FileDescriptor descriptor, std::byte* data, size_t num_bytes) noexcept
