@@ -105,6 +105,13 @@ class Setting(TypedDict):
     value: str
     source: str
 
+class ProcessStatus(TypedDict):
+    """What a status page shows; torch_axon.doctor.processes has the fields of each group."""
+
+    pid: int
+    groups: list[dict[str, Any]]
+    num_left_out: int
+
 class AlgorithmRange(TypedDict):
     """What groups run for an operation, from the fewest to the most ranks and bytes; None: any number."""
 
@@ -350,6 +357,7 @@ def note_end_of_runtimes() -> None: ...
 def note_thread_of_runtime() -> None: ...
 def block_if_runtimes_end() -> None: ...
 def settings() -> list[Setting]: ...
+def read_status(descriptor: int) -> ProcessStatus: ...
 def algorithms(fewest_ranks: int, most_ranks: int | None, num_hosts: int) -> list[AlgorithmRange]: ...
 
 # These return None if the call must go through the dispatcher.

@@ -40,6 +40,7 @@ py::dict dict_of(const engine::CallSnapshot& call) {
   row["state"] = name_of(call.state);
   row["sequence"] = call.sequence;
   row["peer"] = call.peer;
+  row["is_replay"] = call.is_replay;
   row["waiter"] = call.waiter;
   row["called_at"] = static_cast<double>(call.called_at_ns) * 1e-9;
   row["call_site"] = text_of(call.call_site);
@@ -61,6 +62,7 @@ py::dict dict_of(const engine::GroupSnapshot& group) {
   row["num_on_host"] = group.num_on_host;
   row["failure"] = text_of(group.failure);
   row["latest"] = object_of(group.latest);
+  row["replay"] = object_of(group.replay);
   row["running"] = running;
   row["num_unlisted"] = group.num_unlisted;
   row["num_launched"] = group.num_launched;

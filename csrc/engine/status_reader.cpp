@@ -67,6 +67,7 @@ CallSnapshot snapshot_of(const CallSlot& slot) {
           .state = slot.state.load(std::memory_order_relaxed),
           .sequence = record.sequence,
           .peer = record.peer,
+          .is_replay = static_cast<bool>(record.replay),
           .waiter = is_of_this_call ? static_cast<uint32_t>(waiter) : 0,
           .called_at_ns = slot.called_at_ns,
           .call_site = call_site};
@@ -137,6 +138,9 @@ class GroupReader {
     for (uint32_t index = 0; index < GroupSlot::kMostCalls; ++index) {
       std::optional<CallSnapshot> call = read_call(group, offsetof(GroupSlot, calls) + index * sizeof(CallSlot));
       if (!call) continue;
+      const bool is_later_replay =
+          call->is_replay && (!group.replay || call->called_at_ns > group.replay->called_at_ns);
+      if (is_later_replay) group.replay = call;
       const bool is_later = call->sequence != 0 && (!group.latest || is_after(call->sequence, group.latest->sequence));
       if (is_later) std::swap(call, group.latest);
       if (call && is_running(*call)) group.running.push_back(std::move(*call));

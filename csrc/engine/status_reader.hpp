@@ -24,6 +24,7 @@ struct CallSnapshot {
   CallState state{};
   uint32_t sequence = 0;     // of collectives; 0 for others
   int peer = -1;             // of messages
+  bool is_replay = false;    // a CUDA graph holds it
   uint32_t waiter = 0;       // the waiting thread's id in the kernel, or 0
   int64_t called_at_ns = 0;  // by the monotonic clock
   std::string call_site;     // empty: the process does not record it
@@ -37,6 +38,7 @@ struct GroupSnapshot {
   int num_on_host = 0;
   std::string failure;                 // empty: it has not failed
   std::optional<CallSnapshot> latest;  // the collective that was entered last
+  std::optional<CallSnapshot> replay;  // of a CUDA graph: the last one of which a record is left
   std::vector<CallSnapshot> running;   // without `latest`, the oldest first
   uint32_t num_unlisted = 0;           // running calls that are not listed
   uint32_t num_launched = 0;           // collectives that the GPU was given

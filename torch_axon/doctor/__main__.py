@@ -21,6 +21,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from torch_axon.doctor.alone import run_alone
 from torch_axon.doctor.facts import Facts, collect
+from torch_axon.doctor.live import look
 from torch_axon.doctor.probe import Probe, probe
 from torch_axon.doctor.report import Report, judge
 
@@ -34,6 +35,8 @@ def main(command_line: Sequence[str]) -> int:
     if not arguments.json and find_spec("rich") is None:
         print("axon: tables need rich: pip install rich, or ask for --json", file=sys.stderr)
         return 2
+    if arguments.ps or arguments.attach is not None:
+        return _show_live(arguments.attach, arguments.json)
     if "RANK" not in os.environ:
         return run_alone(arguments.ranks or max(2, torch.cuda.device_count()), command_line)
     report = examine(timedelta(seconds=arguments.timeout))
@@ -48,10 +51,30 @@ def main(command_line: Sequence[str]) -> int:
     return 0 if report.is_healthy else 1
 
 
+def _show_live(pid: int | None, as_json: bool) -> int:
+    try:
+        view = look(pid)
+    except ValueError as error:
+        print(f"axon: argument --attach: {error}", file=sys.stderr)
+        return 2
+    if as_json:
+        print(json.dumps(view.as_dict(), indent=2))
+    else:
+        from torch_axon.doctor.live_terminal import show  # needs rich
+
+        show(view)
+    return 0
+
+
 def _parse(command_line: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m torch_axon.doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
     parser.add_argument("--ranks", type=int, help="number of ranks, without a launcher (default: 2, or one per GPU)")
+    live = parser.add_mutually_exclusive_group()
+    live.add_argument(
+        "--ps", action="store_true", help="show the calls of all jobs of this user on this host, and exit"
+    )
+    live.add_argument("--attach", type=int, metavar="PID", help="show the calls of the job of this process, and exit")
     parser.add_argument("--timeout", type=float, default=60, help="seconds a rank may take to answer (default: 60)")
     return parser.parse_args(command_line)
 

@@ -1,0 +1,94 @@
+"""Shows which rank of the jobs on this host is in which call, since when, and at which line. The jobs do not notice."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch_axon.doctor import processes
+from torch_axon.doctor.jobs import Job, findings, jobs_of
+from torch_axon.doctor.processes import Call, Process
+from torch_axon.doctor.stacks import INSTALL, Stacks, find_tool, stacks_of
+
+
+@dataclass(frozen=True)
+class View:
+    """The jobs at one moment."""
+
+    jobs: list[Job]
+    now: float  # time.monotonic() when they had been read
+    stacks: Mapping[int, Stacks] = field(default_factory=dict)  # by PID
+    notes: list[str] = field(default_factory=list)  # why something is not shown
+
+    def line_of(self, process: Process, call: Call | None = None) -> str:
+        """Returns the line that made the call, or else the line at which the process is now."""
+        if call is not None and call.call_site:
+            return call.call_site
+        stacks = self.stacks.get(process.pid)
+        return "" if stacks is None else stacks.line(process.pid, 0 if call is None else call.waiter)
+
+    def findings(self, job: Job) -> list[str]:
+        """Returns what stands out in a job."""
+        return findings(job, self.now, self.line_of)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the view as plain values, for JSON."""
+        return {"jobs": [self._job(job) for job in self.jobs], "notes": self.notes}
+
+    def _job(self, job: Job) -> dict[str, Any]:
+        return {
+            "group": None if job.group is None else job.group.name,
+            "size": None if job.group is None else job.group.size,
+            "num_elsewhere": job.num_elsewhere,
+            "num_unseen": job.num_unseen,
+            "processes": [self._process(job, process) for process in job.processes],
+            "findings": self.findings(job),
+        }
+
+    def _process(self, job: Job, process: Process) -> dict[str, Any]:
+        row = asdict(process)
+        for group in row["groups"]:
+            group["identity"] = f"{group['identity']:016x}"  # readers of JSON may round large numbers
+            for call in (*group["running"], *(group[name] for name in processes.SINGLE_CALLS)):
+                if call is not None:
+                    call["age_s"] = round(self.now - call.pop("called_at"), 3)
+        return {"rank": job.rank_of(process), "line": self.line_of(process), **row}
+
+
+def look(pid: int | None) -> View:
+    """Reads the jobs of this user, or the job of one process.
+
+    Args:
+        pid: the process; None for all jobs of this user
+
+    Raises:
+        ValueError: the process cannot be read; the message says why
+    """
+    uid = os.geteuid() if pid is None else processes.check(pid)
+    found = processes.find(uid)
+    now = time.monotonic()
+    jobs = jobs_of(found)
+    if pid is not None:
+        jobs = [job for job in jobs if any(process.pid == pid for process in job.processes)]
+        if not jobs:
+            raise ValueError(f"process {pid} has ended")
+    pids = [process.pid for job in jobs for process in job.processes]
+    stacks, notes = _stacks(pids)
+    return View(jobs, now, stacks, notes)
+
+
+def _stacks(pids: Sequence[int]) -> tuple[dict[int, Stacks], list[str]]:
+    if not pids:
+        return {}, []
+    tool = find_tool()
+    if tool is None:
+        return {}, [INSTALL]
+    stacks = stacks_of(pids, tool)
+    failures = [each.failure for each in stacks.values() if each.failure]
+    if not failures:
+        return stacks, []
+    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    return stacks, [f"not all lines of the programs are shown: {failures[0]}{more}"]
