@@ -77,7 +77,7 @@ class GroupStatus {
   CallRecord latest() const noexcept;
   // It has ended, successfully or not.
   void end(StatusToken token, bool ok) noexcept;
-  // Whether it waits for nothing but its GPU.
+  // Tells whether it waits for nothing but its GPU.
   void note_awaits_device(StatusToken token, bool awaits) noexcept;
   // Any thread: it begins or ends to wait. A thread that comes too late changes nothing that is shown.
   void note_waiter(StatusToken token, uint32_t thread) noexcept;

@@ -46,7 +46,7 @@ def _job(processes: list[Process]) -> Job:
     groups = [group for process in processes for group in process.groups]
     if not groups:
         return Job(processes, None, 0, 0)
-    # Of equally large groups, the one with most ranks here; then the first one of the first process.
+    # If groups are equally large, the one with most ranks here is taken, or the first one.
     num_seen = {group.identity: sum(each.identity == group.identity for each in groups) for group in groups}
     largest = max(groups, key=lambda group: (group.size, num_seen[group.identity]))
     elsewhere = largest.size - largest.num_on_host
@@ -124,7 +124,7 @@ class _Group:
 
     def findings(self) -> list[str]:
         name = f"group '{self._group.name}': "
-        found = [*self._failures(), *self._missing(), *self._different(), *self._behind_on_gpus(), *self._unanswered()]
+        found = [*self._failures(), *self._missing(), *self._different(), *self._late_on_gpus(), *self._unanswered()]
         return [name + each for each in found]
 
     def _failures(self) -> list[str]:
@@ -177,18 +177,18 @@ class _Group:
                 found.append(f"different collectives: {', '.join(texts)}")
         return found
 
-    def _behind_on_gpus(self) -> list[str]:
+    def _late_on_gpus(self) -> list[str]:
         """Finds ranks whose GPUs were given fewer collectives than those of others."""
         counts = {rank: group.num_launched for rank, group in self._members.items()}
         most = max(counts.values())
         ahead = [rank for rank, count in counts.items() if count == most]
-        behind = [rank for rank in counts if rank not in ahead]
+        late = [rank for rank in counts if rank not in ahead]
         latest = self._members[ahead[0]].launched
-        if not behind or latest is None or self._now - latest.called_at < _LONG_S:
+        if not late or latest is None or self._now - latest.called_at < _LONG_S:
             return []
-        verb = "has" if len(behind) == 1 else "have"
+        verb = "has" if len(late) == 1 else "have"
         which = f"{latest.text}, which {ranks_text(ahead)} launched {self._now - latest.called_at:.1f} s ago"
-        return [f"{ranks_text(behind)} {verb} not launched {which}{self._lines(behind)}"]
+        return [f"{ranks_text(late)} {verb} not launched {which}{self._lines(late)}"]
 
     def _unanswered(self) -> list[str]:
         """Finds sends and receives without a counterpart."""

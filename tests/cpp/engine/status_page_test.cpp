@@ -231,7 +231,7 @@ TEST_F(StatusPageTest, writes_without_a_page_go_nowhere) {
   EXPECT_EQ(status.latest().sequence, 1u);
 }
 
-TEST(StatusOfEnginesTest, shows_who_has_not_entered_a_collective) {
+TEST(StatusOfEnginesTest, shows_which_rank_has_not_entered_a_collective) {
   transport::LoopbackFabric fabric;
   Engines engines(loopback_transports(fabric, 2));
   auto group = engines.form("pair");

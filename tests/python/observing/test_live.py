@@ -316,8 +316,8 @@ def test_different_collectives_of_one_number_are_named() -> None:
 
 def test_the_gpu_that_was_given_fewer_collectives_is_named() -> None:
     ahead = [_member(rank, None, num_launched=7, launched=_call(7, 2.0, state="launched")) for rank in (0, 1, 2)]
-    behind = _member(3, None, num_launched=6, launched=_call(6, 2.0, state="launched"))
-    assert findings(_job(*ahead, behind), 6.0) == [
+    late = _member(3, None, num_launched=6, launched=_call(6, 2.0, state="launched"))
+    assert findings(_job(*ahead, late), 6.0) == [
         "group '0': rank 3 has not launched all_reduce #7, which ranks 0 to 2 launched 4.0 s ago"
     ]
 
