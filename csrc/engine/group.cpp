@@ -2,8 +2,8 @@
 
 #include <cstring>
 #include <span>
-#include "base/config.hpp"
 
+#include "base/config.hpp"
 #include "base/sha256.hpp"
 #include "base/thread_number.hpp"
 #include "base/trace.hpp"

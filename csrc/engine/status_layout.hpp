@@ -3,7 +3,7 @@
 // The doctor copies it out of a process that need not cooperate, and may be stopped. So each part has a version, which
 // is odd while the part is being written: a copy is whole if the version was even before it and the same after it.
 // engine/status_page.hpp writes the page, and engine/status_reader.hpp reads it.
-// docs/adr/0060-show-calls-in-a-page-of-shared-memory.md.
+// docs/adr/0062-show-calls-in-a-page-of-shared-memory.md.
 #pragma once
 
 #include <array>
