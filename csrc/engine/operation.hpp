@@ -84,7 +84,7 @@ class Operation : public OperationSpecification,
   void set_waiter(uint32_t thread, uint32_t kernel_thread) noexcept {
     waiter_.store(uint64_t{kernel_thread} << 32 | thread, std::memory_order_relaxed);
   }
-  // Where the status page shows it, see status_page.hpp. Any thread reads it; its group sets it.
+  // Its place on the status page (engine/status_page.hpp). Any thread reads it, and its group sets it.
   uint64_t status_token() const noexcept { return status_token_.load(std::memory_order_relaxed); }
   void set_status_token(uint64_t token) noexcept { status_token_.store(token, std::memory_order_relaxed); }
 

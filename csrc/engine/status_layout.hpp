@@ -1,7 +1,7 @@
 // The layout of a process's status page: shared memory in which it shows its groups and their calls to the doctor.
 //
 // The doctor copies it out of a process that need not cooperate, and may be stopped. So each part has a version, which
-// is odd while the part is being written: a copy is whole if the version was even before it and the same after it.
+// is odd while the part is being written. A copy is whole if the version was even before it and the same after it.
 // engine/status_page.hpp writes the page, and engine/status_reader.hpp reads it.
 // docs/adr/0062-show-calls-in-a-page-of-shared-memory.md.
 #pragma once

@@ -65,7 +65,7 @@ struct GroupFacts {
 class GroupStatus {
  public:
   // `page` is shared by the engine and the status of each of its groups, which may outlive the engine's use of it.
-  // Null: the status is written to memory that nobody reads.
+  // Null: the status is written to memory that no process reads.
   GroupStatus(std::shared_ptr<StatusPage> page, const GroupFacts& facts);
   ~GroupStatus();
   GroupStatus(const GroupStatus&) = delete;
