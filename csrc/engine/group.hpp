@@ -109,6 +109,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
+  messaging::Team reachable_team() const;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
   void on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept;
   void on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept;

@@ -49,12 +49,26 @@ void Group::end(Status reason) noexcept {
   for_each_running([&](Operation& operation) { operation.fail(aborted_.clone()); });
 }
 
+// While a group forms, a lost rank of another host may only have lost this one earlier, and connect again. It would wait
+// for this rank until its timeout, so it is told over another connection.
+messaging::Team Group::reachable_team() const {
+  messaging::Team team = team_;
+  if (queries_.latest_sequence() > 1) return team;
+  for (transport::PeerId& peer : team.peers) {
+    if (!engine_.messenger().is_lost(peer) || engine_.peers().is_neighbour(peer)) continue;
+    const PeerAddress address = engine_.peers().address_of(peer);
+    if (const Result<transport::PeerId> again = engine_.meet(address); again.ok()) peer = again.value();
+  }
+  return team;
+}
+
 // An operation that begins after the group was detached may be the first to fail.
 void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept {
   if (is_detached()) return;
-  for (int other = 0; other < team_.size(); ++other) {
+  const messaging::Team team = reachable_team();
+  for (int other = 0; other < team.size(); ++other) {
     const bool is_departure = kind == transport::MessageKind::kDeparture;
-    send(engine_.messenger(), team_, other,
+    send(engine_.messenger(), team, other,
          {.kind = kind,
           .sequence = queries_.latest_sequence(),
           .code = code,

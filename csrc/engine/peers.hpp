@@ -43,6 +43,7 @@ class Peers {
   bool is_neighbour(transport::PeerId peer) const noexcept {
     return shares_host(peer) && pid_of(peer) != own_address_.pid;
   }
+  const PeerAddress& address_of(transport::PeerId peer) const noexcept { return peers_[peer].address; }
   int32_t pid_of(transport::PeerId peer) const noexcept { return peers_[peer].address.pid; }
   // Returns the number of known processes of this host, this one excluded, that are not lost.
   int num_neighbours() const noexcept { return num_neighbours_; }

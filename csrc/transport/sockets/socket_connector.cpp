@@ -116,14 +116,16 @@ void SocketConnector::handle(RailArrival& arrival) noexcept {
 // too, and each end begins anew. A process that this one lost before a rail ever connected them does not know that. It
 // finds out when its first rail is closed.
 void SocketConnector::accept(RailArrival& arrival) noexcept {
-  SocketLink* known = links_.find(arrival.name);
+  SocketLink* const known = links_.find(arrival.name);
   if (known != nullptr && known->is_self) return owner_.on_refused("a rail for messages from this process itself");
-  if (known != nullptr && known->loss.ok() && SocketRails::is_new_connection(*known)) {
+  const bool is_live = known != nullptr && known->loss.ok();
+  if (!is_live && links_.was_lost_unconnected(arrival.name)) return;
+  const bool is_replaced = is_live && SocketRails::is_new_connection(*known);
+  SocketLink& link = is_live && !is_replaced ? *known : links_.make(arrival.name);
+  rails_.add(link, std::move(arrival.socket), RailOpener::kPeer);
+  // The new link is there by now: the receiver may add the process as a peer again, to tell it of the loss.
+  if (is_replaced)
     owner_.lose(*known, {ErrorCode::kPeerLost, "its process has given up the connection, and has opened another one"});
-  }
-  const bool is_known = known != nullptr && known->loss.ok();
-  if (!is_known && links_.was_lost_unconnected(arrival.name)) return;
-  rails_.add(is_known ? *known : links_.make(arrival.name), std::move(arrival.socket), RailOpener::kPeer);
 }
 
 // The peer is not lost: messages to it fail until there is room again.
