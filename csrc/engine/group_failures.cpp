@@ -49,8 +49,8 @@ void Group::end(Status reason) noexcept {
   for_each_running([&](Operation& operation) { operation.fail(aborted_.clone()); });
 }
 
-// While a group forms, a lost rank of another host may only have lost this one earlier, and connect again. It would wait
-// for this rank until its timeout, so it is told over another connection.
+// While a group forms, a lost rank of another host may only have lost this one earlier, and connect again. It would
+// wait for this rank until its timeout, so it is told over another connection.
 messaging::Team Group::reachable_team() const {
   messaging::Team team = team_;
   if (queries_.latest_sequence() > 1) return team;
