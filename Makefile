@@ -4,7 +4,7 @@
 #        lock | clean
 #
 #   PYTHON=python3.12  VENV=folder      the interpreter, and the folder of its environment
-#   TORCH=2.15                          another torch of requirements/torch-*.txt, in its own environment
+#   TORCH=2.15                          another torch of requirements/torch-*.txt (2.14, 2.15), in its own environment
 #   AXON_CUDA=0                         no device code, no nvcc
 #   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
 #   FUZZ_RUNS=10000000                  inputs per target for make fuzz
@@ -149,6 +149,7 @@ instructions: $(VENV)/.installed
 lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.10 requirements/cuda.in -o requirements/cuda.txt
 	@$(LOCK) --python-version 3.10 requirements/torch-2.11.in -o requirements/torch-2.11.txt
+	@$(LOCK) --python-version 3.10 requirements/torch-2.14.in -o requirements/torch-2.14.txt
 	@$(LOCK) --python-version 3.11 requirements/torch-2.15.in -o requirements/torch-2.15.txt
 	@$(LOCK) --python-version 3.10 requirements/docs.in -o requirements/docs.txt
 	@$(LOCK) --python-version 3.11 requirements/active_message.in -o requirements/active_message.txt

@@ -299,14 +299,14 @@ def test_object_collectives(ranks: RankPool) -> None:
 
 
 def _backends_by_device(backends: str, folder: str) -> None:
-    """Each device type uses its named backend. Hooks see our calls; with torch 2.15 beside Gloo they are Gloo's."""
+    """Each device type uses its named backend. Hooks see our calls; beside Gloo they are Gloo's from torch 2.14 on."""
     rank, ended = own_rank(), []
     dist.init_process_group(backends, init_method=f"file://{folder}/store", rank=rank, world_size=2)
     group = dist.group.WORLD
     assert group is not None
     names = [f"{device}:{group._get_backend(torch.device(device)).name()}" for device in ("cpu", "cuda")]
     assert ",".join(names) == backends
-    takes_hooks = backends.startswith("cpu:axon") and ("gloo" not in backends or torch.__version__ < "2.15")
+    takes_hooks = backends.startswith("cpu:axon") and ("gloo" not in backends or torch.__version__ < "2.14")
     if takes_hooks:
         group._register_on_completion_hook(ended.append)
     for within in (group, dist.new_group([0, 1])):
