@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
+from torch_axon import _native
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -30,6 +32,8 @@ def apply() -> None:
     _patch_set_pg_timeout()
     _patch_coalescing_manager()
     _patch_groups_by_device()
+    _patch_nan_check()
+    _patch_split_group()
 
 
 def is_before(version: str, release: str) -> bool:
@@ -39,7 +43,7 @@ def is_before(version: str, release: str) -> bool:
 
 def _replace(name: str, function: _Function) -> None:
     """Replaces a function in all modules of torch.distributed that export it."""
-    for module in (dist.distributed_c10d, dist):
+    for module in (dist.distributed_c10d, dist, dist.device_mesh):
         if hasattr(module, name):
             setattr(module, name, function)
 
@@ -126,12 +130,56 @@ def _patch_groups_by_device() -> None:
     c10d._new_process_group_helper = new_group
 
 
+def _patch_nan_check() -> None:
+    """With TORCH_DIST_NAN_CHECK=1, since torch 2.14: its error names neither the call nor the rank, and its check reads
+    tensors with gaps as if they had none."""
+    c10d = dist.distributed_c10d
+    original: Any = getattr(c10d, "NanCheckHook", None)
+    if original is None:
+        return
+
+    class NanCheckHook:
+        """Takes the place of torch's for groups of axon."""
+
+        @staticmethod
+        def attach(group: dist.ProcessGroup) -> Any:
+            if not _backends_of(group):
+                return original.attach(group)
+            return _native.load().check_for_nans(group)
+
+    c10d.NanCheckHook = NanCheckHook  # type: ignore[attr-defined]
+
+
+def _patch_split_group() -> None:
+    """It makes groups whose inputs are not checked for NaNs."""
+    original = getattr(dist, "split_group", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def split_group(*arguments: Any, **keywords: Any) -> Any:
+        group = original(*arguments, **keywords)
+        if _backends_of(group):
+            _check_for_nans_if_asked(group)
+        return group
+
+    _replace("split_group", split_group)
+
+
+def _check_for_nans_if_asked(group: dist.ProcessGroup) -> None:
+    """Does what torch does only for groups that are not made from another group."""
+    hook: Any = getattr(dist.distributed_c10d, "NanCheckHook", None)
+    if hook is not None and os.environ.get("TORCH_DIST_NAN_CHECK", "0") == "1":
+        hook.attach(group)
+
+
 def _patch_shrink_group() -> None:
-    """Corrects two errors of shrink_group for other backends.
+    """Corrects three errors of shrink_group for other backends.
 
     It registers the result of a backend's shrink() as Gloo's or NCCL's, for one type of device. DDP then treats ours as
     an object of Gloo's class. And it interprets the ranks that leave, which are ranks of the group, as ranks of the
-    job. The ranks of a smaller default group are the job's from then on.
+    job. The ranks of a smaller default group are the job's from then on. And neither NaNs nor failures of the new group
+    are looked for.
     """
     c10d = dist.distributed_c10d
     create = getattr(c10d, "_create_shrunk_process_group", None)
@@ -148,6 +196,9 @@ def _patch_shrink_group() -> None:
         for device in ("cpu", "cuda"):
             group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        _check_for_nans_if_asked(group)
+        if hasattr(c10d, "HealthCheckHook"):  # since torch 2.15
+            c10d.HealthCheckHook.attach(group)
         return group
 
     c10d._create_shrunk_process_group = create_as_ours  # type: ignore[assignment]
