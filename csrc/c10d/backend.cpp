@@ -44,6 +44,7 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 AxonBackend::~AxonBackend() {
   const python::GilReleasedIfHeld no_gil;
   owned_cuda_side_.reset();  // first waits for what is enqueued
+  owned_device_watch_.reset();
   communicator_->close();
   owned_completion_hook_.reset();  // now every call has finished
   python::raise_soon_what_signals_raised();
@@ -80,7 +81,9 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   work->set_timeout(timeout);
   if (C10_UNLIKELY(abort_hooks_->are_any())) work->call_at_failure(abort_hooks_);
   if (C10_UNLIKELY(wants_call_sites())) work->set_call_site(interned_call_site());
-  if (C10_UNLIKELY(is_timed_.load(std::memory_order_relaxed))) work->take_times();
+  if (C10_UNLIKELY(success_hooks_->are_any())) work->report_success_to(success_hooks_);
+  const bool is_watched = work->reports_success() && !work->device().is_cpu();
+  if (C10_UNLIKELY(is_watched || is_timed_.load(std::memory_order_relaxed))) work->take_times();
   if (C10_LIKELY(!at::hasCallbacks())) {
     start(*work, mode);
   } else {
@@ -90,7 +93,8 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   if (C10_UNLIKELY(work->times() != nullptr)) note_times(*work, call);
   if (mode.asynchronous) return work;
   if (work->device().is_cpu()) work->wait();
-  return nullptr;
+  // What reports to hooks is returned even so, because they know it by its key.
+  return work->reports_success() ? WorkPtr(std::move(work)) : nullptr;
 }
 
 void AxonBackend::start(AxonWork& work, const Mode& mode) {
@@ -230,6 +234,7 @@ void AxonBackend::abort() {
 // Does not communicate: the other ranks may have exited.
 void AxonBackend::shutdown() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
+  if (CompletionHook* watch = device_watch_.load(std::memory_order_acquire)) watch->drain();
   communicator_->close();
   const std::lock_guard lock(standing_mutex_);
   standing_.reset();  // so that the engine can end before a fork

@@ -28,6 +28,7 @@
 #include "c10d/ephemeral_timeouts.hpp"
 #include "c10d/estimator.hpp"
 #include "c10d/registered_memory.hpp"
+#include "c10d/success_hooks.hpp"
 #include "c10d/work.hpp"
 #include "collectives/choices.hpp"
 #include "engine/communicator.hpp"
@@ -141,6 +142,13 @@ class AxonBackend final : public c10d::Backend {
   void addEphemeralTimeout(const std::chrono::milliseconds& timeout) override { ephemeral_timeouts_.add(timeout); }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
   bool supportsAbortHooks() const override { return true; }
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(int64_t id, c10d::CompletionHook hook) override {
+    success_hooks_->add(id, [hook = std::move(hook)](uint64_t key, std::optional<float> duration) {
+      hook({.completionKey = key, .duration_ms = duration});
+    });
+  }
+  void unregisterCompletionHook(int64_t id) override { success_hooks_->remove(id); }
 #endif
 #endif
 #ifdef C10D_BACKEND_HAS_RECONFIGURE  // since 2.14
@@ -233,6 +241,7 @@ class AxonBackend final : public c10d::Backend {
   void start(AxonWork& work, const Mode& mode);
   void start_recorded(AxonWork& work, const Call& call, const Mode& mode);
   void note_times(AxonWork& work, const Call& call);
+  CompletionHook& device_watch();
   WorkPtr estimate(c10::intrusive_ptr<AxonWork> work, const Mode& mode);
   WorkPtr point_to_point(const Call& call, const TensorList& tensors, engine::Direction direction, int peer,
                          uint32_t tag, std::chrono::milliseconds timeout = c10d::kUnsetTimeout);
@@ -275,6 +284,10 @@ class AxonBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Store> last_store_;
   EphemeralTimeouts ephemeral_timeouts_;
   const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
+  const std::shared_ptr<SuccessHooks> success_hooks_ = std::make_shared<SuccessHooks>();
+  std::once_flag device_watch_made_;
+  std::unique_ptr<CompletionHook> owned_device_watch_;  // reports calls on a device to success_hooks_
+  std::atomic<CompletionHook*> device_watch_{nullptr};  // released when it is made, acquired by users
   mutable std::mutex standing_mutex_;
   mutable std::shared_ptr<const Standing> standing_;  // this process's handle, once it was asked for
   std::unordered_set<int64_t> used_instances_;

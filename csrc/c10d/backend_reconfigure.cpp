@@ -99,6 +99,7 @@ static std::vector<uint64_t> global_ranks_of(const std::vector<MemberHandle>& me
 // Operations that are in flight on the CPU fail, here and on the other ranks. Work enqueued on a GPU completes first.
 void AxonBackend::leave_members() {
   if (CudaSide* side = cuda_side_.load(std::memory_order_acquire)) side->drain();
+  if (CompletionHook* watch = device_watch_.load(std::memory_order_acquire)) watch->drain();
   python::raise_what_signals_raised();
   communicator_->leave("the group is being reconfigured");
   const std::lock_guard lock(cuda_side_mutex_);

@@ -55,10 +55,7 @@ static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& c
     num_in_hooks.fetch_add(1);
     const auto however_it_ends = c10::make_scope_exit([]() noexcept { num_in_hooks.fetch_sub(1); });
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (python::has_python()) {
-      hook(std::make_shared<c10d::WorkInfo>(call.type, call.sequence, call.times->called(), ended,
-                                            call.times->active()));
-    }
+    if (python::has_python()) hook(call, ended);
   } catch (const std::exception& error) {
     log::warn(std::string("a completion hook has thrown: ") + error.what());
   }

@@ -1,6 +1,6 @@
 // A group's completion hook. A thread of the hook calls it for each finished call of the group, in the order of the
 // calls. Calls captured in a graph are not reported. The thread logs the hook's exceptions, because no caller could
-// catch them.
+// catch them. A second one reports the calls on a device to SuccessHooks.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,19 @@
 
 #include "base/forks.hpp"
 #include "c10d/times.hpp"
+#include "engine/communicator.hpp"
 
 namespace axon::c10d_backend {
 
 class CompletionHook {
  public:
-  using Hook = std::function<void(std::shared_ptr<c10d::WorkInfo>)>;
-
   struct Call {
     c10d::OpType type;
-    uint64_t sequence;
+    uint64_t number;  // of the call in its group, or its key for SuccessHooks
     std::shared_ptr<const Times> times;
+    std::weak_ptr<engine::Communicator> communicator;  // what it failed with, its kernels failed with
   };
+  using Hook = std::function<void(const Call&, Times::Clock::time_point ended)>;
 
   explicit CompletionHook(Hook hook);
   // First calls the hook for all noted calls. If Python is exiting, or if the hook itself destroys its group, the

@@ -30,6 +30,9 @@ class Times {
   // For threads without a current device, before they read the times: torch restores the current device.
   void make_device_current() const;
   Clock::time_point called() const noexcept { return called_; }
+  // Of a call on a device, which also passes when it fails. Any thread, before the device passes.
+  void note_failure() noexcept { has_failed_.store(true, std::memory_order_release); }
+  bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
   bool are_over() const;
   // Blocks until the call has finished. Returns when that was, or when it was noticed.
   Clock::time_point await() const;
@@ -46,6 +49,7 @@ class Times {
   Clock::time_point called_;
   Clock::time_point ended_;
   std::atomic<bool> are_over_{false};  // released after ended_ is written
+  std::atomic<bool> has_failed_{false};
   std::optional<OnDevice> on_device_;
 };
 

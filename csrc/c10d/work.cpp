@@ -68,6 +68,19 @@ void AxonWork::take_times() {
   times_->begin();
 }
 
+void AxonWork::report_success_to(std::shared_ptr<SuccessHooks> hooks) {
+  success_hooks_ = std::move(hooks);
+  key_ = SuccessHooks::next_key();
+}
+
+// Not before the Work is complete: a hook's owner that has just got the Work asks it, then waits for the hook.
+void AxonWork::report_success() const noexcept {
+  if (!success_hooks_ || failure_) return;
+  std::optional<float> duration;
+  if (times_) duration = std::chrono::duration<float, std::milli>(times_->active()).count();
+  success_hooks_->report(key_, duration);
+}
+
 float AxonWork::getDuration() const {
   if (!times_ || !times_->are_over()) {
     throw_value_error(
@@ -92,6 +105,7 @@ void AxonWork::on_operation_finished(WorkOperation& operation) noexcept {
 }
 
 void AxonWork::note_failure(std::exception_ptr failure) noexcept {
+  if (times_) times_->note_failure();
   if (late_failure_) late_failure_->note(failure);
   if (abort_hooks_) abort_hooks_->run();
   const std::lock_guard lock(outcome_mutex_);
@@ -108,6 +122,7 @@ void AxonWork::complete() noexcept {
     future = future_;
   }
   completed_.notify_all();
+  if (C10_UNLIKELY(success_hooks_ != nullptr)) report_success();
   if (!future) return;
   if (!engine::Progress::is_background()) return mark(*future);
   // The callback copies what it needs from the work, which may be destroyed earlier.

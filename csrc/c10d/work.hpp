@@ -20,6 +20,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/util/SmallVector.h>
+#include <torch/version.h>
 
 #include <atomic>
 #include <memory>
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "c10d/abort_hooks.hpp"
+#include "c10d/success_hooks.hpp"
 #include "c10d/times.hpp"
 #include "engine/communicator.hpp"
 #include "engine/operation.hpp"
@@ -161,6 +163,10 @@ class AxonWork final : public c10d::Work {
   float getDuration() const override;  // ms
   // Sets what is called at a failure.
   void call_at_failure(std::shared_ptr<AbortHooks> hooks) { abort_hooks_ = std::move(hooks); }
+  // Sets what is called at success, and gives the Work its key.
+  void report_success_to(std::shared_ptr<SuccessHooks> hooks);
+  bool reports_success() const noexcept { return success_hooks_ != nullptr; }
+  uint64_t key() const noexcept { return key_; }
   // Sets where a failure is reported besides the waiter: on a device, callers need not wait.
   void report_to(std::shared_ptr<LateFailure> listener) { late_failure_ = std::move(listener); }
 
@@ -174,6 +180,9 @@ class AxonWork final : public c10d::Work {
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  uint64_t getCompletionKey() const override { return reports_success() ? key_ : Work::getCompletionKey(); }
+#endif
 
   // The user's tensors.
   std::vector<at::Tensor> inputs() const { return {inputs_.begin(), inputs_.end()}; }
@@ -189,6 +198,7 @@ class AxonWork final : public c10d::Work {
   void on_operation_finished(WorkOperation& operation) noexcept;
   void note_failure(std::exception_ptr failure) noexcept;
   void call_end_of_record() noexcept;
+  void report_success() const noexcept;
   bool wait_on_device(std::chrono::milliseconds timeout);
   void throw_failure_if_known();
   bool has_passed() const;
@@ -216,7 +226,9 @@ class AxonWork final : public c10d::Work {
   std::optional<Enqueued> enqueued_;
   std::shared_ptr<Times> times_;
   std::shared_ptr<LateFailure> late_failure_;
-  std::shared_ptr<AbortHooks> abort_hooks_;  // null if there are none
+  std::shared_ptr<AbortHooks> abort_hooks_;      // null if there are none
+  std::shared_ptr<SuccessHooks> success_hooks_;  // null if there are none
+  uint64_t key_ = 0;
 
   std::atomic<size_t> num_unfinished_{0};
   std::atomic<bool> completed_{false};  // released in complete(), acquired by readers of the outcome

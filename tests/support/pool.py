@@ -106,6 +106,8 @@ def _serve(rank: int, meeting: Meeting, device: str, gpu: int, connection: Conne
     import_backend()
     if meeting.transports is not None:
         os.environ["AXON_TRANSPORTS"] = meeting.transports
+    # Torch's flight recorder writes a file when a call fails, by default in the user's folder.
+    os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", f"{meeting.folder}/trace")
     place = settle(device, gpu)
     meeting.join(rank)
     connection.send_bytes(pickle.dumps(("returned", None)))

@@ -174,6 +174,14 @@ def failure_or_nothing(call: Callable[[], object]) -> str:
     return ""
 
 
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Waits until the condition holds, which another thread brings about."""
+    deadline = time.monotonic() + 10
+    while not is_so():
+        assert time.monotonic() < deadline, "it has not happened within 10 s"
+        time.sleep(0.01)
+
+
 def eventual_failure(call: Callable[[], object], again: Callable[[], object] | None = None) -> str:
     """Returns what `call` or a later call `again` raises: an operation may complete before its failure is known."""
 

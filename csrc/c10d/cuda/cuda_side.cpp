@@ -211,7 +211,7 @@ void CudaSide::enqueue(AxonWork& work, Timing timing) {
     give_up();
     throw;
   }
-  if (timing == Timing::kAsynchronous) work.run_on(position);
+  if (timing == Timing::kAsynchronous || work.reports_success()) work.run_on(position);
 }
 
 c10::Stream CudaSide::stream_for(const Ways& ways, c10::Stream of_collectives, bool captured) {
