@@ -18,9 +18,15 @@ namespace axon {
 // The first word of each part has an index of its own, however long the other parts are.
 inline constexpr uint64_t kWordsOfAPart = uint64_t{1} << 40;
 
+// The keys of consecutive words differ by the step.
+inline constexpr uint64_t kKeyStep = 0x9e37'79b9'7f4a'7c15;
+AXON_ON_HOST_AND_DEVICE constexpr uint64_t digest_key(uint64_t index) noexcept {
+  return (index + 1) * kKeyStep;
+}
+
 // A product of 32 bits by 32 is one vector instruction, on CPUs, too.
-AXON_ON_HOST_AND_DEVICE constexpr uint64_t digest_term(uint64_t word, uint64_t index) noexcept {
-  const uint64_t mixed = word ^ (index + 1) * 0x9e37'79b9'7f4a'7c15;
+AXON_ON_HOST_AND_DEVICE constexpr uint64_t digest_term(uint64_t word, uint64_t key) noexcept {
+  const uint64_t mixed = word ^ key;
   return word + (mixed & 0xffff'ffff) * (mixed >> 32);
 }
 

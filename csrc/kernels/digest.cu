@@ -48,7 +48,8 @@ __device__ uint64_t digest_of_vectors(const DigestCall::Part& part, uint64_t fir
     for (int k = 0; k < kInFlight; ++k) {
       const uint64_t i = first + k * num_threads;
       if (i < count) {
-        sum += digest_term(values[k].x, first_index + 2 * i) + digest_term(values[k].y, first_index + 2 * i + 1);
+        sum += digest_term(values[k].x, digest_key(first_index + 2 * i)) +
+               digest_term(values[k].y, digest_key(first_index + 2 * i + 1));
       }
     }
   }
@@ -61,7 +62,7 @@ __device__ uint64_t digest_of_words(const DigestCall::Part& part, uint64_t first
   for (uint64_t i = first_word + thread; i * sizeof(uint64_t) < part.num_bytes; i += num_threads) {
     const uint64_t begin = i * sizeof(uint64_t);
     sum += digest_term(load_word(part.data + begin, min(part.num_bytes - begin, uint64_t{sizeof(uint64_t)})),
-                       first_index + i);
+                       digest_key(first_index + i));
   }
   return sum;
 }
