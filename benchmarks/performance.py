@@ -56,6 +56,7 @@ def page() -> str:
         *_active_messages(),
         *_failures(),
         *_members(),
+        *_checking(),
         *_rest(),
     ]
     return "\n".join(part.strip("\n") + "\n" for part in parts)
@@ -272,6 +273,17 @@ def _members() -> Iterator[str]:
     ):
         lines = read(f"reconfigure_{name}")
         yield section(f"Reconfiguring, {title}", lines, tables.members(lines), note)
+
+
+def _checking() -> Iterator[str]:
+    yield "## Checking results"
+    note = (
+        "The same call in a group with `AXON_CHECK_RESULTS=1`; in brackets, the time without it divided by the time "
+        "with it. Each result is read once more."
+    )
+    lines = read("result_check_2ranks_epyc_2core")
+    sizes = ["8", "1K", "64K", "1M", "16M", "256M"]
+    yield section("CPU tensors, two cores", lines, tables.by_size(lines, sizes, "axon"), note)
 
 
 def _rest() -> Iterator[str]:

@@ -52,7 +52,8 @@ class PendingDigest final : public engine::Submission, private engine::FlagWaite
 
 Status check_result(engine::Engine& engine, std::shared_ptr<engine::ResultCheck> check,
                     const engine::Operation& operation, cuda::StreamView stream) {
-  const std::vector<ConstBuffer> parts(operation.arguments.outputs.begin(), operation.arguments.outputs.end());
+  std::vector<kernels::DigestPart> parts;
+  for (const Buffer& output : operation.arguments.outputs) parts.push_back({output.data, output.num_bytes});
   const size_t num_launches = (parts.size() + kernels::kMostDigestParts - 1) / kernels::kMostDigestParts;
   const size_t num_sums = num_launches * kernels::kDigestBlocks;
   Result<std::shared_ptr<PinnedBlock>> block = PinnedBlock::take(num_sums * sizeof(uint64_t));

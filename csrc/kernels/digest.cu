@@ -15,24 +15,19 @@ constexpr int kWarps = kThreads / kWarpThreads;
 constexpr int kInFlight = 4;  // vectors per thread
 
 struct DigestCall {
-  struct Part {
-    const std::byte* data;
-    uint64_t num_bytes;
-  };
-  Part parts[kMostDigestParts];
+  DigestPart parts[kMostDigestParts];
   int num_parts;
   uint64_t first_part;
   uint64_t* sums;
 };
 
-// Parts may begin at any address.
 __device__ __forceinline__ uint64_t load_word(const std::byte* data, uint64_t num_bytes) {
   uint64_t word = 0;
   for (uint64_t i = 0; i < num_bytes; ++i) word |= static_cast<uint64_t>(data[i]) << (8 * i);
   return word;
 }
 
-__device__ uint64_t digest_of_vectors(const DigestCall::Part& part, uint64_t first_index, uint64_t thread,
+__device__ uint64_t digest_of_vectors(const DigestPart& part, uint64_t first_index, uint64_t thread,
                                       uint64_t num_threads) {
   const uint64_t count = part.num_bytes / sizeof(Vector16);
   const auto* const vectors = reinterpret_cast<const ulonglong2*>(part.data);
@@ -56,8 +51,8 @@ __device__ uint64_t digest_of_vectors(const DigestCall::Part& part, uint64_t fir
   return sum;
 }
 
-__device__ uint64_t digest_of_words(const DigestCall::Part& part, uint64_t first_index, uint64_t first_word,
-                                    uint64_t thread, uint64_t num_threads) {
+__device__ uint64_t digest_of_words(const DigestPart& part, uint64_t first_index, uint64_t first_word, uint64_t thread,
+                                    uint64_t num_threads) {
   uint64_t sum = 0;
   for (uint64_t i = first_word + thread; i * sizeof(uint64_t) < part.num_bytes; i += num_threads) {
     const uint64_t begin = i * sizeof(uint64_t);
@@ -73,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) digest_kernel(DigestCall call) {
   const uint64_t num_threads = uint64_t{gridDim.x} * kThreads;
   uint64_t sum = 0;
   for (int i = 0; i < call.num_parts; ++i) {
-    const DigestCall::Part& part = call.parts[i];
+    const DigestPart& part = call.parts[i];
     const uint64_t first_index = (call.first_part + i) * kWordsOfAPart;
     const bool is_aligned = reinterpret_cast<uintptr_t>(part.data) % sizeof(Vector16) == 0;
     const uint64_t first_word = is_aligned ? part.num_bytes / sizeof(Vector16) * 2 : 0;
@@ -98,9 +93,9 @@ const void* digest_address() {
 
 }  // namespace
 
-Status digest(std::span<const ConstBuffer> parts, uint64_t first_part, uint64_t* sums, cuda::StreamView stream) {
+Status digest(std::span<const DigestPart> parts, uint64_t first_part, uint64_t* sums, cuda::StreamView stream) {
   DigestCall call{.parts = {}, .num_parts = static_cast<int>(parts.size()), .first_part = first_part, .sums = sums};
-  for (size_t i = 0; i < parts.size(); ++i) call.parts[i] = {parts[i].data, parts[i].num_bytes};
+  std::ranges::copy(parts, call.parts);
   void* parameters[] = {&call};
   return cuda::launch(digest_address(), {.num_blocks = kDigestBlocks, .num_threads = kThreads}, parameters, stream);
 }

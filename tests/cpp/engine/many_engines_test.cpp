@@ -1,5 +1,5 @@
-// Tests a group of 512 ranks on 64 hosts, each rank with an engine of its own in this process: collectives are right,
-// in a number of steps that grows with the logarithm of the ranks, and faults are named on all ranks.
+// Tests a group of 512 ranks on 64 hosts, each rank with an engine of its own in this process. Collectives are right,
+// and small ones take a number of steps that grows with the logarithm of the ranks. Faults are named on all ranks.
 //
 // AXON_TEST_RANKS sets another number. 1,024 ranks take 3.2 GiB and 26 s on two busy cores. Each rank takes 14
 // descriptors, so 4,096 ranks need `ulimit -n` of 60,000.

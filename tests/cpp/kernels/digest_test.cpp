@@ -20,7 +20,7 @@ class DeviceDigest : public ::testing::Test {
     sums_.emplace(require(cuda::PinnedMemory::allocate(kernels::kDigestBlocks * sizeof(uint64_t))));
   }
 
-  uint64_t digest(const std::vector<ConstBuffer>& parts, uint64_t first_part) {
+  uint64_t digest(const std::vector<kernels::DigestPart>& parts, uint64_t first_part) {
     auto* const sums = reinterpret_cast<uint64_t*>(sums_->data());
     require(kernels::digest(parts, first_part, sums, *stream_));
     require(cuda::StreamView(*stream_).synchronize());
@@ -47,7 +47,7 @@ TEST_F(DeviceDigest, is_the_digest_of_the_cpu) {
 
 TEST_F(DeviceDigest, counts_each_part_at_its_place) {
   std::mt19937 random(6);
-  std::vector<ConstBuffer> parts;
+  std::vector<kernels::DigestPart> parts;
   std::vector<DeviceBuffer> buffers;
   uint64_t expected = 0;
   for (size_t i = 0; i < kernels::kMostDigestParts; ++i) {
