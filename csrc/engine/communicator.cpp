@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "base/thread_number.hpp"
 #include "engine/engine.hpp"
 
 namespace axon::engine {
@@ -59,9 +60,9 @@ bool Communicator::wait(Operation& operation, sync::Clock::time_point deadline) 
     operation.fail_in_fork(forked(operation));
     return engine_.wait(operation.finished_flag(), deadline);
   }
-  group_->note_wait(operation);
+  operation.set_waiter(thread_number(), kernel_thread());
   const bool has_finished = engine_.wait(operation.finished_flag(), deadline);
-  group_->note_wait_ended(operation, has_finished);
+  operation.set_waiter(0, 0);
   return has_finished;
 }
 
@@ -84,7 +85,7 @@ void Communicator::close() noexcept {
   if (engine_.is_forked()) return;
   engine_.exclusively([this] {
     engine_.settle();
-    group_->end(Status(ErrorCode::kAborted, "the group was destroyed"));
+    group_->close();
     engine_.settle();
   });
 }

@@ -5,7 +5,6 @@
 
 #include "base/config.hpp"
 #include "base/sha256.hpp"
-#include "base/thread_number.hpp"
 #include "base/trace.hpp"
 #include "collectives/selector.hpp"
 #include "engine/engine.hpp"
@@ -82,6 +81,7 @@ const collectives::AlgorithmRow& Group::algorithm_for(const Operation& operation
 void Group::note_launch(const Operation& operation, std::string_view kernel, bool runs) {
   CallRecord record = operation.record();
   record.called_at = sync::Clock::now();
+  has_worked_.store(true, std::memory_order_relaxed);
   if (operation.direction == Direction::kCollective) {
     queries_.note_launch(record);
     if (runs) {
@@ -121,7 +121,7 @@ void Group::begin(Operation& operation) noexcept {
     fingerprint.algorithm = row.id | operation.division();
     algorithm = row.name;
   }
-  show(operation);
+  operation.set_status_token(status_.begin(operation));
   if (trace::is_on()) [[unlikely]]
     trace_begin(track_, operation, algorithm);
   operation.open(engine_.messenger(), *inbox_, fingerprint);
@@ -130,25 +130,6 @@ void Group::begin(Operation& operation) noexcept {
   if (operation.sequence() != 0) inbox_->enter(operation.sequence(), fingerprint);
   if (operation.direction == Direction::kSend) put_in_order(operation);
   operation.run(engine_);
-}
-
-void Group::show(Operation& operation) noexcept {
-  const StatusToken token = status_.begin(operation);
-  operation.set_status_token(token);
-  const uint32_t waiter = operation.kernel_waiter();
-  if (waiter != 0) [[unlikely]]  // it found no token
-    status_.note_waiter(token, waiter);
-}
-
-void Group::note_wait(Operation& operation) noexcept {
-  const uint32_t thread = kernel_thread();
-  operation.set_waiter(thread_number(), thread);
-  status_.note_waiter(operation.status_token(), thread);
-}
-
-void Group::note_wait_ended(Operation& operation, bool has_finished) noexcept {
-  operation.set_waiter(0, 0);
-  if (!has_finished) status_.note_waiter(operation.status_token(), 0);
 }
 
 static bool is_same_link(const Operation& left, const Operation& right) noexcept {
@@ -187,7 +168,9 @@ void Group::finish(Operation& operation) noexcept {
   if (has_run && operation.device_segments != nullptr) engine_.end_device_operation();
   if (trace::is_on() && has_run) [[unlikely]]
     trace_end(track_, operation, status);
-  if (!status.ok()) {
+  if (status.ok()) {
+    has_worked_.store(true, std::memory_order_relaxed);
+  } else {
     const std::string described = operation.describe() + ": " + status.message();
     const bool needs_all = operation.direction == Direction::kCollective && failure_.ok();
     if (needs_all && !(leave_ && is_after_leave(operation.sequence()))) fail(Status(status.code(), described));
@@ -210,8 +193,9 @@ void Group::release(Operation& operation) noexcept {
   if (operation.release()) engine_.post(operation);
 }
 
-void Group::show_device_waits() noexcept {
+void Group::show_waits() noexcept {
   for_each_running([&](Operation& operation) {
+    status_.note_waiter(operation.status_token(), operation.kernel_waiter());
     if (operation.device_segments != nullptr && operation.is_running())
       status_.note_awaits_device(operation.status_token(), operation.awaits_device());
   });
@@ -222,21 +206,26 @@ bool Group::tick(sync::Clock::time_point now) noexcept {
   check_deadlines(now);
   check_mutual_waits(now);
   check_results(now);
-  show_device_waits();
+  show_waits();
   release_rested();
   if (!is_detached() || !restless_.empty()) return true;
   const std::shared_ptr<Group> may_go = std::move(self_);
   return false;
 }
 
-bool Group::has_running() const noexcept {
+bool Group::has_operations() const noexcept {
   const bool asks_for_fault = asked_for_fault_at_ && failure_.ok();
-  const bool has_results = result_check_ && result_check_->has_work() && failure().ok() && !is_detached();
-  return !running_.empty() || !restless_.empty() || asks_for_fault || has_results;
+  return !running_.empty() || !restless_.empty() || asks_for_fault;
 }
 
+bool Group::has_running() const noexcept {
+  const bool has_results = result_check_ && result_check_->has_work() && failure().ok() && !is_detached();
+  return has_operations() || has_results;
+}
+
+// What a kernel that timed out has written is no result.
 void Group::check_results(sync::Clock::time_point now) noexcept {
-  if (!result_check_ || !failure().ok() || is_detached()) return;
+  if (!result_check_ || asked_for_fault_at_ || !failure().ok() || is_detached()) return;
   if (Status verdict = result_check_->tick(now); !verdict.ok()) fail(std::move(verdict));
 }
 

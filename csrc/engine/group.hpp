@@ -49,9 +49,6 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::string signed_text(const std::string& text) const;
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
   void note_launch(const Operation& operation, std::string_view kernel, bool runs);  // one call at a time
-  // This thread begins to wait for the operation, or ends to.
-  void note_wait(Operation& operation) noexcept;
-  void note_wait_ended(Operation& operation, bool has_finished) noexcept;
 
   // From here on the group gets its messages.
   void open();
@@ -65,8 +62,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_posted(Operation& send) noexcept;
   void finish(Operation& operation) noexcept;
 
-  // Each ends all operations, current and future. abort() also notifies the other ranks, whose collectives fail.
-  // leave() notifies them so that they complete the collectives that this rank has completed.
+  // Each ends all operations, current and future. close() tells no other rank. abort() also notifies the other ranks,
+  // whose collectives fail. leave() notifies them so that they complete the collectives that this rank has completed.
+  void close() noexcept;
   void abort(const std::string& reason) noexcept;
   void leave(const std::string& reason) noexcept;
   void end(Status reason) noexcept;
@@ -109,7 +107,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
-  messaging::Team reachable_team() const;
+  std::optional<messaging::Team> team_met_again() const;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
   void on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept;
   void on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept;
@@ -121,9 +119,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void check_deadlines(sync::Clock::time_point now) noexcept;
   void check_mutual_waits(sync::Clock::time_point now) noexcept;
   void check_results(sync::Clock::time_point now) noexcept;
+  bool has_operations() const noexcept;
   void time_out(Operation& operation, sync::Clock::time_point asked_at) noexcept;
-  void show(Operation& operation) noexcept;
-  void show_device_waits() noexcept;
+  void show_waits() noexcept;
   void release_rested() noexcept;
   void release(Operation& operation) noexcept;
   template <typename Action>
@@ -147,6 +145,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   Status failure_;                               // of the collectives
   Status aborted_;                               // of everything
   std::atomic<bool> broken_{false};              // one of the two is not ok
+  std::atomic<bool> has_worked_{false};  // an operation has succeeded, or was launched: all ranks have formed it
   // The notice of the rank that left after the fewest collectives. Later collectives fail.
   struct Leave {
     uint32_t latest_sequence = 0;

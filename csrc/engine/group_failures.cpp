@@ -30,20 +30,26 @@ void Group::abort(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
   const std::string why = failure_.ok() ? reason : reason + ": " + failure_.message();
   notify_others(transport::MessageKind::kDeparture, ErrorCode::kAborted, why);
+  status_.fail(reason);
   end(Status(ErrorCode::kAborted, reason));
+}
+
+void Group::close() noexcept {
+  status_.hide();
+  end(Status(ErrorCode::kAborted, "the group was destroyed"));
 }
 
 void Group::leave(const std::string& reason) noexcept {
   if (!aborted_.ok()) return;
-  if ((!failure_.ok() && !leave_) || has_running()) return abort(reason);
+  if ((!failure_.ok() && !leave_) || has_operations()) return abort(reason);
   notify_others(transport::MessageKind::kDeparture, ErrorCode::kOk, reason);
+  status_.hide();
   end(Status(ErrorCode::kAborted, reason));
 }
 
 void Group::end(Status reason) noexcept {
   if (!aborted_.ok()) return;
   aborted_ = std::move(reason);
-  status_.fail(aborted_.message());
   broken_.store(true, std::memory_order_relaxed);
   if (device_hook_ != nullptr) device_hook_->on_failed(aborted_);
   for_each_running([&](Operation& operation) { operation.fail(aborted_.clone()); });
@@ -51,11 +57,14 @@ void Group::end(Status reason) noexcept {
 
 // While a group forms, a lost rank of another host may only have lost this one earlier, and connect again. It would
 // wait for this rank until its timeout, so it is told over another connection.
-messaging::Team Group::reachable_team() const {
+std::optional<messaging::Team> Group::team_met_again() const {
+  const auto is_lost = [&](transport::PeerId peer) {
+    return engine_.messenger().is_lost(peer) && !engine_.peers().is_neighbour(peer);
+  };
+  if (has_worked_.load(std::memory_order_relaxed) || std::ranges::none_of(team_.peers, is_lost)) return std::nullopt;
   messaging::Team team = team_;
-  if (queries_.latest_sequence() > 1) return team;
   for (transport::PeerId& peer : team.peers) {
-    if (!engine_.messenger().is_lost(peer) || engine_.peers().is_neighbour(peer)) continue;
+    if (!is_lost(peer)) continue;
     const PeerAddress address = engine_.peers().address_of(peer);
     if (const Result<transport::PeerId> again = engine_.meet(address); again.ok()) peer = again.value();
   }
@@ -65,7 +74,8 @@ messaging::Team Group::reachable_team() const {
 // An operation that begins after the group was detached may be the first to fail.
 void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept {
   if (is_detached()) return;
-  const messaging::Team team = reachable_team();
+  const std::optional<messaging::Team> met_again = team_met_again();
+  const messaging::Team& team = met_again ? *met_again : team_;
   for (int other = 0; other < team.size(); ++other) {
     const bool is_departure = kind == transport::MessageKind::kDeparture;
     send(engine_.messenger(), team, other,
@@ -204,6 +214,7 @@ Status Group::on_mismatch(const transport::OperationHeader& theirs, const transp
 void Group::on_overflow(Status reason) noexcept {
   if (!aborted_.ok()) return;
   notify_others(transport::MessageKind::kDeparture, reason.code(), reason.message());
+  status_.fail(reason.message());
   end(std::move(reason));
 }
 

@@ -166,7 +166,8 @@ bool Operation::release() noexcept {
 void Operation::complete() noexcept {
   if (!finished()) {
     if (result_check_ && status_.ok() && sequence_ != 0) [[unlikely]]
-      result_check_->note({.number = sequence_, .digest = ResultCheck::digest_of(arguments), .call = record()});
+      ResultCheck::note(std::move(result_check_),
+                        {.number = sequence_, .digest = ResultCheck::digest_of(arguments), .call = record()});
     on_finished();
     if (device_segments != nullptr && !status_.ok()) device_segments->fail();
     const bool is_released = released_at_end_;  // from finished_ on, another thread may release it

@@ -80,13 +80,13 @@ class Operation : public OperationSpecification,
   uint32_t kernel_waiter() const noexcept {
     return static_cast<uint32_t>(waiter_.load(std::memory_order_relaxed) >> 32);
   }
-  // For its group, on the thread that begins or ends to wait.
+  // For its communicator, on the thread that begins or ends to wait.
   void set_waiter(uint32_t thread, uint32_t kernel_thread) noexcept {
     waiter_.store(uint64_t{kernel_thread} << 32 | thread, std::memory_order_relaxed);
   }
-  // Its place on the status page (engine/status_page.hpp). Any thread reads it, and its group sets it.
-  uint64_t status_token() const noexcept { return status_token_.load(std::memory_order_relaxed); }
-  void set_status_token(uint64_t token) noexcept { status_token_.store(token, std::memory_order_relaxed); }
+  // Its place on the status page (engine/status_page.hpp). Progress owner only.
+  uint64_t status_token() const noexcept { return status_token_; }
+  void set_status_token(uint64_t token) noexcept { status_token_ = token; }
 
   // Returns what errors and traces need to describe the operation after it is gone.
   CallRecord record() const;
@@ -184,10 +184,10 @@ class Operation : public OperationSpecification,
   std::optional<Task<Status>> task_;
   Status status_;
   int source_ = -1;
-  std::atomic<uint64_t> waiter_{0};        // publishes no other data
-  std::atomic<uint64_t> status_token_{0};  // publishes no other data
-  bool released_at_end_ = false;           // no transfer was in progress; set before it is queued for completion
-  sync::atomic<bool> finished_{false};     // release after on_finished(), acquire by waiters
+  std::atomic<uint64_t> waiter_{0};  // publishes no other data
+  uint64_t status_token_ = 0;
+  bool released_at_end_ = false;        // no transfer was in progress; set before it is queued for completion
+  sync::atomic<bool> finished_{false};  // release after on_finished(), acquire by waiters
   std::atomic<bool> is_half_over_{
       false};  // if it is released after its end: set by the first of completion and release
 };

@@ -11,7 +11,7 @@
 
 namespace axon::engine {
 
-// Ranks may be as many collectives apart. Flow control stops them long before.
+// A rank may be as many collectives ahead of another one. Flow control stops it long before.
 static constexpr size_t kMostKept = 4096;
 // Their entries fit into one control message.
 static constexpr size_t kMostSentAtOnce = 256;
@@ -37,16 +37,40 @@ uint64_t ResultCheck::digest_of(const collectives::CollectiveArguments& argument
   return digest;
 }
 
-void ResultCheck::note(Result result) {
-  const std::lock_guard lock(mutex_);
+namespace {
+
+// A result on its way to the progress owner. Owns itself.
+class NotedResult final : public Submission {
+ public:
+  NotedResult(std::shared_ptr<ResultCheck> check, ResultCheck::Result result) noexcept
+      : check_(std::move(check)), result_(std::move(result)) {}
+
+ private:
+  void begin() noexcept override {
+    check_->note_now(std::move(result_));
+    delete this;
+  }
+  void complete() noexcept override {}
+
+  const std::shared_ptr<ResultCheck> check_;
+  ResultCheck::Result result_;
+};
+
+}  // namespace
+
+void ResultCheck::note(std::shared_ptr<ResultCheck> check, Result result) {
+  Engine& engine = check->engine_;
+  engine.submit_after_completion(*new NotedResult(std::move(check), std::move(result)));
+}
+
+void ResultCheck::note_now(Result result) {
   noted_.push_back(std::move(result));
-  if (!has_noted_.exchange(true, std::memory_order_relaxed)) engine_.wake();
+  engine_.wake();
 }
 
 Status ResultCheck::tick(sync::Clock::time_point now) {
   take_noted();
-  const int next = (team_.rank + 1) % team_.size();
-  send_entries(next, transport::MessageKind::kResultDigests, unsent_);
+  send_entries((team_.rank + 1) % team_.size(), transport::MessageKind::kResultDigests, unsent_);
   unsent_.clear();
   if (!inquiry_) return Status();
   const bool all_known = std::ranges::all_of(inquiry_->digests, [](const auto& digest) { return digest.has_value(); });
@@ -57,56 +81,49 @@ Status ResultCheck::tick(sync::Clock::time_point now) {
 }
 
 void ResultCheck::take_noted() {
-  std::vector<Result> noted;
-  {
-    const std::lock_guard lock(mutex_);
-    noted.swap(noted_);
-    has_noted_.store(false, std::memory_order_relaxed);
-  }
-  for (Result& result : noted) {
+  for (Result& result : noted_) {
     const Entry entry = entry_of(result);
-    const auto is_it = [&](const auto& other) { return entry.is_of_same_call(other); };
-    if (const auto theirs = std::ranges::find_if(theirs_, is_it); theirs != theirs_.end()) {
-      compare(result, *theirs);
-      theirs_.erase(theirs);
-    }
+    const uint64_t key = key_of(entry);
+    if (const auto theirs = theirs_.extract(key)) compare(result, theirs.mapped());
     std::erase_if(queries_, [&](const Query& query) {
-      if (!is_it(query.asked)) return false;
+      if (!entry.is_of_same_call(query.asked)) return false;
       send_entries(query.source, transport::MessageKind::kResultReply, {entry});
       return true;
     });
     unsent_.push_back(entry);
-    own_.push_back(std::move(result));
-    if (own_.size() > kMostKept) own_.pop_front();
+    own_.insert_or_assign(key, std::move(result));
+    order_.push_back(key);
+    if (order_.size() <= kMostKept) continue;
+    own_.erase(order_.front());
+    order_.pop_front();
   }
+  noted_.clear();
 }
 
-// Searches from the latest, which it usually is.
 const ResultCheck::Result* ResultCheck::find(const Entry& entry) const noexcept {
-  const auto found =
-      std::find_if(own_.rbegin(), own_.rend(), [&](const Result& own) { return entry.is_of_same_call(entry_of(own)); });
-  return found == own_.rend() ? nullptr : &*found;
+  const auto found = own_.find(key_of(entry));
+  return found == own_.end() ? nullptr : &found->second;
 }
 
-void ResultCheck::compare(const Result& own, const Entry& theirs) {
-  if (own.digest == theirs.digest || inquiry_) return;
+void ResultCheck::compare(const Result& own, uint64_t theirs) {
+  if (own.digest == theirs || inquiry_) return;
   inquiry_ = {
       .own = own, .digests = std::vector<std::optional<uint64_t>>(team_.peers.size()), .asked_at = sync::Clock::now()};
   for (int rank = 0; rank < team_.size(); ++rank) {
     send_entries(rank, transport::MessageKind::kResultQuery, {{own.series, own.number, 0}});
   }
   inquiry_->digests[static_cast<size_t>(team_.rank)] = own.digest;
+  inquiry_->digests[static_cast<size_t>(previous())] = theirs;
 }
 
 void ResultCheck::on_digests(int source, const transport::Payload& payload) {
-  if (source != (team_.rank + team_.size() - 1) % team_.size()) return;
+  if (source != previous()) return;
   take_noted();
   for (const Entry& theirs : entries_of(payload)) {
     if (const Result* const own = find(theirs)) {
-      compare(*own, theirs);
-    } else {
-      theirs_.push_back(theirs);
-      if (theirs_.size() > kMostKept) theirs_.pop_front();
+      compare(*own, theirs.digest);
+    } else if (theirs_.size() < kMostKept) {
+      theirs_.insert_or_assign(key_of(theirs), theirs.digest);
     }
   }
 }
@@ -153,29 +170,32 @@ static std::string list_of(const std::vector<int>& ranks) {
                                           : text + ", and " + std::to_string(ranks.size() - kMostRanksListed) + " more";
 }
 
-// "the result of all_reduce #5 (float32[4], SUM) on rank 2 has other bits than those of the 3 other ranks"
+// "the results of all_reduce #5 (float32[4], SUM) differ: rank 2 has other bits than the other 3 ranks"
 Status ResultCheck::verdict() const {
-  std::map<uint64_t, size_t> votes;
-  for (const auto& digest : inquiry_->digests) votes[digest.value_or(0)] += digest.has_value();
-  const auto most = std::ranges::max_element(votes, {}, [](const auto& each) { return each.second; });
-  std::vector<int> differing;
+  std::map<uint64_t, std::vector<int>> ranks_of;
   std::vector<int> silent;
-  size_t num_known = 0;
   for (int rank = 0; rank < team_.size(); ++rank) {
-    const auto& digest = inquiry_->digests[static_cast<size_t>(rank)];
-    if (!digest) silent.push_back(rank);
-    num_known += digest.has_value();
-    if (digest && *digest != most->first) differing.push_back(rank);
+    const std::optional<uint64_t>& digest = inquiry_->digests[static_cast<size_t>(rank)];
+    (digest ? ranks_of[*digest] : silent).push_back(rank);
   }
+  const auto most = std::ranges::max_element(ranks_of, {}, [](const auto& each) { return each.second.size(); });
+  const size_t num_alike = most->second.size();
+  const bool is_majority = 2 * num_alike > team_.peers.size();
+  std::vector<int> differing;
+  std::string sides;
+  for (const auto& [digest, ranks] : ranks_of) {
+    if (digest != most->first) differing.insert(differing.end(), ranks.begin(), ranks.end());
+    sides += (sides.empty() ? "" : " | ") + list_of(ranks);
+  }
+  std::ranges::sort(differing);
   const CallRecord& call = inquiry_->own.call;
   std::string text = "the results of " + call.describe();
   if (!call.call_site.empty()) text += ", at " + std::string(call.call_site) + ",";
-  if (2 * most->second > num_known) {
+  if (is_majority) {
     text += " differ: " + list_of(differing) + (differing.size() == 1 ? " has" : " have") +
-            " other bits than the other " + std::to_string(most->second) + " ranks";
+            " other bits than the other " + std::to_string(num_alike) + " ranks";
   } else {
-    text += " differ: " + list_of(differing) + (differing.size() == 1 ? " has" : " have") +
-            " other bits than the others, and most ranks do not agree, so it is not known which ones are wrong";
+    text += " differ: " + sides + ". Most ranks do not agree, so it is not known which ones are wrong";
   }
   if (!silent.empty()) text += ". Not known: " + list_of(silent);
   return {ErrorCode::kMismatch, text + " (AXON_CHECK_RESULTS)"};

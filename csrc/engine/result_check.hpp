@@ -2,17 +2,18 @@
 // group has one with AXON_CHECK_RESULTS=1. Each rank sends digests of its results to the next rank, which compares them
 // with its own. If two differ, it asks all ranks for theirs, and names those that differ from most others.
 //
-//   check.note({.number = 5, .digest = digest, .call = record});   // any thread
-//   if (Status verdict = check.tick(now); !verdict.ok()) fail(verdict);
+//   ResultCheck::note(check, {.number = 5, .digest = digest, .call = record});   // within a complete()
+//   if (Status verdict = check->tick(now); !verdict.ok()) fail(verdict);
 //
-// Progress owner only, except for what is marked.
+// Shared by its group and by results on their way, which may outlive the group. Progress owner only, except for what is
+// marked.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
+#include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "collectives/collective.hpp"
@@ -36,7 +37,7 @@ class ResultCheck {
     CallRecord call;
   };
 
-  // The first two must live as long as tick() and the others of the progress owner are called.
+  // The team must live as long as its group calls tick() and passes messages on.
   ResultCheck(Engine& engine, const messaging::Team& team);
 
   // Returns whether the ranks must have the same result. Any thread.
@@ -45,11 +46,12 @@ class ResultCheck {
   static uint64_t digest_of(const collectives::CollectiveArguments& arguments) noexcept;
   // Returns the number of the next collective that only a device sees. One thread at a time.
   uint32_t next_on_device() noexcept { return ++num_on_device_; }
-  // Any thread. The engine outlives the call.
-  void note(Result result);
+  // Notes a result soon. Any thread that completes an operation.
+  static void note(std::shared_ptr<ResultCheck> check, Result result);
+  void note_now(Result result);
 
   // Returns whether tick() has something to do soon.
-  bool has_work() const noexcept { return has_noted_.load(std::memory_order_relaxed) || inquiry_.has_value(); }
+  bool has_work() const noexcept { return !noted_.empty() || inquiry_.has_value(); }
   // Sends and compares what is new. Returns a failure once it is known whose result differs.
   Status tick(sync::Clock::time_point now);
 
@@ -78,10 +80,14 @@ class ResultCheck {
   };
 
   static Entry entry_of(const Result& result) noexcept { return {result.series, result.number, result.digest}; }
+  static uint64_t key_of(const Entry& entry) noexcept {
+    return static_cast<uint64_t>(entry.series) << 32 | entry.number;
+  }
   static std::vector<Entry> entries_of(const transport::Payload& payload);
   const Result* find(const Entry& entry) const noexcept;
   void take_noted();
-  void compare(const Result& own, const Entry& theirs);
+  void compare(const Result& own, uint64_t theirs);
+  int previous() const noexcept { return (team_.rank + team_.size() - 1) % team_.size(); }
   void send_entries(int destination, transport::MessageKind kind, const std::vector<Entry>& entries);
   Status verdict() const;
 
@@ -89,14 +95,12 @@ class ResultCheck {
   const messaging::Team& team_;
   uint32_t num_on_device_ = 0;
 
-  std::mutex mutex_;
-  std::vector<Result> noted_;           // guarded by mutex_
-  std::atomic<bool> has_noted_{false};  // publishes no other data
-
-  std::deque<Result> own_;      // the latest, in the order of their ends
-  std::vector<Entry> unsent_;   // own ones that the next rank does not have yet
-  std::deque<Entry> theirs_;    // those of the previous rank that this rank does not have yet
-  std::vector<Query> queries_;  // about results that this rank does not have yet
+  std::vector<Result> noted_;                      // since the last tick() or message
+  std::unordered_map<uint64_t, Result> own_;       // by key
+  std::deque<uint64_t> order_;                     // their keys, in the order of their ends
+  std::vector<Entry> unsent_;                      // own ones that the next rank does not have yet
+  std::unordered_map<uint64_t, uint64_t> theirs_;  // by key: digests of the previous rank that this rank lacks yet
+  std::vector<Query> queries_;                     // about results that this rank does not have yet
   std::optional<Inquiry> inquiry_;
 };
 

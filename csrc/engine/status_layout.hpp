@@ -61,7 +61,7 @@ struct CallSlot {
 };
 static_assert(sizeof(CallSlot) == 256);
 
-// Returns what the slot says, but for the call site. Values from another process are not checked, but for the shape.
+// Returns what the slot says, but for the call site. Of values from another process, the lengths are clamped.
 CallRecord record_of(const CallSlot& slot) noexcept;
 
 // One group. A process that no longer uses the slot has cleared `is_used`.

@@ -6,6 +6,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -16,13 +17,12 @@ namespace axon::engine {
 
 static constexpr auto kRelaxed = std::memory_order_relaxed;
 
-// Runs `write` between two changes of the version, and returns the new one. The fences order the writes between them
-// for the compiler, and the processor keeps stores in order.
+// Runs `write` between two changes of the version, and returns the new one. On x86 the fence emits no instruction.
 template <typename Write>
 static uint32_t write_versioned(std::atomic<uint32_t>& version, const Write& write) noexcept {
   const uint32_t before = version.load(kRelaxed) & ~1u;
   version.store(before + 1, kRelaxed);
-  std::atomic_signal_fence(std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);
   write();
   version.store(before + 2, std::memory_order_release);
   return before + 2;
@@ -87,11 +87,14 @@ static uint64_t waiter_of(uint32_t version, uint32_t thread) noexcept {
 
 std::shared_ptr<StatusPage> StatusPage::make() noexcept {
   Result<SharedPages> pages = SharedPages::make(sizeof(StatusMemory), kStatusPageName);
-  if (pages.ok()) {
-    pages.value().withhold_from_forks();
-    return std::make_shared<StatusPage>(std::move(pages).value());
+  try {
+    if (pages.ok()) {
+      pages.value().withhold_from_forks();
+      return std::make_shared<StatusPage>(std::move(pages).value());
+    }
+    log::info("python -m torch_axon.doctor --ps will not show this process: " + pages.status().message());
+  } catch (const std::bad_alloc&) {
   }
-  log::info("python -m torch_axon.doctor --ps will not show this process: " + pages.status().message());
   return nullptr;
 }
 
@@ -100,7 +103,7 @@ StatusPage::StatusPage(SharedPages pages) noexcept : pages_(std::move(pages)) {
   header.version = kStatusVersion;
   header.num_bytes = sizeof(StatusMemory);
   header.pid = getpid();
-  std::atomic_signal_fence(std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);
   header.magic = kStatusMagic;
 }
 

@@ -79,7 +79,7 @@ class GroupStatus {
   void end(StatusToken token, bool ok) noexcept;
   // Tells whether it waits for nothing but its GPU.
   void note_awaits_device(StatusToken token, bool awaits) noexcept;
-  // Any thread: it begins or ends to wait. A thread that comes too late changes nothing that is shown.
+  // Tells which thread waits for it, or 0.
   void note_waiter(StatusToken token, uint32_t thread) noexcept;
   // The first failure counts.
   void fail(std::string_view reason) noexcept;

@@ -4,7 +4,7 @@
 //   Result<ProcessStatus> status = read_status(descriptor);   // of /proc/PID/fd/N, opened for reading
 //   for (const GroupSnapshot& group : status.value().groups) print(group.name);
 //
-// Owns nothing; any thread. What the page holds is checked, since another program may have made it.
+// Owns nothing; any thread. Lengths are clamped, since another program may have made the page.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ class PendingDigest final : public engine::Submission, private engine::FlagWaite
     if (is_flag_set()) {
       const auto* const first = reinterpret_cast<const uint64_t*>(sums_->data());
       result_.digest = std::accumulate(first, first + num_sums_, uint64_t{0});
-      check_->note(std::move(result_));
+      check_->note_now(std::move(result_));
     }
     delete this;
   }

@@ -216,4 +216,6 @@ def _answers(call: Call, operation: str, rank: int) -> bool:
 
 
 def _is_before(group: Membership, sequence: int) -> bool:
-    return not group.failure and (group.latest is None or group.latest.sequence < sequence)
+    if group.failure:
+        return False
+    return group.latest is None or 0 < (sequence - group.latest.sequence) % 2**32 < 2**31  # they wrap

@@ -79,8 +79,8 @@ void RailHandshakes::connect(RailRequest request) {
   wake();
 }
 
-void RailHandshakes::cancel(RailUse use, PeerId peer) {
-  const Cancellation cancellation{.use = use, .peer = peer};
+void RailHandshakes::cancel(RailUse use, PeerId peer, Which which) {
+  const Cancellation cancellation{.use = use, .peer = peer, .which = which};
   {
     const std::lock_guard lock(mutex_);
     std::erase_if(requests_, [&](const RailRequest& request) { return cancellation.is_of(request); });
@@ -106,6 +106,7 @@ void RailHandshakes::apply(const Cancellation& cancellation) noexcept {
   std::erase_if(delayed_, [&](const RailRequest& request) { return cancellation.is_of(request); });
   std::erase_if(pending_, [&](const Pending& pending) {
     if (!pending.request || !cancellation.is_of(*pending.request)) return false;
+    if (cancellation.which == Which::kUnopened && pending.handshake.has_opened()) return false;
     unwatch(pending.socket);
     return true;
   });

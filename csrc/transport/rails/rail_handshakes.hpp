@@ -81,9 +81,10 @@ class RailHandshakes final : private RailThread {
 
   // Any thread. The handler learns how it ends.
   void connect(RailRequest request);
-  // Any thread: soon ends all requests of this use to the peer, however far they are. The handler learns nothing,
-  // unless one ends by itself meanwhile.
-  void cancel(RailUse use, PeerId peer);
+  // Any thread: soon ends the requests of this use to the peer. The handler learns nothing, unless one ends by itself
+  // meanwhile. kUnopened spares those whose proof has been sent: the peer may take their rails as opened.
+  enum class Which : uint8_t { kAll, kUnopened };
+  void cancel(RailUse use, PeerId peer, Which which = Which::kAll);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -108,6 +109,7 @@ class RailHandshakes final : private RailThread {
   struct Cancellation {
     RailUse use{};
     PeerId peer = 0;
+    Which which = Which::kAll;
 
     bool is_of(const RailRequest& request) const noexcept {
       return request.peer == peer && use_of(request.rail) == use;

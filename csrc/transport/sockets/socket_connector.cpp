@@ -123,6 +123,8 @@ void SocketConnector::accept(RailArrival& arrival) noexcept {
   const bool is_replaced = is_live && SocketRails::is_new_connection(*known);
   SocketLink& link = is_live && !is_replaced ? *known : links_.make(arrival.name);
   rails_.add(link, std::move(arrival.socket), RailOpener::kPeer);
+  // A rail of this process that came much later would look like that of a new connection.
+  if (link.is_connecting) port_.cancel(RailUse::kMessages, *link.peer, RailHandshakes::Which::kUnopened);
   // The new link is there by now: the receiver may add the process as a peer again, to tell it of the loss.
   if (is_replaced)
     owner_.lose(*known, {ErrorCode::kPeerLost, "its process has given up the connection, and has opened another one"});
