@@ -117,7 +117,7 @@ TEST(Wire, each_kind_has_one_family) {
     if (number >= 16 && number <= 24) return kCall;
     if (number >= 32 && number <= 35) return kRendezvous;
     if (number >= 40 && number <= 52) return kOneSided;
-    if (number >= 64 && number <= 67) return kControl;
+    if ((number >= 64 && number <= 67) || (number >= 70 && number <= 72)) return kControl;
     return number == 68 || number == 69 ? kCredit : kUnknown;
   };
   for (int number = 0; number <= 255; ++number) {
