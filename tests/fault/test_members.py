@@ -17,7 +17,6 @@ from fault_operations import OPERATIONS
 from fault_ranks import Ranks
 
 from support.devices import on
-from support.hosts import two_hosts
 from support.pool import BACKEND, RankPool
 
 pytestmark = [pytest.mark.skipif(BACKEND != "axon", reason="what axon promises"), on("cpu", scope="module")]
@@ -29,21 +28,6 @@ def journal(device: str, request: pytest.FixtureRequest) -> Iterator[Journal]:
     yield journal
     if path := request.config.getoption("--faults-json", default=None):
         journal.append_to(path, request.config.getoption("--faults-commit", default=None))
-
-
-@pytest.fixture(scope="module")
-def ranks(device: str) -> Iterator[Ranks]:
-    ranks = Ranks(device)
-    yield ranks
-    ranks.close()
-
-
-@pytest.fixture(scope="module")
-def ranks_of_two_hosts(device: str) -> Iterator[Ranks]:
-    with two_hosts() as hosts:
-        ranks = Ranks(device, hosts)
-        yield ranks
-        ranks.close()
 
 
 def _short_suite() -> set[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from two_hosts import ADDRESSES, Hosts, move_to
 
 from support.pool import RankPool
 
-__all__ = ["ADDRESSES", "Hosts", "move_to", "run_on_hosts", "several_hosts", "two_hosts"]
+__all__ = ["ADDRESSES", "Hosts", "move_to", "pools_on", "run_on_hosts", "several_hosts", "two_hosts"]
 
 
 @contextmanager
@@ -30,6 +30,15 @@ def two_hosts() -> AbstractContextManager[Hosts]:
 
 def several_hosts(number: int) -> AbstractContextManager[Hosts]:
     return _or_skip(network.several_hosts(number))
+
+
+@contextmanager
+def pools_on(hosts: Hosts, num_ranks: int) -> Iterator[tuple[RankPool, RankPool]]:
+    """Starts processes that are in no group yet, `num_ranks` on each of two hosts."""
+    with RankPool(num_ranks, meeting="none") as one, RankPool(num_ranks, meeting="none") as other:
+        for pool, name in zip((one, other), hosts.names, strict=True):
+            pool.run(move_to, name)
+        yield one, other
 
 
 def run_on_hosts(

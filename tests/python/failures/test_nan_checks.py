@@ -39,7 +39,7 @@ def _two() -> list[Tensor]:
     return [torch.ones(2), torch.ones(2)]
 
 
-# What rank 1 of 2 calls; each sends the tensor.
+# The calls that rank 1 of 2 makes. Each one sends the tensor.
 _CALLS: dict[str, Callable[[Group, Tensor], object]] = {
     "all_reduce": lambda group, bad: dist.all_reduce(bad, group=group),
     "reduce": lambda group, bad: dist.reduce(bad, 0, group=group),

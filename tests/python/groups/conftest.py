@@ -1,8 +1,18 @@
-"""Networks between hosts for the tests of this folder."""
+"""Hosts, and networks between them, for the tests of this folder."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from support.hosts import Hosts, two_hosts
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with two_hosts() as hosts:
+        yield hosts
 
 
 @pytest.fixture(params=["rails", "ucx"])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from support.devices import on_cpu_and_gpu
 from support.gpu import backend_of, exercise_all
-from support.hosts import ADDRESSES, Hosts, move_to, two_hosts
+from support.hosts import ADDRESSES, Hosts, move_to
 from support.pool import RankPool
 from support.processes import environment, run_ranks
 from support.reference import failure, same_bits
@@ -32,12 +32,6 @@ pytestmark = pytest.mark.usefixtures("network")
 TIMEOUT_S = 3.0
 
 Returned = TypeVar("Returned")
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    with two_hosts() as hosts:
-        yield hosts
 
 
 def _stop_for_a_while(ranks: Sequence[subprocess.Popen[str]]) -> None:

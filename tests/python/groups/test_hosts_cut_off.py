@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import torch_axon
 from support.gpu import backend_of
-from support.hosts import Hosts, move_to, two_hosts
+from support.hosts import Hosts, pools_on
 from support.pool import RankPool, own_rank
 from support.reference import failure, failure_or_nothing, same_bits
 
@@ -49,17 +49,9 @@ class Sides:
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    with two_hosts() as hosts:
-        yield hosts
-
-
-@pytest.fixture
 def sides(hosts: Hosts) -> Iterator[Sides]:
-    with RankPool(2, meeting="none") as one, RankPool(2, meeting="none") as other:
-        for pool, name in zip((one, other), hosts.names, strict=True):
-            pool.run(move_to, name)
-        yield Sides((one, other))
+    with pools_on(hosts, 2) as pools:
+        yield Sides(pools)
 
 
 def _alone(_first: int) -> str:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import backend_of, exercise_all
-from support.hosts import ADDRESSES, Hosts, move_to, two_hosts
+from support.hosts import ADDRESSES, Hosts, move_to
 from support.pool import RankPool, own_rank
 from support.processes import run_ranks
 from support.reference import failure
@@ -27,12 +27,6 @@ TIMEOUT_S = 3.0
 DEFAULT = "auto,rings,cma,cuda"
 WITH_RINGS, ALONE, UCX = "rails,rings,cma,cuda", "rails", "ucx,rings,cma,cuda"
 SECRET = b"a secret of both hosts"
-
-
-@pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    with two_hosts() as hosts:
-        yield hosts
 
 
 def _use(transports: str, num_rails: str = "auto") -> None:

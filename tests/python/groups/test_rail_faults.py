@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import backend_of
-from support.hosts import Hosts, move_to, two_hosts
+from support.hosts import Hosts, pools_on
 from support.pool import RankPool
 from support.reference import failure, same_bits
 
@@ -32,18 +32,10 @@ Pools = tuple[RankPool, RankPool]
 
 
 @pytest.fixture
-def hosts() -> Iterator[Hosts]:
-    with two_hosts() as hosts:
-        yield hosts
-
-
-@pytest.fixture
 def pools(hosts: Hosts) -> Iterator[Pools]:
     """One process on each host."""
-    with RankPool(1, meeting="none") as one, RankPool(1, meeting="none") as other:
-        for pool, name in zip((one, other), hosts.names, strict=True):
-            pool.run(move_to, name)
-        yield one, other
+    with pools_on(hosts, 1) as pools:
+        yield pools
 
 
 def _on_both(pools: Pools, call: Callable[..., object], *arguments: object) -> None:
