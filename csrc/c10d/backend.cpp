@@ -93,7 +93,7 @@ AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const C
   if (C10_UNLIKELY(work->times() != nullptr)) note_times(*work, call);
   if (mode.asynchronous) return work;
   if (work->device().is_cpu()) work->wait();
-  // What reports to hooks is returned even so, because they know it by its key.
+  // Completion hooks identify a call by the key of its Work, so it is returned even from a synchronous call.
   return work->reports_success() ? WorkPtr(std::move(work)) : nullptr;
 }
 

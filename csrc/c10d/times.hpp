@@ -30,7 +30,8 @@ class Times {
   // For threads without a current device, before they read the times: torch restores the current device.
   void make_device_current() const;
   Clock::time_point called() const noexcept { return called_; }
-  // Of a call on a device, which also passes when it fails. Any thread, before the device passes.
+  // Records that the call has failed. A stream passes the end of a failed call, too. Any thread, before the stream
+  // does.
   void note_failure() noexcept { has_failed_.store(true, std::memory_order_release); }
   bool has_failed() const noexcept { return has_failed_.load(std::memory_order_acquire); }
   bool are_over() const;

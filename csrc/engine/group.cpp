@@ -223,7 +223,7 @@ bool Group::has_running() const noexcept {
   return has_operations() || has_results;
 }
 
-// What a kernel that timed out has written is no result.
+// After a kernel has timed out, its output is undefined and must not be compared.
 void Group::check_results(sync::Clock::time_point now) noexcept {
   if (!result_check_ || asked_for_fault_at_ || !failure().ok() || is_detached()) return;
   if (Status verdict = result_check_->tick(now); !verdict.ok()) fail(std::move(verdict));

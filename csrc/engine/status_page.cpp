@@ -28,7 +28,7 @@ static uint32_t write_versioned(std::atomic<uint32_t>& version, const Write& wri
   return before + 2;
 }
 
-// What identifies a text best is at its end: of a call site the line, of a group's name the number.
+// Keeps the end of a long text: it has the line of a call site, and the number of a group's name.
 template <size_t kNumBytes>
 static void assign(StatusText<kNumBytes>& to, std::string_view text) noexcept {
   if (text.size() > kNumBytes) text.remove_prefix(text.size() - kNumBytes);

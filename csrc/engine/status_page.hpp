@@ -61,7 +61,7 @@ struct GroupFacts {
   int num_on_host = 0;
 };
 
-// What a group writes. Progress owner only, except for what is marked.
+// The part of the page that one group writes. Progress owner only, except for what is marked.
 class GroupStatus {
  public:
   // `page` is shared by the engine and the status of each of its groups, which may outlive the engine's use of it.
