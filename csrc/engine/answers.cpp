@@ -9,7 +9,13 @@ namespace axon::engine {
 static constexpr size_t kMostNamed = 16;
 
 bool Answers::all_since(sync::Clock::time_point asked_at) const noexcept {
-  return std::ranges::all_of(latest_, [=](const Answer& answer) { return answer.has_arrived(asked_at); });
+  return std::ranges::all_of(
+      latest_, [=](const Answer& answer) { return !answer.is_due(asked_at) || answer.has_arrived(asked_at); });
+}
+
+size_t Answers::num_asked(sync::Clock::time_point asked_at) const noexcept {
+  return static_cast<size_t>(
+      std::ranges::count_if(latest_, [=](const Answer& answer) { return answer.is_due(asked_at); }));
 }
 
 template <typename Predicate>
@@ -18,7 +24,7 @@ std::string Answers::list(const char* title, sync::Clock::time_point asked_at, P
   size_t num_taken = 0;
   for (size_t rank = 0; rank < latest_.size(); ++rank) {
     const Answer& answer = latest_[rank];
-    if (!takes(answer) || ++num_taken > kMostNamed) continue;
+    if (!answer.is_due(asked_at) || !takes(answer) || ++num_taken > kMostNamed) continue;
     text += (num_taken == 1 ? title + std::string(": rank ") : ", rank ") + std::to_string(rank) + " (" +
             (answer.has_arrived(asked_at) ? answer.progress.calls : "does not answer") + ")";
   }
@@ -29,7 +35,8 @@ std::string Answers::list(const char* title, sync::Clock::time_point asked_at, P
 std::vector<int> Answers::missing(uint32_t sequence, sync::Clock::time_point asked_at) const {
   std::vector<int> ranks;
   for (size_t rank = 0; rank < latest_.size(); ++rank) {
-    if (!latest_[rank].has_entered(sequence, asked_at)) ranks.push_back(static_cast<int>(rank));
+    if (latest_[rank].is_due(asked_at) && !latest_[rank].has_entered(sequence, asked_at))
+      ranks.push_back(static_cast<int>(rank));
   }
   return ranks;
 }
@@ -48,8 +55,11 @@ std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_a
   const auto has_entered = [=](const Answer& answer) { return answer.has_entered(sequence, asked_at); };
   const std::string missing = list("Not entered by", asked_at, std::not_fn(has_entered));
   const std::string entered = list("Entered by", asked_at, has_entered);
-  if (missing.empty()) return "All ranks have entered it. " + entered;
-  return missing + (entered.empty() ? "" : " " + entered);
+  const size_t num_due = num_asked(asked_at);
+  const bool are_all_asked = num_due == latest_.size();
+  const std::string asked = std::to_string(num_due) + " of " + std::to_string(latest_.size()) + " ranks were asked. ";
+  if (missing.empty()) return (are_all_asked ? "All ranks have" : asked + "They all have") + " entered it. " + entered;
+  return (are_all_asked ? "" : asked) + missing + (entered.empty() ? "" : " " + entered);
 }
 
 std::string Answers::all(sync::Clock::time_point asked_at) const {

@@ -1,9 +1,12 @@
 // The ranks' answers to progress queries; the error of an overdue operation names ranks by them.
 //
-//   const Clock::time_point asked_at = Clock::now();   // then send the queries; record() each answer
+//   const Clock::time_point asked_at = Clock::now();
+//   answers.note_asked(rank, asked_at);                  // for each rank to which this query is sent
+//   answers.record(rank, progress);                      // each answer
 //   if (answers.all_since(asked_at)) text = answers.findings(sequence, asked_at);
 //
-// Several queries may be pending: an answer counts for each query that was sent before the answer arrived.
+// Several queries may be pending: an answer counts for each query that was sent before the answer arrived. Of a query,
+// only the ranks count to which it, or a later one, was sent.
 // Owned by ProgressQueries. Progress owner only.
 #pragma once
 
@@ -27,15 +30,21 @@ class Answers {
     std::string calls;          // describes its latest calls
   };
 
+  void note_asked(int rank, sync::Clock::time_point asked_at) noexcept {
+    latest_[static_cast<size_t>(rank)].asked_at = asked_at;
+  }
   // Records an answer that arrives now.
   void record(int rank, Progress progress) {
-    latest_[static_cast<size_t>(rank)] = {sync::Clock::now(), std::move(progress)};
+    Answer& latest = latest_[static_cast<size_t>(rank)];
+    latest.at = sync::Clock::now();
+    latest.progress = std::move(progress);
   }
   const Progress& of(int rank) const noexcept { return latest_[static_cast<size_t>(rank)].progress; }
 
   bool all_since(sync::Clock::time_point asked_at) const noexcept;
 
-  // Returns the ranks that have not entered the collective, judged by the answers since `asked_at`.
+  // Returns the ranks that have not entered the collective, of those that were asked, judged by the answers since
+  // `asked_at`.
   std::vector<int> missing(uint32_t sequence, sync::Clock::time_point asked_at) const;
 
   // Returns a rank that has not entered the collective, but has launched more than `num_launched` on its device.
@@ -43,6 +52,7 @@ class Answers {
                                           sync::Clock::time_point asked_at) const noexcept;
 
   // "Not entered by: rank 1 (does not answer), rank 3 (last entered barrier #6, 2.1 s ago). Entered by: rank 0 (…)."
+  // If not all ranks were asked, the text begins with their number.
   std::string findings(uint32_t sequence, sync::Clock::time_point asked_at) const;
 
   // "Last entered: rank 0 (barrier #6, 2.1 s ago), rank 1 (does not answer)."
@@ -52,7 +62,9 @@ class Answers {
   struct Answer {
     sync::Clock::time_point at{};
     Progress progress;
+    sync::Clock::time_point asked_at{};
 
+    bool is_due(sync::Clock::time_point since) const noexcept { return asked_at >= since; }
     bool has_arrived(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
     bool has_entered(uint32_t of, sync::Clock::time_point asked_at) const noexcept {
       return has_arrived(asked_at) && is_at_least(progress.sequence, of);
@@ -64,6 +76,7 @@ class Answers {
     return static_cast<int32_t>(number - least) >= 0;
   }
 
+  size_t num_asked(sync::Clock::time_point asked_at) const noexcept;
   // Returns "Title: rank 0 (…), rank 4 (…), and 12 more." for the answers that satisfy the predicate; empty if none do.
   template <typename Predicate>
   std::string list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const;

@@ -140,7 +140,7 @@ Status Communicator::failure() noexcept {
 std::vector<int> Communicator::missing_from(const Operation& operation) {
   if (engine_.is_forked() || operation.sequence() == 0) return {};
   static constexpr auto kNever = sync::Clock::time_point::max();
-  const auto asked_at = engine_.exclusively([&] { return group_->is_detached() ? kNever : group_->ask(); });
+  const auto asked_at = engine_.exclusively([&] { return group_->is_detached() ? kNever : group_->ask_all(); });
   if (asked_at == kNever) return {};
   std::vector<int> missing;
   const auto look = [&] {
@@ -157,7 +157,7 @@ Status Communicator::explain(Operation& operation) noexcept {
   const sync::Clock::time_point asked_at = engine_.exclusively([&] {
     engine_.settle();  // it may not have begun
     const bool names_ranks = operation.is_running() && operation.direction == Direction::kCollective;
-    return names_ranks ? group_->ask() : sync::Clock::now();
+    return names_ranks ? group_->ask(operation) : sync::Clock::now();
   });
   const auto look = [&]() -> Status {
     if (!group_->has_heard_enough(operation, asked_at)) return Status();

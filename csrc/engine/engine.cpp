@@ -10,6 +10,7 @@
 #include "base/random.hpp"
 #include "base/resources.hpp"
 #include "base/trace.hpp"
+#include "engine/overlay.hpp"
 
 namespace axon::engine {
 
@@ -73,6 +74,17 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
                           std::to_string(rank) + " cannot be reached: " + why.message()};
 }
 
+std::vector<PeerAddress> Engine::connected_from_the_start(const GroupSpecification& group) const {
+  const std::vector<PeerAddress>& addresses = group.addresses;
+  const std::vector<int> watched = overlay::watched_by(group.rank, static_cast<int>(addresses.size()));
+  std::vector<PeerAddress> connected;
+  for (size_t rank = 0; rank < addresses.size(); ++rank) {
+    const bool is_here = addresses[rank].host == peers_.own_address().host;
+    if (is_here || std::ranges::binary_search(watched, static_cast<int>(rank))) connected.push_back(addresses[rank]);
+  }
+  return connected;
+}
+
 // From facts in the addresses alone, so that all ranks get the same.
 static bool are_rails_faster(const transport::Transport& transport, const messaging::Team& team) noexcept {
   for (int rank = 0; rank < team.size(); ++rank) {
@@ -90,7 +102,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
                                                      ", this process, does not come from make_address()");
     }
     messaging::Team team{.rank = specification.rank, .peers = {}, .keys = {}};
-    if (Status room = peers_.check_room_for(specification.addresses); !room.ok()) {
+    if (Status room = peers_.check_room_for(connected_from_the_start(specification)); !room.ok()) {
       return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
                                      "'] other ranks cannot be reached: " + room.message());
     }
@@ -102,6 +114,11 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       team.keys.push_back(peer_address.key);
       team.shares_host.push_back(peers_.shares_host(peer.value()));
       hosts.push_back(peer_address.host);
+    }
+    for (const int other : overlay::watched_by(team.rank, team.size())) {
+      const auto rank = static_cast<size_t>(other);
+      Status watched = messenger_.transport().watch_peer(team.peers[rank]);
+      if (!watched.ok()) return unreachable(specification, rank, watched);
     }
     team.topology = messaging::Topology(hosts);
     team.has_rails = are_rails_faster(messenger_.transport(), team);
@@ -121,13 +138,16 @@ Status Engine::check_room_for_group(size_t num_ranks) {
   return progress_->exclusively([&] {
     AXON_TRY(check_open());
     const size_t num_known = peers_.num_known();  // most likely they are in this group, too; form() checks again
-    return peers_.check_room(num_ranks > num_known ? num_ranks - num_known : 0);
+    const size_t num_connected = std::min<size_t>(num_ranks, messaging::Team::kMostFullyConnected);
+    return peers_.check_room(num_connected > num_known ? num_connected - num_known : 0);
   });
 }
 
 Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
   AXON_TRY(peers_.check_room_for({&peer_address, 1}));
-  return meet_unchecked(peer_address);
+  Result<transport::PeerId> met = meet_unchecked(peer_address);
+  if (met.ok()) AXON_TRY(messenger_.transport().watch_peer(met.value()));
+  return met;
 }
 
 // Messages to this process must not leave it.

@@ -97,7 +97,7 @@ class Engine final : private messaging::LossListener, private Driver {
     return progress_->exclusively(std::move(action));
   }
   // Progress owner only, as are the following methods down to wait_for_flag().
-  // Returns the peer of this process, added now or by an earlier group.
+  // Returns the peer of this process, added now or by an earlier group, and watches it.
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
   const Peers& peers() const noexcept { return peers_; }
   messaging::Messenger& messenger() noexcept { return messenger_; }
@@ -148,6 +148,7 @@ class Engine final : private messaging::LossListener, private Driver {
  private:
   void lose(transport::PeerId peer, std::string reason) noexcept;
   Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
+  std::vector<PeerAddress> connected_from_the_start(const GroupSpecification& group) const;
   void watch(transport::PeerId peer);
   // Fails after the engine is shut down.
   Status check_open() const;

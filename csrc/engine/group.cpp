@@ -9,6 +9,7 @@
 #include "collectives/selector.hpp"
 #include "engine/engine.hpp"
 #include "engine/operation_trace.hpp"
+#include "engine/overlay.hpp"
 
 namespace axon::engine {
 
@@ -37,9 +38,10 @@ Group::Group(Engine& engine, std::string name, messaging::Team team)
     : engine_(engine),
       name_(std::move(name)),
       team_(std::move(team)),
+      notified_(overlay::notified_by(team_.rank, team_.size())),
       track_(trace::is_on() ? trace::add_track(name_) : 0),
       status_(engine.status_page(), facts_of(name_, team_)),
-      queries_(engine.messenger(), team_, status_),
+      queries_(engine.messenger(), team_, notified_, status_),
       result_check_(make_result_check(engine, team_)) {
   inbox_.emplace(engine.messenger().transport(), engine.messenger().size_class_pool(), team_, *this);
 }
@@ -206,6 +208,7 @@ bool Group::tick(sync::Clock::time_point now) noexcept {
   check_deadlines(now);
   check_mutual_waits(now);
   check_results(now);
+  make_contacts(now);
   show_waits();
   release_rested();
   if (!is_detached() || !restless_.empty()) return true;

@@ -76,8 +76,13 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Reports whether the device hook has failed the group just now (kFailed), or will after the ranks have answered.
   DeviceCheck check_device_hook() noexcept;
 
-  // Queries the ranks' progress. The group must not be detached.
-  sync::Clock::time_point ask() noexcept { return queries_.ask(); }
+  // Queries the progress of ranks: of those that are notified of failures, and of those that the operation waits for.
+  // The group must not be detached.
+  sync::Clock::time_point ask(Operation& operation) noexcept {
+    return queries_.ask(operation.exchange().ranks_awaited());
+  }
+  // Queries the progress of all ranks.
+  sync::Clock::time_point ask_all() noexcept;
   const Answers& answers() const noexcept { return queries_.answers(); }
   // Returns whether the answers suffice to name the missing ranks, or no further answers are expected.
   bool has_heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept;
@@ -109,8 +114,12 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void fail_quietly(Status reason) noexcept;
   std::optional<messaging::Team> team_met_again() const;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
+  void on_notice(const transport::ControlHeader& notice, const std::string& text) noexcept;
+  void pass_on(const transport::ControlHeader& notice, const std::string& text) noexcept;
+  void make_contacts(sync::Clock::time_point now) noexcept;
+  void on_contact(int source) noexcept;
   void on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept;
-  void on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept;
+  void on_leave(const transport::ControlHeader& notice, const std::string& text, const Status& reason) noexcept;
   void fail_after_leave() noexcept;
   bool is_after_leave(uint32_t sequence) const noexcept;
   bool needs_rank_that_left(const Operation& operation) const noexcept;
@@ -130,6 +139,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   Engine& engine_;
   const std::string name_;
   const messaging::Team team_;
+  const std::vector<int> notified_;        // of failures, by this rank
   std::shared_ptr<Group> self_;            // the engine's share: set while the group is its client
   std::optional<messaging::Inbox> inbox_;  // empty once it is detached
   const uint32_t track_;                   // in traces
@@ -150,6 +160,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   struct Leave {
     uint32_t latest_sequence = 0;
     Status reason;
+    transport::ControlHeader notice;
+    std::string text;
+    bool is_passed_on = false;
   };
   std::optional<Leave> leave_;
   DeviceHook* device_hook_ = nullptr;

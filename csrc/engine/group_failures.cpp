@@ -5,8 +5,12 @@
 #include "engine/engine.hpp"
 #include "engine/group.hpp"
 #include "engine/group_message.hpp"
+#include "engine/overlay.hpp"
 
 namespace axon::engine {
+
+// Most messages arrive earlier, and make the two ranks known to each other.
+static constexpr std::chrono::milliseconds kContactDelay{200};
 
 void Group::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
@@ -71,20 +75,71 @@ std::optional<messaging::Team> Group::team_met_again() const {
   return team;
 }
 
-// An operation that begins after the group was detached may be the first to fail.
+// An operation that begins after the group was detached may be the first to fail. A departure ends receives of the
+// ranks that have exchanged messages with this one, so they get it from this rank itself.
 void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept {
   if (is_detached()) return;
   const std::optional<messaging::Team> met_again = team_met_again();
   const messaging::Team& team = met_again ? *met_again : team_;
-  for (int other = 0; other < team.size(); ++other) {
-    const bool is_departure = kind == transport::MessageKind::kDeparture;
+  const bool is_departure = kind == transport::MessageKind::kDeparture;
+  const auto notify = [&](int other) {
     send(engine_.messenger(), team, other,
          {.kind = kind,
           .sequence = queries_.latest_sequence(),
           .code = code,
           .num_sent = is_departure ? inbox_->num_sent(other) : 0,
+          .origin = team_.rank,
+          .text = text});
+  };
+  // All ranks leave in order at the end of a job. Few need to know.
+  const bool is_news = !is_departure || code != ErrorCode::kOk;
+  for (const int other : is_news ? notified_ : overlay::watched_by(team_.rank, team_.size())) notify(other);
+  if (!is_departure || team_.is_fully_connected()) return;
+  for (int other = 0; other < team_.size(); ++other) {
+    const bool is_notified = is_news && std::ranges::binary_search(notified_, other);
+    if (!is_notified && other != team_.rank && inbox_->is_contact(other)) notify(other);
+  }
+}
+
+// In a group that is not fully connected, each rank passes on what first ends the group for it.
+void Group::pass_on(const transport::ControlHeader& notice, const std::string& text) noexcept {
+  if (team_.is_fully_connected() || is_detached()) return;
+  for (const int other : notified_) {
+    if (other == static_cast<int>(notice.source) || other == static_cast<int>(notice.origin)) continue;
+    send(engine_.messenger(), team_, other,
+         {.kind = notice.kind,
+          .sequence = notice.latest_sequence,
+          .code = notice.error,
+          .origin = static_cast<int>(notice.origin),
           .text = text});
   }
+}
+
+// In a group that is not fully connected, a rank that is awaited may not know of this one. It would tell this rank
+// neither of its end nor that it leaves the group.
+void Group::make_contacts(sync::Clock::time_point now) noexcept {
+  if (team_.is_fully_connected() || is_detached()) return;
+  for_each_running([&](Operation& operation) {
+    if (now < operation.called_at() + kContactDelay) return;
+    operation.exchange().for_each_awaited([&](int other) {
+      if (other == team_.rank || inbox_->is_contact(other)) return;
+      inbox_->note_contact(other);
+      const transport::PeerId peer = team_.peers[static_cast<size_t>(other)];
+      if (Status watched = engine_.messenger().transport().watch_peer(peer); !watched.ok())
+        return log::warn(
+            signed_text("the end of rank " + std::to_string(other) + " may go unnoticed: " + watched.message()));
+      send(engine_.messenger(), team_, other, {.kind = transport::MessageKind::kContact});
+    });
+  });
+}
+
+// A rank that has left before told its contacts alone.
+void Group::on_contact(int source) noexcept {
+  if (is_detached() || inbox_->is_contact(source)) return;
+  inbox_->note_contact(source);
+  if (!aborted_.ok())
+    messaging::FlowControl::tell_of_leave(engine_.messenger().transport(), team_, static_cast<uint32_t>(source),
+                                          messaging::FlowControl::Sent::kNothing);
 }
 
 // An operation may have got its last message just before this one: it must complete before a notice can fail it.
@@ -93,20 +148,9 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
   const int source = static_cast<int>(header.source);
   switch (header.kind) {
     case transport::MessageKind::kFailureNotice:
-    case transport::MessageKind::kDeparture: {
-      const bool leaves_in_order = header.kind == transport::MessageKind::kDeparture && header.error == ErrorCode::kOk;
-      Status reason(leaves_in_order ? ErrorCode::kAborted
-                                    : std::min(header.error, ErrorCode::kInternal),  // a newer version may know more
-                    "rank " + std::to_string(source) + " reports: " + text_of(payload));
-      if (leaves_in_order) {
-        on_leave(source, header.latest_sequence, reason);
-      } else {
-        fail_quietly(reason.clone());
-      }
-      if (header.kind == transport::MessageKind::kFailureNotice) break;
-      on_departure(source, static_cast<uint32_t>(header.num_sent), std::move(reason));
+    case transport::MessageKind::kDeparture:
+      if (header.origin < team_.peers.size()) on_notice(header, text_of(payload));
       break;
-    }
     case transport::MessageKind::kProgressQuery:
       queries_.on_query(source);
       break;
@@ -119,9 +163,29 @@ void Group::on_control(const transport::ControlHeader& header, const transport::
     case transport::MessageKind::kResultReply:
       on_results(header.kind, source, payload);
       break;
+    case transport::MessageKind::kContact:
+      on_contact(source);
+      break;
     default:
       break;
   }
+}
+
+void Group::on_notice(const transport::ControlHeader& notice, const std::string& text) noexcept {
+  const bool is_departure = notice.kind == transport::MessageKind::kDeparture;
+  const bool leaves_in_order = is_departure && notice.error == ErrorCode::kOk;
+  Status reason(leaves_in_order ? ErrorCode::kAborted
+                                : std::min(notice.error, ErrorCode::kInternal),  // a newer version may know more
+                "rank " + std::to_string(notice.origin) + " reports: " + text);
+  if (leaves_in_order) {
+    on_leave(notice, text, reason);
+  } else {
+    if (failure_.ok()) pass_on(notice, text);
+    fail_quietly(reason.clone());
+  }
+  const bool is_its_own = notice.origin == notice.source;
+  if (is_departure && is_its_own)
+    on_departure(static_cast<int>(notice.source), static_cast<uint32_t>(notice.num_sent), std::move(reason));
 }
 
 void Group::on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept {
@@ -136,10 +200,11 @@ void Group::on_results(transport::MessageKind kind, int source, const transport:
 }
 
 // The rank has completed the collectives that it has begun, and sent all of its messages for them.
-void Group::on_leave(int source, uint32_t latest_sequence, const Status& reason) noexcept {
-  if (leave_ && !is_after_leave(latest_sequence + 1)) leave_.reset();  // it had begun more of them
-  if (!leave_) leave_ = {.latest_sequence = latest_sequence, .reason = reason.clone()};
-  if (device_hook_ != nullptr) device_hook_->on_rank_lost(source, reason);
+void Group::on_leave(const transport::ControlHeader& notice, const std::string& text, const Status& reason) noexcept {
+  if (leave_ && !is_after_leave(notice.latest_sequence + 1)) leave_.reset();  // it had begun more of them
+  if (!leave_)
+    leave_ = {.latest_sequence = notice.latest_sequence, .reason = reason.clone(), .notice = notice, .text = text};
+  if (device_hook_ != nullptr) device_hook_->on_rank_lost(static_cast<int>(notice.origin), reason);
   const auto cannot_end = [&](const Operation& operation) {
     return operation.direction == Direction::kCollective && is_after_leave(operation.sequence());
   };
@@ -148,6 +213,7 @@ void Group::on_leave(int source, uint32_t latest_sequence, const Status& reason)
 
 // The group itself fails once none of the collectives is left that the rank has completed.
 void Group::fail_after_leave() noexcept {
+  if (!std::exchange(leave_->is_passed_on, true)) pass_on(leave_->notice, leave_->text);
   bool has_earlier = !is_after_leave(queries_.latest_sequence() + 1);
   for_each_running([&](Operation& operation) {
     if (operation.direction != Direction::kCollective) return;

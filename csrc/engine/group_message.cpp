@@ -37,7 +37,8 @@ void send(messaging::Messenger& messenger, const messaging::Team& team, int dest
                                         .num_sent = message.num_sent,
                                         .source = static_cast<uint32_t>(team.rank),
                                         .destination = static_cast<uint32_t>(destination),
-                                        .num_launched = message.num_launched};
+                                        .num_launched = message.num_launched,
+                                        .origin = static_cast<uint32_t>(message.origin)};
   const std::string_view text = message.text.substr(0, kLongestText);
   SizeClassPool& pool = messenger.size_class_pool();
   auto* sending = new (pool.allocate(sizeof(Sending) + text.size())) Sending;

@@ -21,6 +21,7 @@ struct GroupMessage {
   ErrorCode code{};               // of notices
   uint32_t num_launched = 0;      // of replies: see Answers::Progress
   uint64_t num_sent = 0;          // of departures: the point-to-point messages to that rank
+  int origin = 0;                 // of notices: the rank that reports it
   std::string_view text{};        // longer texts are cut
 };
 

@@ -1,4 +1,5 @@
 // Operations that take too long: which ranks are queried, and which ones the error names.
+#include <numeric>
 #include <utility>
 
 #include "base/log.hpp"
@@ -15,7 +16,7 @@ Group::DeviceCheck Group::check_device_hook() noexcept {
     fail(std::move(fault));
     return DeviceCheck::kFailed;
   }
-  if (!asked_for_fault_at_) asked_for_fault_at_ = ask();
+  if (!asked_for_fault_at_) asked_for_fault_at_ = queries_.ask({});
   const sync::Clock::time_point asked_at = *asked_for_fault_at_;
   if (!answers().all_since(asked_at) && !ProgressQueries::have_expired(asked_at)) return DeviceCheck::kAsking;
   fail(Status(fault.code(), fault.message() + " " + answers().all(asked_at)));
@@ -24,7 +25,7 @@ Group::DeviceCheck Group::check_device_hook() noexcept {
 
 void Group::check_mutual_waits(sync::Clock::time_point now) noexcept {
   if (device_hook_ == nullptr || !failure_.ok() || is_detached()) return;
-  const Operation* const waiting = running_.find([&](const Operation& operation) {
+  Operation* const waiting = running_.find([&](const Operation& operation) {
     return operation.sequence() != 0 && !operation.awaits_device() && mutual_waits_.has_launched(operation.waiter());
   });
   if (waiting == nullptr) return;
@@ -42,8 +43,14 @@ void Group::check_mutual_waits(sync::Clock::time_point now) noexcept {
             " Both wait until their timeouts, unless other threads make these calls.");
 }
 
-// When a collective is first found overdue, all ranks are queried. The error names ranks by their answers. Those
-// do not cover replays, which therefore time out at once.
+sync::Clock::time_point Group::ask_all() noexcept {
+  std::vector<int> ranks(team_.peers.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return queries_.ask(ranks);
+}
+
+// When a collective is first found overdue, ranks are queried. The error names ranks by their answers. Those do not
+// cover replays, which therefore time out at once.
 void Group::check_deadlines(sync::Clock::time_point now) noexcept {
   bool overdue = false;
   for_each_running([&](Operation& operation) {
@@ -51,7 +58,7 @@ void Group::check_deadlines(sync::Clock::time_point now) noexcept {
     if (operation.direction != Direction::kCollective || operation.replay) return time_out(operation, now);
     overdue = true;
     if (!asked_at_) {
-      asked_at_ = ask();
+      asked_at_ = ask(operation);
     } else if (has_heard_enough(operation, *asked_at_)) {
       time_out(operation, *asked_at_);
     }
@@ -62,7 +69,10 @@ void Group::check_deadlines(sync::Clock::time_point now) noexcept {
 bool Group::has_heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept {
   if (ProgressQueries::have_expired(asked_at)) return true;
   if (!operation.is_running()) return false;  // the thread that ended it is about to complete it
-  return operation.direction != Direction::kCollective || answers().all_since(asked_at);
+  if (operation.direction != Direction::kCollective) return true;
+  // In a large group, the ranks that the missing one keeps waiting name it a moment later.
+  const bool may_be_told = !team_.is_fully_connected() && answers().missing(operation.sequence(), asked_at).empty();
+  return answers().all_since(asked_at) && !may_be_told;
 }
 
 // A collective's finish() notifies the group, with the operation's name.

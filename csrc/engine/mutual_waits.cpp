@@ -35,10 +35,10 @@ void MutualWaits::begin(const Operation& waiting) noexcept {
   suspicion_.reset();
 }
 
-std::optional<int> MutualWaits::check(const Operation& waiting, sync::Clock::time_point now) noexcept {
+std::optional<int> MutualWaits::check(Operation& waiting, sync::Clock::time_point now) noexcept {
   if (waiting.sequence() != sequence_) begin(waiting);
   if (now < next_query_) return std::nullopt;
-  if (!asked_at_) asked_at_ = queries_.ask();
+  if (!asked_at_) asked_at_ = queries_.ask(waiting.exchange().ranks_awaited());
   const sync::Clock::time_point asked_at = *asked_at_;
   if (!queries_.answers().all_since(asked_at) && !ProgressQueries::have_expired(asked_at)) return std::nullopt;
   asked_at_.reset();

@@ -35,7 +35,7 @@ class MutualWaits {
   bool has_one_launcher() const noexcept { return launchers_[1].load(std::memory_order_relaxed) == 0; }
 
   // Returns a rank that waits for this one. A thread that has launched kernels waits in `waiting`.
-  std::optional<int> check(const Operation& waiting, sync::Clock::time_point now) noexcept;
+  std::optional<int> check(Operation& waiting, sync::Clock::time_point now) noexcept;
 
  private:
   // A rank that waits for this one, by the answers to one query. Two queries in a row have to find the same.

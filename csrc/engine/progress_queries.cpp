@@ -1,5 +1,6 @@
 #include "engine/progress_queries.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/group_message.hpp"
@@ -14,14 +15,21 @@ void ProgressQueries::note_launch(CallRecord& collective) noexcept {
   launched_.publish(collective);
 }
 
-sync::Clock::time_point ProgressQueries::ask() noexcept {
+sync::Clock::time_point ProgressQueries::ask(std::span<const int> also) noexcept {
   const sync::Clock::time_point asked_at = sync::Clock::now();
+  answers_.note_asked(team_.rank, asked_at);
   answers_.record(team_.rank, progress());
-  for (int other = 0; other < team_.size(); ++other) {
-    send(messenger_, team_, other,
-         {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_sequence_, .text = {}});
+  for (const int rank : notified_) ask_rank(rank, asked_at);
+  for (const int rank : also) {
+    if (!std::ranges::binary_search(notified_, rank)) ask_rank(rank, asked_at);
   }
   return asked_at;
+}
+
+void ProgressQueries::ask_rank(int rank, sync::Clock::time_point asked_at) noexcept {
+  answers_.note_asked(rank, asked_at);
+  send(messenger_, team_, rank,
+       {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_sequence_, .text = {}});
 }
 
 bool ProgressQueries::have_expired(sync::Clock::time_point asked_at) noexcept {

@@ -1,13 +1,14 @@
 // How far the ranks of a group are: this rank's queries and their answers, and its own answers to the queries of
 // others.
 //
-//   const Clock::time_point asked_at = queries.ask();
+//   const Clock::time_point asked_at = queries.ask(operation.exchange().ranks_awaited());
 //   if (queries.have_expired(asked_at)) text = queries.answers().findings(sequence, asked_at);
 //
 // Owned by a group. Progress owner only, except for note_launch().
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -22,9 +23,11 @@ namespace axon::engine {
 
 class ProgressQueries {
  public:
-  // `status` has the latest collective that this rank has begun, which answers carry.
-  ProgressQueries(messaging::Messenger& messenger, const messaging::Team& team, const GroupStatus& status)
-      : messenger_(messenger), team_(team), status_(status), answers_(team.size()) {}
+  // `notified`: the ranks that are notified of failures, ascending (engine/overlay.hpp). `status` has the latest
+  // collective that this rank has begun, which answers carry.
+  ProgressQueries(messaging::Messenger& messenger, const messaging::Team& team, const std::vector<int>& notified,
+                  const GroupStatus& status)
+      : messenger_(messenger), team_(team), notified_(notified), status_(status), answers_(team.size()) {}
 
   // Numbers the collective that this rank begins.
   uint32_t note_begin(std::string_view call_site) noexcept {
@@ -38,8 +41,9 @@ class ProgressQueries {
   // Numbers a collective that the device hook launches, and records it. One thread at a time.
   void note_launch(CallRecord& collective) noexcept;
 
-  // Queries all ranks and returns the time: answers from then on are to this query.
-  sync::Clock::time_point ask() noexcept;
+  // Queries the ranks that are notified of failures, and these, and returns the time: answers from then on are to this
+  // query.
+  sync::Clock::time_point ask(std::span<const int> also) noexcept;
   // Returns whether no further answers to the query are expected.
   static bool have_expired(sync::Clock::time_point asked_at) noexcept;
   const Answers& answers() const noexcept { return answers_; }
@@ -50,9 +54,11 @@ class ProgressQueries {
 
  private:
   Answers::Progress progress() const;
+  void ask_rank(int rank, sync::Clock::time_point asked_at) noexcept;
 
   messaging::Messenger& messenger_;
   const messaging::Team& team_;
+  const std::vector<int>& notified_;
   const GroupStatus& status_;
   uint32_t latest_sequence_ = 0;           // of the collective that began last
   std::string_view latest_call_site_;      // whole, as the status page has no room for long ones

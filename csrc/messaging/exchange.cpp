@@ -117,12 +117,7 @@ void Exchange::refuse_later_parts() noexcept {
 
 std::vector<int> Exchange::ranks_awaited() {
   std::set<int> ranks;
-  for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
-    const transport::OperationHeader& header = request->header;
-    const bool sends = header.source == static_cast<uint32_t>(rank());
-    const uint32_t other = sends ? header.destination : header.source;
-    if (other != kAnySource) ranks.insert(static_cast<int>(other));
-  }
+  for_each_awaited([&](int rank) { ranks.insert(rank); });
   return {ranks.begin(), ranks.end()};
 }
 

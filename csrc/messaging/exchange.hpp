@@ -78,6 +78,9 @@ class Exchange {
 
   // For diagnosis: the ranks whose messages or acknowledgements have not arrived, each once, ascending.
   std::vector<int> ranks_awaited();
+  // Calls the action with each rank whose message or acknowledgement has not arrived, once for each message.
+  template <typename Action>
+  void for_each_awaited(Action action);
   // Returns whether it waits for this lost peer: also if it receives from any rank and all other ranks are gone.
   bool awaits(transport::PeerId peer) noexcept;
 
@@ -141,6 +144,15 @@ class Exchange {
   Numbered* awaits_number_ = nullptr;
   Status failure_;
 };
+
+template <typename Action>
+void Exchange::for_each_awaited(Action action) {
+  for (Request* request = live_.front(); request != nullptr; request = live_.next(*request)) {
+    const bool sends = request->header.source == static_cast<uint32_t>(rank());
+    const uint32_t other = sends ? request->header.destination : request->header.source;
+    if (other != kAnySource) action(static_cast<int>(other));
+  }
+}
 
 class Exchange::Numbered final : public Wakeable {
  public:

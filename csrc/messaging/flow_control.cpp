@@ -119,10 +119,11 @@ void FlowControl::dismiss() noexcept {
   }
 }
 
-void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank) noexcept {
+void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank, Sent sent) noexcept {
   if (static_cast<int>(rank) == team.rank) return;
-  (void)transport.send(team.peers[rank], header_to(team, rank, transport::MessageKind::kLeave), {},
-                       transport::unattended);
+  transport::CreditHeader header = header_to(team, rank, transport::MessageKind::kLeave);
+  header.num_bytes = sent == Sent::kNothing ? 1 : 0;
+  (void)transport.send(team.peers[rank], header, {}, transport::unattended);
 }
 
 void FlowControl::fail_waiting(uint32_t destination, const Status& reason) noexcept {

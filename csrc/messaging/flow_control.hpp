@@ -51,6 +51,7 @@ class FlowControl : public ListNode<FlowControl> {
   // Takes the credit of a message that is about to be sent.
   Protocol take(uint32_t destination, size_t num_bytes) noexcept {
     Rank& rank = ranks_[destination];
+    rank.is_contact = true;
     --rank.num_messages_left;
     const bool is_eager = num_bytes <= largest_eager_ && static_cast<int64_t>(num_bytes) <= rank.num_bytes_left;
     if (!is_eager) return Protocol::kRendezvous;
@@ -71,7 +72,10 @@ class FlowControl : public ListNode<FlowControl> {
 
   // ---- As a receiver
 
-  void note_latest(const transport::OperationHeader& header) noexcept { ranks_[header.source].latest = header; }
+  void note_latest(const transport::OperationHeader& header) noexcept {
+    ranks_[header.source].latest = header;
+    ranks_[header.source].is_contact = true;
+  }
   const transport::OperationHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
   // An eager message has been received or dropped: the inbox no longer holds its payload.
   void note_consumed(uint32_t source, size_t num_bytes) noexcept {
@@ -89,10 +93,16 @@ class FlowControl : public ListNode<FlowControl> {
   void advance(uint32_t source) noexcept;
   // Called when the inbox ends: notifies the senders of held messages, which may wait for credit.
   void dismiss() noexcept;
-  // Notifies one rank that this rank of the team has left.
-  static void tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank) noexcept;
+  // Notifies one rank that this rank of the team has left, and what it has sent that rank before.
+  enum class Sent : uint8_t { kUnknown, kNothing };
+  static void tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank,
+                            Sent sent = Sent::kUnknown) noexcept;
 
   // ---- Both
+
+  // Returns whether a message has been sent to that rank or has arrived from it, or note_contact() was called for it.
+  bool is_contact(uint32_t rank) const noexcept { return ranks_[rank].is_contact; }
+  void note_contact(uint32_t rank) noexcept { ranks_[rank].is_contact = true; }
 
   // Credit is returned, and waiting messages are sent, when the owner of this list calls settle(). That is not done at
   // once, since a message to this very process is delivered within its send(). Null: never from now on.
@@ -111,6 +121,7 @@ class FlowControl : public ListNode<FlowControl> {
     int32_t num_messages_owed = 0;  // credit to return to it; negative if granted in advance
     uint32_t num_bytes_owed = 0;
     int32_t num_held = 0;  // messages from it that wait for a matching receive
+    bool is_contact = false;
   };
   static_assert(sizeof(Rank) == 64);
 

@@ -158,6 +158,9 @@ void Inbox::on_credit(const transport::CreditHeader& credit) noexcept {
                                                        " has left the group and no longer receives messages");
   }
   flow_.fail_waiting(credit.source, departure.reason);
+  if (credit.num_bytes == 0 || departure.num_sent) return;
+  departure.num_sent = 0;
+  fail_hopeless();
 }
 
 // Fails receives for which no rank is left that could send.

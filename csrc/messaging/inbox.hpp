@@ -113,6 +113,11 @@ class Inbox {
     return !departures_[source].reason.ok() && arrived_[source] == departures_[source].num_sent;
   }
 
+  // In a group that is not fully connected: whether the two ranks have exchanged a message, or one has said that it
+  // awaits one. Both then tell each other when they leave.
+  bool is_contact(int rank) const noexcept { return flow_.is_contact(static_cast<uint32_t>(rank)); }
+  void note_contact(int rank) noexcept { flow_.note_contact(static_cast<uint32_t>(rank)); }
+
   // The number of repeated messages.
   uint64_t num_refused() const noexcept { return num_refused_; }
 

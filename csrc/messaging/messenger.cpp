@@ -85,7 +85,12 @@ void Messenger::detach(Inbox& inbox) noexcept {
   inbox.flow().settle_by(nullptr);
   retired_.add(key);
   if (left_.size() >= kMostLeft) left_.pop_front();
-  left_.push_back({.key = key, .team = inbox.team(), .are_told = std::vector<bool>(inbox.team().peers.size())});
+  const auto num_ranks = inbox.team().peers.size();
+  Left& left = left_.emplace_back(Left{.key = key,
+                                       .team = inbox.team(),
+                                       .are_told = std::vector<bool>(num_ranks),
+                                       .are_contacts = std::vector<bool>(num_ranks)});
+  for (size_t rank = 0; rank < num_ranks; ++rank) left.are_contacts[rank] = inbox.is_contact(static_cast<int>(rank));
   num_refused_ += inbox.num_refused();
 }
 
@@ -184,14 +189,20 @@ void Messenger::take_unowned(const transport::MessageHeader& header, const trans
   answer_late(header);
 }
 
-// Without an answer, a rank that goes on sending would use up its credit and wait for more until it times out.
+// Without an answer, a rank that goes on sending would use up its credit and wait for more until it times out. So would
+// one that awaits a message from this rank.
 void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
-  if (family_of(header.kind) != transport::MessageFamily::kOperation) return;
-  const uint32_t source = header.as<transport::OperationHeader>().source;
+  const bool is_contact = header.kind == transport::MessageKind::kContact;
+  if (!is_contact && family_of(header.kind) != transport::MessageFamily::kOperation) return;
+  const uint32_t source =
+      is_contact ? header.as<transport::ControlHeader>().source : header.as<transport::OperationHeader>().source;
   const auto left = std::ranges::find(left_, header.key, &Left::key);
   if (left == left_.end() || source >= left->are_told.size() || left->are_told[source]) return;
+  if (is_contact && left->are_contacts[source]) return;  // it was told when this rank left
   left->are_told[source] = true;
-  if (!is_lost(left->team.peers[source])) FlowControl::tell_of_leave(transport_, left->team, source);
+  if (is_lost(left->team.peers[source])) return;
+  FlowControl::tell_of_leave(transport_, left->team, source,
+                             is_contact ? FlowControl::Sent::kNothing : FlowControl::Sent::kUnknown);
 }
 
 void Messenger::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {

@@ -129,7 +129,8 @@ class Messenger final : public transport::Receiver {
   struct Left {
     uint64_t key;
     Team team;
-    std::vector<bool> are_told;  // by rank
+    std::vector<bool> are_told;      // by rank
+    std::vector<bool> are_contacts;  // by rank; see Inbox::is_contact
   };
   // Late senders to the latest of these groups are notified. Sends to earlier ones fail when their operations time out.
   static constexpr size_t kMostLeft = 64;

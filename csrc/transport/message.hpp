@@ -28,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 19;
+inline constexpr uint32_t kWireVersion = 20;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {
@@ -67,6 +67,7 @@ enum class MessageKind : uint8_t {
   kResultDigests = 70,
   kResultQuery = 71,
   kResultReply = 72,
+  kContact = 73,
 };
 
 enum class MessageFamily : uint8_t { kUnknown, kOperation, kControl, kCredit, kCall, kRendezvous, kOneSided };
@@ -111,6 +112,7 @@ constexpr MessageFamily family_of(MessageKind kind) noexcept {
     case MessageKind::kResultDigests:
     case MessageKind::kResultQuery:
     case MessageKind::kResultReply:
+    case MessageKind::kContact:
       return MessageFamily::kControl;
     case MessageKind::kCredit:
     case MessageKind::kLeave:
@@ -156,17 +158,18 @@ struct ControlHeader {
 
   uint64_t key = 0;  // as in an OperationHeader
   MessageKind kind{};
-  ErrorCode error = ErrorCode::kOk;  // of a failure notice or departure; ok: the sender has nothing in flight
+  ErrorCode error = ErrorCode::kOk;  // of a failure notice or departure; ok: its rank has nothing in flight
   uint16_t reserved = 0;
-  uint32_t latest_sequence = 0;  // of the latest collective that the sender has started
+  uint32_t latest_sequence = 0;  // of the latest collective that the sender, or the origin of a notice, has started
   uint64_t num_sent = 0;         // of a departure: all point-to-point messages from the sender to this rank
   uint32_t source = 0;           // rank in that group
   uint32_t destination = 0;      // rank in that group
   uint32_t num_launched = 0;     // of a progress reply: collectives that the sender's GPU side has launched
-  uint32_t reserved_too = 0;
+  uint32_t origin = 0;  // of a failure notice or departure: the rank that reports it. The sender may pass it on
 };
 
-// kCredit grants its receiver further messages and bytes. kLeave says that its sender no longer receives any.
+// kCredit grants its receiver further messages and bytes. kLeave says that its sender no longer receives any. If its
+// number of bytes is 1, the sender has never sent a point-to-point message to this rank, and will not.
 struct CreditHeader {
   static constexpr MessageFamily kFamily = MessageFamily::kCredit;
 

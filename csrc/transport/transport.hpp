@@ -80,12 +80,16 @@ class Transport {
   // The bytes that a peer needs to reach this process. Valid as long as the transport.
   virtual std::span<const std::byte> address() const noexcept = 0;
 
-  // Adds a peer, to which the transport connects on first use. Peers with `same_host` share memory, and the caller
-  // watches their processes. The transport itself must notice the loss of others.
+  // Adds a peer, to which the transport connects on first use: for the first message to it, or to watch it. Peers with
+  // `same_host` share memory, and the caller watches their processes.
   virtual Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) = 0;
 
-  // Returns how many file descriptors the first messages to and from this peer may still open. A caller that adds
-  // further peers leaves that many available.
+  // Makes sure that the loss of this peer is noticed from now on, also if no message is sent to it. If it is on another
+  // host, that takes a connection. Does nothing for peers with `same_host`, and if it was called before.
+  virtual Status watch_peer(PeerId /*peer*/) noexcept { return Status(); }
+
+  // Returns how many file descriptors the first messages to and from this peer may still open, if it is on this host or
+  // watched. A caller that adds further peers leaves that many available.
   virtual size_t num_descriptors_to_come(PeerId /*peer*/) const noexcept { return 0; }
 
   // Returns the lanes that messages to this peer take, each once, but one lane for each rail; connects if nothing has

@@ -28,7 +28,7 @@ void LoopbackFabric::kill_held(uint32_t process) {
   for (const WaitingSend* lost : victim.waiting_sends()) --mailboxes_[lost->source].num_unfetched;
   victim.clear();
   for (Mailbox& survivor : mailboxes_) {
-    if (std::ranges::count(survivor.met, process) != 0) tell_loss(survivor, process);
+    if (survivor.connected.contains(process)) tell_loss(survivor, process);
   }
 }
 
@@ -49,6 +49,12 @@ bool LoopbackFabric::is_dead(uint32_t process) const {
 uint64_t LoopbackFabric::num_steps(uint32_t process) const {
   const std::lock_guard lock(mutex_);
   return mailboxes_[process].num_steps;
+}
+
+size_t LoopbackFabric::num_connections(uint32_t process) const {
+  const std::lock_guard lock(mutex_);
+  const std::unordered_set<uint32_t>& connected = mailboxes_[process].connected;
+  return connected.size() - (connected.contains(process) ? 1 : 0);
 }
 
 uint64_t LoopbackFabric::num_fetches() const {

@@ -40,6 +40,9 @@ class LoopbackFabric {
   // The number of steps that a process has taken. To kill it at each of its steps, run once without faults, then once
   // per step.
   uint64_t num_steps(uint32_t process) const;
+  // The number of processes that are connected with this one: a message was sent, or one of the two watches the other.
+  // Processes of one host always are.
+  size_t num_connections(uint32_t process) const;
   uint64_t num_sends() const;
   uint64_t num_fetches() const;
 

@@ -33,7 +33,7 @@ LoopbackTransport::~LoopbackTransport() {
   mailbox_.clear();
 }
 
-Result<PeerId> LoopbackTransport::add_peer(std::span<const std::byte> address, bool) {
+Result<PeerId> LoopbackTransport::add_peer(std::span<const std::byte> address, bool same_host) {
   const std::lock_guard lock(fabric_.mutex_);
   uint32_t process = 0;
   if (address.size() != sizeof process)
@@ -41,9 +41,22 @@ Result<PeerId> LoopbackTransport::add_peer(std::span<const std::byte> address, b
   std::memcpy(&process, address.data(), sizeof process);
   if (process >= fabric_.mailboxes_.size()) return Status(ErrorCode::kInvalidArgument, "no " + name_of(process));
   peers_.push_back({process});
-  mailbox_.met.push_back(process);
-  if (fabric_.mailboxes_[process].dead) fabric_.tell_loss(mailbox_, process);
+  if (same_host) connect(peers_.back());
   return static_cast<PeerId>(peers_.size() - 1);
+}
+
+Status LoopbackTransport::watch_peer(PeerId peer) noexcept {
+  const std::lock_guard lock(fabric_.mutex_);
+  connect(peers_[peer]);
+  return Status();
+}
+
+// Each of the two is told of the other's loss from now on.
+void LoopbackTransport::connect(const Peer& peer) {
+  if (!mailbox_.connected.insert(peer.process).second) return;
+  Mailbox& other = fabric_.mailboxes_[peer.process];
+  other.connected.insert(process_);
+  if (other.dead) fabric_.tell_loss(mailbox_, peer.process);
 }
 
 // Counts a step, and kills the process if the plan says so. Returns whether the process is still alive.
@@ -95,6 +108,7 @@ bool LoopbackTransport::corrupts(const Outgoing& message) noexcept {
 
 std::optional<Status> LoopbackTransport::post(const Outgoing& message) {
   const ConstBuffer& payload = message.payload;
+  connect(peers_[message.peer]);
   Mailbox& target = fabric_.mailboxes_[peers_[message.peer].process];
   if (target.closed) return Status(ErrorCode::kPeerLost, name_of(peers_[message.peer].process) + " is gone");
   const bool eager = message.protocol == Protocol::kEager;

@@ -17,6 +17,7 @@ class LoopbackTransport final : public Transport {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return std::as_bytes(std::span(&process_, 1)); }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Status watch_peer(PeerId peer) noexcept override;
   Result<std::vector<Lane>> lanes(PeerId) override { return std::vector{Lane{.name = "loopback", .device = ""}}; }
   size_t largest_eager() const noexcept override { return fabric_.plan_.largest_eager_num_bytes; }
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
@@ -60,6 +61,7 @@ class LoopbackTransport final : public Transport {
                                 Completion& completion) noexcept;
 
   // The caller holds the fabric's mutex.
+  void connect(const Peer& peer);
   bool step();
   std::optional<Status> post(const Outgoing& message);
   bool corrupts(const Outgoing& message) noexcept;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <unordered_map>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -68,7 +69,7 @@ struct Mailbox {
   std::mt19937_64 random;
   std::deque<Parcel> parcels;
   std::unordered_map<void*, std::unique_ptr<WaitingSend>> held;  // delivered, not fetched yet
-  std::vector<uint32_t> met;                                     // processes it has added as peers
+  std::unordered_set<uint32_t> connected;                        // processes whose loss it is told of
   uint64_t num_handles = 0;
   uint64_t num_rounds = 0;
   uint64_t num_steps = 0;

@@ -46,26 +46,54 @@ Status PreferredTransport::open() {
 
 // ---- Peers
 
-// The preferred network is for other hosts alone. A peer that it does not connect to this process may use the common
-// one, so the port answers from now on.
+// The preferred network is for other hosts alone. A peer that it does not reach may use the common one, so the port
+// answers from now on.
 Result<PeerId> PreferredTransport::add_peer(std::span<const std::byte> address, bool same_host) {
+  const auto id = static_cast<PeerId>(peers_.size());
   const std::span<const std::byte> preferred = preceding_sockets(address);
-  if (same_host || preferred.empty()) return add_to(common_, address, same_host);
-  AXON_TRY(port_.start());
-  Result<PeerId> added = add_to(preferred_, preferred, same_host);
-  if (added.ok() || added.status().code() == ErrorCode::kResourceExhausted) return added;
-  log::info("a peer is reached over rails, since the preferred network does not: " + added.status().message());
-  return add_to(common_, address, same_host);
+  if (!same_host && !preferred.empty()) {
+    AXON_TRY(port_.start());
+    if (Result<Peer> added = add_to(preferred_, preferred, same_host, id); added.ok()) {
+      peers_.push_back(std::move(added).value());
+      peers_.back().address.assign(address.begin(), address.end());
+      return id;
+    }
+  }
+  Result<Peer> added = add_to(common_, address, same_host, id);
+  if (!added.ok()) return std::move(added.status());
+  peers_.push_back(std::move(added).value());
+  return id;
 }
 
-Result<PeerId> PreferredTransport::add_to(Side& side, std::span<const std::byte> address, bool same_host) {
+Result<PreferredTransport::Peer> PreferredTransport::add_to(Side& side, std::span<const std::byte> address,
+                                                            bool same_host, PeerId id) {
   Result<PeerId> added = side.network->add_peer(address, same_host);
-  if (!added.ok()) return added;
-  const auto id = static_cast<PeerId>(peers_.size());
+  if (!added.ok()) return std::move(added.status());
   side.peers.resize(std::max<size_t>(side.peers.size(), added.value() + 1));
   side.peers[added.value()] = id;
-  peers_.push_back({.side = &side, .id = added.value()});
-  return id;
+  return Peer{.side = &side, .id = added.value()};
+}
+
+// Only a connection tells whether the preferred network reaches the peer.
+Status PreferredTransport::choose_network(PeerId id) {
+  Peer& peer = peers_[id];
+  if (peer.address.empty()) [[likely]]
+    return Status();
+  Status connected = peer.network().watch_peer(peer.id);
+  if (connected.code() == ErrorCode::kResourceExhausted) return connected;
+  if (!connected.ok()) {
+    log::info("a peer is reached over rails, since the preferred network does not: " + connected.message());
+    Result<Peer> added = add_to(common_, peer.address, /*same_host=*/false, id);
+    if (!added.ok()) return std::move(added.status());
+    peer = std::move(added).value();
+  }
+  peer.address.clear();
+  return Status();
+}
+
+Status PreferredTransport::watch_peer(PeerId id) noexcept {
+  AXON_TRY(choose_network(id));
+  return peers_[id].network().watch_peer(peers_[id].id);
 }
 
 size_t PreferredTransport::num_descriptors_to_come(PeerId id) const noexcept {
@@ -73,6 +101,7 @@ size_t PreferredTransport::num_descriptors_to_come(PeerId id) const noexcept {
 }
 
 Result<std::vector<Lane>> PreferredTransport::lanes(PeerId id) {
+  AXON_TRY(choose_network(id));
   return peers_[id].network().lanes(peers_[id].id);
 }
 
@@ -99,12 +128,14 @@ void PreferredTransport::Side::on_message(const MessageHeader& header, const Pay
 
 std::optional<Status> PreferredTransport::send(PeerId id, const MessageHeader& header, ConstBuffer payload,
                                                Completion& completion) noexcept {
+  AXON_TRY(choose_network(id));
   const Peer& peer = peers_[id];
   return peer.network().send(peer.id, header, payload, completion);
 }
 
 std::optional<Status> PreferredTransport::send_rendezvous(PeerId id, const MessageHeader& header, ConstBuffer payload,
                                                           Completion& completion) noexcept {
+  AXON_TRY(choose_network(id));
   const Peer& peer = peers_[id];
   return peer.network().send_rendezvous(peer.id, header, payload, completion);
 }

@@ -1,5 +1,5 @@
-// Sends each peer's messages over one of two networks (preferred.hpp). The sender of a message chooses; its receiver
-// answers over the network that has brought it. So the two ends of a pair need not agree.
+// Sends each peer's messages over one of two networks (preferred.hpp). The sender of a message chooses, at first use;
+// its receiver answers over the network that has brought it. So the two ends of a pair need not agree.
 //
 // The address is that of the preferred network, then that of the common one, which can be told from the end.
 #pragma once
@@ -27,6 +27,7 @@ class PreferredTransport final : public Transport {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Status watch_peer(PeerId peer) noexcept override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,
@@ -63,12 +64,14 @@ class PreferredTransport final : public Transport {
 
   struct Peer {
     Side* side = nullptr;
-    PeerId id = 0;  // the network's
+    PeerId id = 0;                     // the network's
+    std::vector<std::byte> address{};  // kept while it is not known whether the preferred network reaches it
 
     Transport& network() const noexcept { return *side->network; }
   };
 
-  Result<PeerId> add_to(Side& side, std::span<const std::byte> address, bool same_host);
+  Status choose_network(PeerId peer);
+  Result<Peer> add_to(Side& side, std::span<const std::byte> address, bool same_host, PeerId peer);
 
   Receiver* receiver_ = nullptr;
   std::vector<std::byte> address_;

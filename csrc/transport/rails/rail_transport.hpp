@@ -61,6 +61,7 @@ class RailTransport final : public Transport, private Receiver {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Status watch_peer(PeerId peer) noexcept override { return network_->watch_peer(peer); }
   // Rails take no descriptors that others may need (RailHandshakes::kDescriptorsLeftAlone).
   size_t num_descriptors_to_come(PeerId peer) const noexcept override {
     return network_->num_descriptors_to_come(peer);

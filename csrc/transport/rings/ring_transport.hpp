@@ -37,6 +37,7 @@ class RingTransport final : public Transport, private Receiver {
   void set_receiver(Receiver& receiver) noexcept override { shared_.receiver = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Status watch_peer(PeerId peer) noexcept override { return network_->watch_peer(peer); }
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   size_t most_processes_with_rails(PeerId peer) const noexcept override {
     return network_->most_processes_with_rails(peer);

@@ -134,13 +134,13 @@ void SocketConnector::accept(RailArrival& arrival) noexcept {
 void SocketConnector::await_resources(SocketLink& link, const Status& why) noexcept {
   messages_.end_queue_of(link, why);
   warn_of_shortage(link, why);
-  if (link.is_elsewhere) connect_later(link);
+  if (link.is_watched) connect_later(link);
 }
 
 void SocketConnector::warn_of_shortage(SocketLink& link, const Status& why) {
   if (std::exchange(link.has_warned, true)) return;
   log::warn("a peer cannot be connected, so messages to it fail for now: " + why.message() +
-            (link.is_elsewhere ? "; this is tried again every second" : "; the next message tries it again"));
+            (link.is_watched ? "; this is tried again every second" : "; the next message tries it again"));
 }
 
 // A port that accepts connections and does not answer may be that of a stopped process, for which there is no deadline.

@@ -117,22 +117,28 @@ Result<PeerId> SocketTransport::add_link(RailAddress address, bool same_host) {
   }
   const PeerId id = links_.number(link);
   if (link.is_self) return id;
-  const bool is_first = port_->address().name < address.name;
   if (!address.takes_turns) order_by_nearness(address.addresses);
   link.address = std::make_shared<const RailAddress>(std::move(address));
   link.is_elsewhere = !same_host;
-  if (same_host || !link.rails.empty()) return id;
-  // One of the two connects now, so that they seldom do so at once. After a loss both do. So a process that has not
-  // noticed it finds out at once, and not within a second.
-  const bool connects_now = is_first || link.was_connected;
-  if (connects_now && connector_.connect(link).ok()) return id;
-  connector_.connect_later(link);
   return id;
+}
+
+// One of the two processes connects now, so that they seldom do so at once. After a loss both do. So a process that has
+// not noticed it finds out at once, and not within a second.
+Status SocketTransport::watch_peer(PeerId id) noexcept {
+  SocketLink& link = links_.of(id);
+  if (!link.is_elsewhere || link.is_watched || !link.loss.ok()) return Status();
+  link.is_watched = true;
+  if (!link.rails.empty()) return Status();
+  const bool connects_now = port_->address().name < link.name || link.was_connected;
+  if (!connects_now || !connector_.connect(link).ok()) connector_.connect_later(link);
+  return Status();
 }
 
 size_t SocketTransport::num_descriptors_to_come(PeerId id) const noexcept {
   const SocketLink& link = links_.of(id);
-  return link.loss.ok() && link.rails.empty() && !link.is_self ? SocketConnector::kDescriptorsOfALink : 0;
+  const bool may_connect = !link.is_self && (!link.is_elsewhere || link.is_watched);
+  return may_connect && link.loss.ok() && link.rails.empty() ? SocketConnector::kDescriptorsOfALink : 0;
 }
 
 Result<std::vector<Lane>> SocketTransport::lanes(PeerId id) {

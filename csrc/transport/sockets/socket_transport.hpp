@@ -9,10 +9,10 @@
 //                                       ← CTS: ticket            (or NACK: why, transport/nack.hpp)
 //   DATA: ticket, offset, bytes        →  read into place
 //
-// A first message connects. A rail to another host is connected within some two seconds in any case, so that its end is
-// noticed. If both processes connect at once, the rail of the one with the smaller name stays. The other rail is closed
-// when both ends have said BYE over it. A rail that ends otherwise is the loss of the peer, as is a host that falls
-// silent (transport/rails/silence.hpp).
+// A first message connects. A rail to a peer of another host that is watched is connected within some two seconds in
+// any case, so that the peer's end is noticed. If both processes connect at once, the rail of the one with the smaller
+// name stays. The other rail is closed when both ends have said BYE over it. A rail that ends otherwise is the loss of
+// the peer, as is a host that falls silent (transport/rails/silence.hpp).
 //
 // Its parts: links (socket_links.hpp), how they are connected (socket_connector.hpp), their rails (socket_rails.hpp)
 // and messages (socket_messages.hpp). This class coordinates them, and ends links. It owns all of them and its port;
@@ -45,6 +45,7 @@ class SocketTransport final : public Transport, private SocketOwner {
   void set_receiver(Receiver& receiver) noexcept override;
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Status watch_peer(PeerId peer) noexcept override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   size_t num_open_rails(PeerId peer) const noexcept { return links_.of(peer).rails.size(); }

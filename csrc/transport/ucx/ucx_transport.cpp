@@ -92,18 +92,19 @@ Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool s
                                         .address = {used.begin(), used.end()},
                                         .name = name,
                                         .loss = {}});
-  if (same_host) return id;
-  if (has_other_than_loopback_) hide_loopback(peer.address);
-  if (Status connected = connect(peer); !connected.ok()) {
-    peers_.pop_back();
-    return connected;
-  }
+  if (!same_host && has_other_than_loopback_) hide_loopback(peer.address);
   return id;
 }
 
+Status UcxTransport::watch_peer(PeerId id) noexcept {
+  Peer& peer = peers_[id];
+  return peer.same_host || peer.endpoint != nullptr || !peer.loss.ok() ? Status() : connect(peer);
+}
+
+// A peer of another host that is watched has an endpoint already.
 size_t UcxTransport::num_descriptors_to_come(PeerId id) const noexcept {
   const Peer& peer = peers_[id];
-  return peer.endpoint == nullptr && peer.loss.ok() ? kDescriptorsOfAnEndpoint : 0;
+  return peer.same_host && peer.endpoint == nullptr && peer.loss.ok() ? kDescriptorsOfAnEndpoint : 0;
 }
 
 // UCX creates endpoints even without a free descriptor, and fails later at both ends. At the other end, it crashes with

@@ -7,8 +7,8 @@
 // All endpoints have error handling, so that endpoints of dead peers can be closed by force. Their pending transfers
 // then end with an error, and the memory shared with them is unmapped
 // (docs/adr/0021-enable-ucx-error-handling-for-all-endpoints.md). Over shared memory UCX does not notice that a peer is
-// gone: the engine watches the peer's process and drops the peer. Endpoints to other hosts are connected at once, so
-// that the loss of a peer is noticed even if no message was ever sent to it.
+// gone: the engine watches the peer's process and drops the peer. A peer of another host that is to be watched gets an
+// endpoint at once, so that its loss is noticed even if no message was ever sent to it.
 //
 // Messages of up to 64 KiB are eager. Over shared memory they are sent inline if header and payload fit into an element
 // of the queue (some 90 bytes by UCX's default, 216 in an engine: engine/network.cpp). Up to some 8 KB they travel in
@@ -47,6 +47,7 @@ class UcxTransport final : public Transport {
   void set_receiver(Receiver& receiver) noexcept override { receiver_ = &receiver; }
   std::span<const std::byte> address() const noexcept override { return address_; }
   Result<PeerId> add_peer(std::span<const std::byte> address, bool same_host) override;
+  Status watch_peer(PeerId peer) noexcept override;
   size_t num_descriptors_to_come(PeerId peer) const noexcept override;
   Result<std::vector<Lane>> lanes(PeerId peer) override;
   std::optional<Status> send(PeerId peer, const MessageHeader& header, ConstBuffer payload,

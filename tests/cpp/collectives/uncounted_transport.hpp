@@ -21,6 +21,7 @@ class UncountedTransport final : public transport::Transport, private transport:
   Result<transport::PeerId> add_peer(std::span<const std::byte> address, bool same_host) override {
     return inner_->add_peer(address, same_host);
   }
+  Status watch_peer(transport::PeerId peer) noexcept override { return inner_->watch_peer(peer); }
   Result<std::vector<transport::Lane>> lanes(transport::PeerId peer) override { return inner_->lanes(peer); }
   size_t largest_eager() const noexcept override { return inner_->largest_eager(); }
   std::optional<Status> send(transport::PeerId peer, const transport::MessageHeader& header, ConstBuffer payload,

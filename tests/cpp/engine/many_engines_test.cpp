@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comes_true.hpp"
@@ -85,6 +86,12 @@ class World {
     engines.emplace(loopback_transports(fabric, num_ranks), std::vector<collectives::AlgorithmOverrides>(), hosts);
   }
 
+  size_t most_connections() const {
+    size_t most = 0;
+    for (uint32_t rank = 0; rank < num_ranks; ++rank) most = std::max(most, fabric.num_connections(rank));
+    return most;
+  }
+
   transport::LoopbackFabric fabric{{.largest_eager_num_bytes = size_t{64} << 10}};
   size_t num_ranks = 0;
   std::optional<Engines> engines;
@@ -140,17 +147,28 @@ class ManyEnginesTest : public testing::Test {
   uint64_t most_steps() const { return 2 * static_cast<uint64_t>(std::bit_width(num_ranks() - 1)) + 4; }
 
   static std::unique_ptr<World> world_;
+  static size_t connections_at_start_;
   std::vector<std::unique_ptr<Communicator>> group_ = world_->engines->form("many");
 };
 
 std::unique_ptr<World> ManyEnginesTest::world_;
+size_t ManyEnginesTest::connections_at_start_ = 0;
 
 TEST_F(ManyEnginesTest, small_collectives_take_a_logarithm_of_steps) {
   using enum transport::OperationKind;
-  EXPECT_LE(run(kBarrier, 0), most_steps());
-  EXPECT_LE(run(kAllReduce, 2), most_steps());
-  EXPECT_LE(run(kAllReduce, 2), most_steps());
-  EXPECT_LE(run(kAllGather, num_ranks()), most_steps());
+  const std::pair<transport::OperationKind, size_t> collectives[] = {
+      {kBarrier, 0}, {kAllReduce, 2}, {kAllGather, num_ranks()}};
+  for (const auto& [kind, num_results] : collectives) {
+    run(kind, num_results);  // ranks that wait long for each other for the first time also exchange a contact
+    EXPECT_LE(run(kind, num_results), most_steps());
+  }
+}
+
+TEST_F(ManyEnginesTest, ranks_connect_to_few_others) {
+  EXPECT_LE(connections_at_start_, kRanksOnAHost - 1 + 2);
+  run(transport::OperationKind::kBarrier, 0);
+  run(transport::OperationKind::kAllReduce, 2);
+  EXPECT_LE(world_->most_connections(), 64u);
 }
 
 TEST_F(ManyEnginesTest, large_all_reduce_is_right) {
@@ -173,11 +191,47 @@ TEST_F(ManyEnginesTest, rank_that_calls_something_else_is_named_on_all_ranks) {
   expect_told(operations, "rank " + std::to_string(culprit) + " called all_reduce", {});
 }
 
+// Ranks that have exchanged no message with it hear of it from those that have.
+TEST_F(ManyEnginesTest, rank_that_has_left_is_named_on_all_ranks) {
+  const size_t culprit = num_ranks() / 3;
+  run(transport::OperationKind::kAllReduce, 2);
+  group_[culprit]->leave("it is done");
+  const Operations operations = start(transport::OperationKind::kAllReduce, 2, {culprit});
+  expect_told(operations, "rank " + std::to_string(culprit) + " reports: it is done", {culprit});
+}
+
+TEST_F(ManyEnginesTest, rank_that_does_not_enter_is_named_on_all_ranks) {
+  const size_t culprit = num_ranks() / 2;
+  Operations operations = start(transport::OperationKind::kBarrier, 0, {culprit, culprit + 1});
+  operations[culprit + 1]->timeout = 1s;
+  group_[culprit + 1]->start(*operations[culprit + 1]);
+  const std::string name = std::to_string(culprit);
+  expect_told(operations, "Not entered by: rank " + name + " (has called no collective yet)", {culprit});
+}
+
+TEST_F(ManyEnginesTest, receives_from_a_rank_that_has_left_fail) {
+  const size_t receiver = num_ranks() / 5;
+  const size_t source = receiver + num_ranks() / 2 + 3;
+  const auto receive = [&] {
+    const auto operation = TestOperation::receive(1, static_cast<int>(source), 7, kTimeout);
+    return axon::engine::run(*group_[receiver], *operation).message();
+  };
+  group_[source]->leave("it is done");
+  const std::string has_left = "rank " + std::to_string(source) + " has left the group";
+  EXPECT_NE(receive().find(has_left), std::string::npos) << receive();
+  EXPECT_NE(receive().find(has_left), std::string::npos) << receive();
+}
+
 TEST_F(ManyEnginesTest, killed_rank_is_named_on_all_ranks) {
   const size_t culprit = num_ranks() / 2;
   const Operations operations = start(transport::OperationKind::kAllReduce, 2, {culprit});
+  const auto receive = TestOperation::receive(1, static_cast<int>(culprit), 7, kTimeout);
+  group_[3]->start(*receive);
   world_->fabric.kill(static_cast<uint32_t>(culprit));
-  expect_told(operations, "rank " + std::to_string(culprit) + " is gone", {culprit});
+  const std::string is_gone = "rank " + std::to_string(culprit) + " is gone";
+  expect_told(operations, is_gone, {culprit});
+  ASSERT_TRUE(group_[3]->wait(*receive, sync::Clock::now() + kTimeout));
+  EXPECT_NE(receive->status().message().find(is_gone), std::string::npos) << receive->status().message();
 }
 
 }  // namespace

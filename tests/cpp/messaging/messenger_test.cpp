@@ -220,7 +220,7 @@ TEST_F(AttachedTest, control_of_a_member_is_handed_over) {
 
 TEST_F(AttachedTest, unknown_kinds_and_those_of_transports_are_refused) {
   testing::internal::CaptureStderr();
-  for (const int kind : {0, 11, 15, 25, 31, 32, 33, 34, 35, 36, 63, 73, 200, 255}) {
+  for (const int kind : {0, 11, 15, 25, 31, 32, 33, 34, 35, 36, 63, 74, 200, 255}) {
     transport::MessageHeader foreign = header(kMessage, 1, 0, 0);
     foreign.kind = static_cast<transport::MessageKind>(kind);
     const uint64_t before = messenger_.num_refused();

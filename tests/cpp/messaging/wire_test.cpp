@@ -32,7 +32,7 @@ TEST(Wire, operation_header_bytes) {
                       0xFF, 0xFF, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
                       0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
-  EXPECT_EQ(transport::kWireVersion, 19u);
+  EXPECT_EQ(transport::kWireVersion, 20u);
 }
 
 TEST(Wire, control_header_bytes) {
@@ -43,10 +43,11 @@ TEST(Wire, control_header_bytes) {
                                         .num_sent = 0x1817161514131211,
                                         .source = 0x1C1B1A19,
                                         .destination = 0x201F1E1D,
-                                        .num_launched = 0x24232221};
+                                        .num_launched = 0x24232221,
+                                        .origin = 0x28272625};
   const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    67,   4,    0,    0,    0x0D, 0x0E,
                       0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
-                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0,    0,    0,    0};
+                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27, 0x28};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
 }
 
@@ -117,7 +118,7 @@ TEST(Wire, each_kind_has_one_family) {
     if (number >= 16 && number <= 24) return kCall;
     if (number >= 32 && number <= 35) return kRendezvous;
     if (number >= 40 && number <= 52) return kOneSided;
-    if ((number >= 64 && number <= 67) || (number >= 70 && number <= 72)) return kControl;
+    if ((number >= 64 && number <= 67) || (number >= 70 && number <= 73)) return kControl;
     return number == 68 || number == 69 ? kCredit : kUnknown;
   };
   for (int number = 0; number <= 255; ++number) {

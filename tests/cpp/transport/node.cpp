@@ -40,7 +40,14 @@ Node::~Node() {
 }
 
 PeerId Node::meet(Node& other, bool same_host) {
-  return transport_->add_peer(other.transport_->address(), same_host).value();
+  return meet(other.transport_->address(), same_host);
+}
+
+PeerId Node::meet(std::span<const std::byte> address, bool same_host) {
+  const PeerId peer = transport_->add_peer(address, same_host).value();
+  const Status watched = transport_->watch_peer(peer);
+  EXPECT_TRUE(watched.ok()) << watched.message();
+  return peer;
 }
 
 Transfer& Node::send(PeerId peer, Bytes bytes, uint32_t sequence) {

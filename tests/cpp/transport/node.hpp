@@ -48,7 +48,9 @@ class Node final : public Receiver {
   ~Node();
 
   Transport& transport() noexcept { return *transport_; }
+  // Adds a peer and watches it, as the engine does in small groups.
   PeerId meet(Node& other, bool same_host);
+  PeerId meet(std::span<const std::byte> address, bool same_host);
 
   Transfer& send(PeerId peer, Bytes bytes, uint32_t sequence = 0);
   Transfer& send_rendezvous(PeerId peer, Bytes bytes);

@@ -52,8 +52,7 @@ std::vector<PeerId> ProcessGroup::meet(int rank, Node& node, bool same_host) {
   std::vector<PeerId> peers;
   for (int other = 0; other < num_processes_; ++other) {
     const Slot& slot = slots_[other];
-    peers.push_back(
-        node.transport().add_peer({slot.address, slot.address_num_bytes}, same_host || other == rank).value());
+    peers.push_back(node.meet({slot.address, slot.address_num_bytes}, same_host || other == rank));
   }
   return peers;
 }

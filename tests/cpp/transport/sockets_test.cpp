@@ -132,6 +132,19 @@ TEST_F(Sockets, both_connecting_at_once_keep_one_rail) {
   }
 }
 
+TEST_F(Sockets, to_another_host_are_connected_by_a_message_unless_they_are_watched) {
+  to_second = first.transport().add_peer(second.transport().address(), false).value();
+  to_first = second.transport().add_peer(first.transport().address(), false).value();
+  EXPECT_EQ(first.transport().num_descriptors_to_come(to_second), 0u);
+  idle(2500ms);  // one that is watched is connected within two seconds
+  EXPECT_EQ(num_rails(first, to_second) + num_rails(second, to_first), 0u);
+  first.send(to_second, pattern(10, 1), 1);
+  EXPECT_TRUE(run([&] { return second.num_complete() == 1; }));
+  EXPECT_EQ(num_rails(first, to_second), 1u);
+  second.close();
+  EXPECT_TRUE(drive({&first}, [&] { return !first.lost.empty(); }));
+}
+
 TEST_F(Sockets, to_another_host_are_connected_without_a_message) {
   to_second = first.meet(second, false);
   to_first = second.meet(first, false);
@@ -327,7 +340,7 @@ TEST_F(Sockets, connect_again_after_attempts_that_failed) {
   for (size_t i = 1; i <= 2; ++i) {
     Relay relay{address_of(second).port};
     relay.close();
-    to_second = first.transport().add_peer(with_port(second, relay.port()), false).value();
+    to_second = first.meet(with_port(second, relay.port()), false);
     ASSERT_TRUE(run([&] { return first.lost.size() == i; }));
   }
   to_first = second.meet(first, true);
@@ -385,7 +398,7 @@ TEST_F(Sockets, connect_to_another_host_once_descriptors_come_back) {
 #endif
   Relay relay{address_of(second).port};
   relay.cut_one_after(0);
-  to_second = first.transport().add_peer(with_port(second, relay.port()), false).value();
+  to_second = first.meet(with_port(second, relay.port()), false);
   const Transfer& send = first.send(to_second, pattern(10, 1));
   testing::internal::CaptureStderr();
   {
