@@ -5,8 +5,8 @@
 //
 // Up to messaging::Team::kMostFullyConnected ranks are all connected with each other. In a larger group each rank
 // watches the next and the previous one, and notices travel between ranks whose distance is a power of two. So the
-// connections of a rank grow with the logarithm of the ranks, as do the steps of a notice. It reaches all ranks that are
-// left, even if many are gone.
+// connections of a rank grow with the logarithm of the ranks, as do the steps of a notice. It reaches all ranks that
+// are left, even if many are gone.
 #pragma once
 
 #include <vector>
