@@ -1,8 +1,6 @@
 #include "c10d/rendezvous.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <span>
 #include <utility>
 
 #include "base/log.hpp"
@@ -19,12 +17,8 @@ static constexpr std::chrono::milliseconds kShortRound = 3s;
 // Longer timeouts would overflow the clock.
 static constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-// The first byte of an entry that ends a round.
-static constexpr uint8_t kGroup = 'g';
-static constexpr uint8_t kMove = 'm';
-
-// The largest value that a TCPStore accepts.
-static constexpr size_t kLargestValue = size_t{8} << 20;
+// A failure names this many absent ranks.
+static constexpr size_t kMostNamed = 32;
 
 Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, engine::Engine& engine)
     : store_(store),
@@ -39,48 +33,61 @@ std::vector<engine::PeerAddress> Rendezvous::meet() {
   try {
     return membership_.rank == 0 ? lead() : follow();
   } catch (const std::exception&) {
-    const std::string absent = time_left() > 10ms ? "" : absentees();
-    if (round_ != 0 && membership_.rank != 0) forget(address_key(round_, membership_.rank));
+    if (has_told_failure_) throw;
+    const bool is_timeout = time_left() <= 10ms;
+    if (is_timeout && !trouble_.empty()) throw_timeout(trouble_);
+    const std::string absent = is_timeout ? absentees() : "";
+    if (round_ != 0 && membership_.rank != 0 && trouble_.empty()) forget(address_key(round_, membership_.rank));
     if (absent.empty()) throw;
-    throw_failure(Status(ErrorCode::kTimeout, "[rank " + std::to_string(membership_.rank) + " of group '" +
-                                                  membership_.group + "'] init_process_group: Timed out after " +
-                                                  std::to_string(membership_.timeout.count()) +
-                                                  " ms. Not joined by: " + absent));
+    throw_timeout("Not joined by: " + absent);
   }
 }
 
+void Rendezvous::throw_timeout(const std::string& why) {
+  throw_failure(Status(ErrorCode::kTimeout, "[rank " + std::to_string(membership_.rank) + " of group '" +
+                                                membership_.group + "'] init_process_group: Timed out after " +
+                                                std::to_string(membership_.timeout.count()) + " ms. " + why));
+}
+
 std::vector<engine::PeerAddress> Rendezvous::lead() {
-  own_.reset(new engine::OwnAddress(engine_.make_address()));
+  make_addresses();
   if (membership_.size == 1) return {own_->address()};
   open_next_round();
   end_unfinished_rounds();
   if (latest_group_ > 0) store_.set(next_key(latest_group_), std::to_string(round_));
-  std::vector<Blob> addresses;
+  std::vector<engine::PeerAddress> addresses;
   for (std::chrono::milliseconds limit = kShortRound;; limit *= 2) {
-    addresses = read_addresses();
+    if (is_over_tree()) {
+      await_addresses();
+    } else {
+      addresses = read_addresses();
+    }
     const bool was_short = std::chrono::steady_clock::now() - opened_at_ <= limit;
     if (was_short || time_left() < limit) break;
     const int64_t long_round = round_;
     open_next_round();
     move_all_from(long_round);
   }
-  const Blob end = encode_group(addresses);
-  store_.set(end_key(round_), end);
-  if (latest_group_ > 0) forget(next_key(latest_group_));
-  for (int64_t round = std::max<int64_t>(latest_group_, 1); round < round_; ++round) forget(end_key(round));
-  return decode(end).addresses;
+  if (is_over_tree()) {
+    addresses = lead_exchange();
+  } else {
+    store_.set(end_key(round_), RoundEnd{.latest_group = latest_group_, .addresses = addresses}.encode());
+  }
+  sweep_as_root();
+  return addresses;
 }
 
 std::vector<engine::PeerAddress> Rendezvous::follow() {
   round_ = get_number(prefix_ + "round");
   while (true) {
-    own_.reset(new engine::OwnAddress(engine_.make_address()));
-    store_.set(address_key(round_, membership_.rank), own_->address().encode());
-    End end = decode(get(end_key(round_)));
-    if (end.next_round != 0) {
+    make_addresses();
+    store_.set(address_key(round_, membership_.rank), (tree_ ? tree_->address() : own_->address()).encode());
+    RoundEnd end = RoundEnd::decode(get(end_key(round_)));
+    if (end.kind == RoundEnd::Kind::kExchange) end = follow_exchange(end);
+    if (end.kind == RoundEnd::Kind::kMove) {
       round_ = end.next_round;
     } else if (is_member(end)) {
-      sweep(end.latest_group + 1);
+      sweep(end.latest_group);
       return std::move(end.addresses);
     } else {  // it had ended before this rank arrived
       forget(address_key(round_, membership_.rank));
@@ -90,117 +97,66 @@ std::vector<engine::PeerAddress> Rendezvous::follow() {
   }
 }
 
+void Rendezvous::make_addresses() {
+  own_.reset(new engine::OwnAddress(engine_.make_address()));
+  trouble_.clear();
+  if (!is_over_tree()) return;
+  tree_.emplace(engine_, engine::AddressTree::Place{membership_.group, membership_.rank, membership_.size, deadline_},
+                [this] { return have_others_given_up(); });
+}
+
 void Rendezvous::open_next_round() {
   round_ = store_.add(prefix_ + "round", 1);
   opened_at_ = std::chrono::steady_clock::now();
 }
 
 // Ranks may wait for the end of rounds whose rank 0 has died. If a round has ended, all rounds before it have ended,
-// too.
+// too. A rank 0 that dies during an exchange over the tree leaves the round with the entry that began it.
 void Rendezvous::end_unfinished_rounds() {
   int64_t ended = round_ - 1;
   while (ended > 0 && !store_.check({end_key(ended)})) --ended;
   latest_group_ = ended;
-  if (ended == round_ - 1) return;
+  if (ended == round_ - 1 && !is_over_tree()) return;
   if (ended > 0) {
-    const End end = decode(get(end_key(ended)));
-    if (end.next_round != 0) latest_group_ = end.latest_group;
+    const RoundEnd end = RoundEnd::decode(get(end_key(ended)));
+    const bool is_exchange = end.kind == RoundEnd::Kind::kExchange;
+    if (is_exchange || end.kind == RoundEnd::Kind::kMove) latest_group_ = end.latest_group;
+    if (is_exchange) store_.set(outcome_key(ended--), move_to_this_round().encode());
   }
   move_all_from(ended + 1);
 }
 
 void Rendezvous::move_all_from(int64_t first_round) {
-  for (int64_t round = first_round; round < round_; ++round) store_.set(end_key(round), encode_move());
+  for (int64_t round = first_round; round < round_; ++round) store_.set(end_key(round), move_to_this_round().encode());
 }
 
-std::vector<Rendezvous::Blob> Rendezvous::read_addresses() {
+RoundEnd Rendezvous::move_to_this_round() const {
+  return {.kind = RoundEnd::Kind::kMove, .latest_group = latest_group_, .next_round = round_};
+}
+
+std::vector<engine::PeerAddress> Rendezvous::read_addresses() {
   std::vector<std::string> keys;
   for (int rank = 1; rank < membership_.size; ++rank) keys.push_back(address_key(round_, rank));
-  std::vector<Blob> addresses;
-  if (store_.hasExtendedApi()) {
-    store_.setTimeout(time_left());
-    addresses = store_.multiGet(keys);
-  } else {
+  if (!store_.hasExtendedApi()) {
     for (const std::string& each : keys) get(each);  // until all are present; ranks may replace some meanwhile
-    for (const std::string& each : keys) addresses.push_back(get(each));
   }
-  addresses.insert(addresses.begin(), own_->address().encode());
+  std::vector<engine::PeerAddress> addresses{own_->address()};
+  for (const Blob& encoded : get_all(keys))
+    addresses.push_back(decode_address(static_cast<int>(addresses.size()), encoded));
   return addresses;
 }
 
-bool Rendezvous::is_member(const End& end) const {
+bool Rendezvous::is_member(const RoundEnd& end) const {
   const auto rank = static_cast<size_t>(membership_.rank);
   return end.addresses.size() == static_cast<size_t>(membership_.size) &&
          end.addresses[rank].key == own_->address().key;
-}
-
-// Numbers of eight bytes in this machine's byte order, as in the addresses.
-static void append(std::vector<uint8_t>& blob, uint64_t number) {
-  const auto* bytes = reinterpret_cast<const uint8_t*>(&number);
-  blob.insert(blob.end(), bytes, bytes + sizeof number);
-}
-
-static uint64_t take_number(std::span<const uint8_t>& blob) {
-  uint64_t number = 0;
-  if (blob.size() < sizeof number) throw_failure(Status(ErrorCode::kTransport, "a truncated entry in the store"));
-  std::memcpy(&number, blob.data(), sizeof number);
-  blob = blob.subspan(sizeof number);
-  return number;
-}
-
-Rendezvous::Blob Rendezvous::encode_move() const {
-  Blob blob{kMove};
-  append(blob, static_cast<uint64_t>(latest_group_));
-  append(blob, static_cast<uint64_t>(round_));
-  return blob;
-}
-
-Rendezvous::Blob Rendezvous::encode_group(const std::vector<Blob>& addresses) const {
-  Blob blob{kGroup};
-  append(blob, static_cast<uint64_t>(latest_group_));
-  for (const Blob& peer_address : addresses) {
-    append(blob, peer_address.size());
-    blob.insert(blob.end(), peer_address.begin(), peer_address.end());
-  }
-  if (blob.size() >= kLargestValue) {
-    throw_failure(Status(ErrorCode::kResourceExhausted, "the addresses of " + std::to_string(addresses.size()) +
-                                                            " ranks take " + std::to_string(blob.size()) +
-                                                            " bytes; a value of the store holds at most " +
-                                                            std::to_string(kLargestValue) + ": make smaller groups"));
-  }
-  return blob;
-}
-
-engine::PeerAddress Rendezvous::decode_address(size_t rank, const Blob& blob) {
-  Result<engine::PeerAddress> peer_address = engine::PeerAddress::decode(blob);
-  if (peer_address.ok()) return std::move(peer_address).value();
-  throw_failure(Status(ErrorCode::kTransport, "the address of rank " + std::to_string(rank) +
-                                                  " cannot be read: " + peer_address.status().message()));
-}
-
-Rendezvous::End Rendezvous::decode(const Blob& blob) {
-  std::span<const uint8_t> rest(blob);
-  if (rest.empty()) throw_failure(Status(ErrorCode::kTransport, "an empty entry in the store"));
-  const bool is_move = rest.front() == kMove;
-  rest = rest.subspan(1);
-  End end{.latest_group = static_cast<int64_t>(take_number(rest)), .next_round = 0, .addresses = {}};
-  if (is_move) {
-    end.next_round = static_cast<int64_t>(take_number(rest));
-    return end;
-  }
-  while (!rest.empty()) {
-    const size_t num_bytes = std::min<size_t>(take_number(rest), rest.size());
-    end.addresses.push_back(decode_address(end.addresses.size(), Blob(rest.begin(), rest.begin() + num_bytes)));
-    rest = rest.subspan(num_bytes);
-  }
-  return end;
 }
 
 std::string Rendezvous::key(int64_t round, const std::string& name) const {
   return prefix_ + std::to_string(round) + "/" + name;
 }
 
-Rendezvous::Blob Rendezvous::get(const std::string& key) {
+Blob Rendezvous::get(const std::string& key) {
   store_.setTimeout(time_left());
   return store_.get(key);
 }
@@ -210,8 +166,31 @@ int64_t Rendezvous::get_number(const std::string& key) {
   return std::stoll(std::string(number.begin(), number.end()));
 }
 
-void Rendezvous::sweep(int64_t first_round) noexcept {
-  for (int64_t round = first_round; round <= round_; ++round) forget(address_key(round, membership_.rank));
+std::vector<Blob> Rendezvous::get_all(const std::vector<std::string>& keys) {
+  if (store_.hasExtendedApi()) {
+    store_.setTimeout(time_left());
+    return store_.multiGet(keys);
+  }
+  std::vector<Blob> values;
+  for (const std::string& each : keys) values.push_back(get(each));
+  return values;
+}
+
+// Neighbours in the tree may still read this rank's address of this round.
+void Rendezvous::sweep(int64_t latest_group) noexcept {
+  const int64_t first = is_over_tree() ? std::max<int64_t>(latest_group, 1) : latest_group + 1;
+  const int64_t last = is_over_tree() ? round_ - 1 : round_;
+  for (int64_t round = first; round <= last; ++round) forget(address_key(round, membership_.rank));
+}
+
+void Rendezvous::sweep_as_root() noexcept {
+  if (latest_group_ > 0) forget(next_key(latest_group_));
+  for (int64_t round = std::max<int64_t>(latest_group_, 1); round < round_; ++round) {
+    forget(end_key(round));
+    if (!is_over_tree()) continue;
+    forget(outcome_key(round));
+    forget(trouble_key(round));
+  }
 }
 
 void Rendezvous::forget(const std::string& key) noexcept {
@@ -222,14 +201,31 @@ void Rendezvous::forget(const std::string& key) noexcept {
   }
 }
 
-// Called only after a failure, with one store call per rank. Empty if the store does not answer either.
+// Called only after a failure. Empty if the store does not answer either. One question is about many ranks, as all of
+// those that are present ask.
 std::string Rendezvous::absentees() noexcept {
   if (round_ == 0) return "rank 0";
   try {
+    struct Range {
+      int first, last;
+    };
+    std::vector<Range> unknown{{1, membership_.size - 1}};
     std::string names;
-    for (int rank = 1; rank < membership_.size; ++rank) {
-      if (!store_.check({address_key(round_, rank)}))
-        names += (names.empty() ? "rank " : ", rank ") + std::to_string(rank);
+    for (size_t num_named = 0; !unknown.empty();) {
+      const Range range = unknown.back();
+      unknown.pop_back();
+      std::vector<std::string> keys;
+      for (int rank = range.first; rank <= range.last; ++rank) keys.push_back(address_key(round_, rank));
+      if (store_.check(keys)) continue;
+      if (range.first < range.last) {
+        const int middle = (range.first + range.last) / 2;
+        unknown.push_back({middle + 1, range.last});
+        unknown.push_back({range.first, middle});
+      } else if (num_named++ == kMostNamed) {
+        return names + " and others";
+      } else {
+        names += (names.empty() ? "rank " : ", rank ") + std::to_string(range.first);
+      }
     }
     return names.empty() && membership_.rank != 0 ? "rank 0" : names;
   } catch (const std::exception&) {

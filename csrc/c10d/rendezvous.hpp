@@ -18,15 +18,30 @@
 // A rank that was killed after it had stored its address would become a member. So if rank 0 had to wait long for a
 // round, it opens another one, in which all live ranks answer within milliseconds. See
 // docs/adr/0031-let-rank-0-open-rounds-in-the-store.md.
+//
+// A group of more than kMostRanksInOneEntry ranks exchanges its addresses over a tree (engine/address_tree.hpp), once
+// rank 0 has found all ranks in the store. Then each rank reads its neighbours' addresses only:
+//
+//   axon/<size>/<round>/end       also: the exchange begins; later: the group was formed, or the exchange has failed
+//   axon/<size>/<round>/outcome   the latter, or another round's number: for ranks that cannot learn it from the tree
+//   axon/<size>/<round>/trouble   why the exchange has failed at some rank
+//
+//   rank 0       add(round, 1), wait(all addresses), set(end), multiGet(children), multiSet(end, outcome)
+//   other ranks  get(round), set(address), get(end), multiGet(parent, children)
+// A rank deletes its address when the next group of this name has been formed. See
+// docs/adr/0063-exchange-the-addresses-of-large-groups-over-a-tree.md.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <vector>
 
+#include "c10d/round_end.hpp"
+#include "engine/address_tree.hpp"
 #include "engine/engine.hpp"
 
 namespace axon::c10d_backend {
@@ -49,37 +64,43 @@ class Rendezvous {
   std::vector<engine::PeerAddress> meet();
 
  private:
-  using Blob = std::vector<uint8_t>;
-
-  // How a round ended.
-  struct End {
-    int64_t latest_group = 0;                    // the latest earlier round that ended with a group; 0: none
-    int64_t next_round = 0;                      // the round that its ranks join next; 0: it ended with a group
-    std::vector<engine::PeerAddress> addresses;  // of the group, by rank
-  };
+  static constexpr int kMostRanksInOneEntry = 32;
 
   std::vector<engine::PeerAddress> lead();
   std::vector<engine::PeerAddress> follow();
   void open_next_round();
   void end_unfinished_rounds();
   void move_all_from(int64_t first_round);
-  std::vector<Blob> read_addresses();
-  bool is_member(const End& end) const;
+  void make_addresses();
+  std::vector<engine::PeerAddress> read_addresses();
+  bool is_member(const RoundEnd& end) const;
+  RoundEnd move_to_this_round() const;
 
-  Blob encode_group(const std::vector<Blob>& addresses) const;
-  Blob encode_move() const;
-  static End decode(const Blob& blob);
-  static engine::PeerAddress decode_address(size_t rank, const Blob& blob);
+  // Of groups that exchange their addresses over a tree: rendezvous_over_tree.cpp.
+  bool is_over_tree() const noexcept { return membership_.size > kMostRanksInOneEntry; }
+  void await_addresses();
+  std::vector<engine::PeerAddress> lead_exchange();
+  RoundEnd follow_exchange(const RoundEnd& begun);
+  Result<std::vector<engine::PeerAddress>> exchange(const Blob& root_address);
+  std::vector<engine::PeerAddress> read_neighbours(const Blob& root_address);
+  void announce(const RoundEnd& outcome);
+  bool have_others_given_up();
+  [[noreturn]] void throw_exchange_failure(const std::string& reason);
 
   std::string key(int64_t round, const std::string& name) const;
   std::string address_key(int64_t round, int rank) const { return key(round, std::to_string(rank)); }
   std::string end_key(int64_t round) const { return key(round, "end"); }
   std::string next_key(int64_t round) const { return key(round, "next"); }
+  std::string outcome_key(int64_t round) const { return key(round, "outcome"); }
+  std::string trouble_key(int64_t round) const { return key(round, "trouble"); }
 
   Blob get(const std::string& key);
   int64_t get_number(const std::string& key);
+  std::vector<Blob> get_all(const std::vector<std::string>& keys);
   void forget(const std::string& key) noexcept;
-  void sweep(int64_t first_round) noexcept;
+  void sweep(int64_t latest_group) noexcept;
+  void sweep_as_root() noexcept;
+  [[noreturn]] void throw_timeout(const std::string& why);
   std::string absentees() noexcept;
   std::chrono::milliseconds time_left() const;
 
@@ -89,9 +110,12 @@ class Rendezvous {
   const std::string prefix_;
   const std::chrono::steady_clock::time_point deadline_;
   int64_t round_ = 0;                                // the round that this rank takes part in; 0: none yet
-  int64_t latest_group_ = 0;                         // rank 0 only; as in End
+  int64_t latest_group_ = 0;                         // rank 0 only; as in RoundEnd
   std::chrono::steady_clock::time_point opened_at_;  // rank 0 only
   std::unique_ptr<const engine::OwnAddress> own_;    // for this round: messages to an earlier one match nothing
+  std::optional<engine::AddressTree> tree_;          // the same
+  std::string trouble_;            // why the exchange over the tree has failed here, if it has in this round
+  bool has_told_failure_ = false;  // a failed exchange, which concerns no absent rank
 };
 
 }  // namespace axon::c10d_backend
