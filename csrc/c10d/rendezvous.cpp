@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.hpp"
 #include "c10d/errors.hpp"
 
 namespace axon::c10d_backend {
@@ -14,19 +13,11 @@ using namespace std::chrono_literals;
 // than this to start, so it finds an open round.
 static constexpr std::chrono::milliseconds kShortRound = 3s;
 
-// Longer timeouts would overflow the clock.
-static constexpr std::chrono::hours kLongestTimeout{24 * 365};
-
 // A failure names this many absent ranks.
 static constexpr size_t kMostNamed = 32;
 
 Rendezvous::Rendezvous(c10d::Store& store, const Membership& membership, engine::Engine& engine)
-    : store_(store),
-      membership_(membership),
-      engine_(engine),
-      prefix_("axon/" + std::to_string(membership.size) + "/"),
-      deadline_(std::chrono::steady_clock::now() +
-                std::min<std::chrono::milliseconds>(membership.timeout, kLongestTimeout)) {}
+    : store_(store), membership_(membership), engine_(engine), entries_(store, membership.size, membership.timeout) {}
 
 std::vector<engine::PeerAddress> Rendezvous::meet() {
   const c10d::StoreTimeoutGuard timeout(store_, membership_.timeout);
@@ -34,10 +25,11 @@ std::vector<engine::PeerAddress> Rendezvous::meet() {
     return membership_.rank == 0 ? lead() : follow();
   } catch (const std::exception&) {
     if (has_told_failure_) throw;
-    const bool is_timeout = time_left() <= 10ms;
+    const bool is_timeout = entries_.time_left() <= 10ms;
     if (is_timeout && !trouble_.empty()) throw_timeout(trouble_);
     const std::string absent = is_timeout ? absentees() : "";
-    if (round_ != 0 && membership_.rank != 0 && trouble_.empty()) forget(address_key(round_, membership_.rank));
+    if (round_ != 0 && membership_.rank != 0 && trouble_.empty())
+      entries_.forget(entries_.address_key(round_, membership_.rank));
     if (absent.empty()) throw;
     throw_timeout("Not joined by: " + absent);
   }
@@ -54,16 +46,16 @@ std::vector<engine::PeerAddress> Rendezvous::lead() {
   if (membership_.size == 1) return {own_->address()};
   open_next_round();
   end_unfinished_rounds();
-  if (latest_group_ > 0) store_.set(next_key(latest_group_), std::to_string(round_));
+  if (latest_group_ > 0) entries_.set(entries_.next_key(latest_group_), std::to_string(round_));
   std::vector<engine::PeerAddress> addresses;
   for (std::chrono::milliseconds limit = kShortRound;; limit *= 2) {
     if (is_over_tree()) {
-      await_addresses();
+      entries_.await_all(entries_.address_keys(round_, 1, membership_.size - 1));
     } else {
       addresses = read_addresses();
     }
     const bool was_short = std::chrono::steady_clock::now() - opened_at_ <= limit;
-    if (was_short || time_left() < limit) break;
+    if (was_short || entries_.time_left() < limit) break;
     const int64_t long_round = round_;
     open_next_round();
     move_all_from(long_round);
@@ -71,18 +63,18 @@ std::vector<engine::PeerAddress> Rendezvous::lead() {
   if (is_over_tree()) {
     addresses = lead_exchange();
   } else {
-    store_.set(end_key(round_), RoundEnd{.latest_group = latest_group_, .addresses = addresses}.encode());
+    entries_.set(entries_.end_key(round_), RoundEnd{.latest_group = latest_group_, .addresses = addresses}.encode());
   }
   sweep_as_root();
   return addresses;
 }
 
 std::vector<engine::PeerAddress> Rendezvous::follow() {
-  round_ = get_number(prefix_ + "round");
+  round_ = entries_.get_number(entries_.round_key());
   while (true) {
     make_addresses();
-    store_.set(address_key(round_, membership_.rank), (tree_ ? tree_->address() : own_->address()).encode());
-    RoundEnd end = RoundEnd::decode(get(end_key(round_)));
+    entries_.set(entries_.address_key(round_, membership_.rank), (tree_ ? tree_->address() : own_->address()).encode());
+    RoundEnd end = RoundEnd::decode(entries_.get(entries_.end_key(round_)));
     if (end.kind == RoundEnd::Kind::kExchange) end = follow_exchange(end);
     if (end.kind == RoundEnd::Kind::kMove) {
       round_ = end.next_round;
@@ -90,9 +82,9 @@ std::vector<engine::PeerAddress> Rendezvous::follow() {
       sweep(end.latest_group);
       return std::move(end.addresses);
     } else {  // it had ended before this rank arrived
-      forget(address_key(round_, membership_.rank));
+      entries_.forget(entries_.address_key(round_, membership_.rank));
       const int64_t ended = std::exchange(round_, 0);  // in no round until rank 0 opens another one
-      round_ = get_number(next_key(ended));
+      round_ = entries_.get_number(entries_.next_key(ended));
     }
   }
 }
@@ -101,12 +93,13 @@ void Rendezvous::make_addresses() {
   own_.reset(new engine::OwnAddress(engine_.make_address()));
   trouble_.clear();
   if (!is_over_tree()) return;
-  tree_.emplace(engine_, engine::AddressTree::Place{membership_.group, membership_.rank, membership_.size, deadline_},
+  tree_.emplace(engine_,
+                engine::AddressTree::Place{membership_.group, membership_.rank, membership_.size, entries_.deadline()},
                 [this] { return have_others_given_up(); });
 }
 
 void Rendezvous::open_next_round() {
-  round_ = store_.add(prefix_ + "round", 1);
+  round_ = entries_.count_up(entries_.round_key());
   opened_at_ = std::chrono::steady_clock::now();
 }
 
@@ -114,20 +107,21 @@ void Rendezvous::open_next_round() {
 // too. A rank 0 that dies during an exchange over the tree leaves the round with the entry that began it.
 void Rendezvous::end_unfinished_rounds() {
   int64_t ended = round_ - 1;
-  while (ended > 0 && !store_.check({end_key(ended)})) --ended;
+  while (ended > 0 && !entries_.has(entries_.end_key(ended))) --ended;
   latest_group_ = ended;
   if (ended == round_ - 1 && !is_over_tree()) return;
   if (ended > 0) {
-    const RoundEnd end = RoundEnd::decode(get(end_key(ended)));
+    const RoundEnd end = RoundEnd::decode(entries_.get(entries_.end_key(ended)));
     const bool is_exchange = end.kind == RoundEnd::Kind::kExchange;
     if (is_exchange || end.kind == RoundEnd::Kind::kMove) latest_group_ = end.latest_group;
-    if (is_exchange) store_.set(outcome_key(ended--), move_to_this_round().encode());
+    if (is_exchange) entries_.set(entries_.outcome_key(ended--), move_to_this_round().encode());
   }
   move_all_from(ended + 1);
 }
 
 void Rendezvous::move_all_from(int64_t first_round) {
-  for (int64_t round = first_round; round < round_; ++round) store_.set(end_key(round), move_to_this_round().encode());
+  for (int64_t round = first_round; round < round_; ++round)
+    entries_.set(entries_.end_key(round), move_to_this_round().encode());
 }
 
 RoundEnd Rendezvous::move_to_this_round() const {
@@ -135,13 +129,8 @@ RoundEnd Rendezvous::move_to_this_round() const {
 }
 
 std::vector<engine::PeerAddress> Rendezvous::read_addresses() {
-  std::vector<std::string> keys;
-  for (int rank = 1; rank < membership_.size; ++rank) keys.push_back(address_key(round_, rank));
-  if (!store_.hasExtendedApi()) {
-    for (const std::string& each : keys) get(each);  // until all are present; ranks may replace some meanwhile
-  }
   std::vector<engine::PeerAddress> addresses{own_->address()};
-  for (const Blob& encoded : get_all(keys))
+  for (const Blob& encoded : entries_.get_all(entries_.address_keys(round_, 1, membership_.size - 1)))
     addresses.push_back(decode_address(static_cast<int>(addresses.size()), encoded));
   return addresses;
 }
@@ -152,52 +141,20 @@ bool Rendezvous::is_member(const RoundEnd& end) const {
          end.addresses[rank].key == own_->address().key;
 }
 
-std::string Rendezvous::key(int64_t round, const std::string& name) const {
-  return prefix_ + std::to_string(round) + "/" + name;
-}
-
-Blob Rendezvous::get(const std::string& key) {
-  store_.setTimeout(time_left());
-  return store_.get(key);
-}
-
-int64_t Rendezvous::get_number(const std::string& key) {
-  const Blob number = get(key);
-  return std::stoll(std::string(number.begin(), number.end()));
-}
-
-std::vector<Blob> Rendezvous::get_all(const std::vector<std::string>& keys) {
-  if (store_.hasExtendedApi()) {
-    store_.setTimeout(time_left());
-    return store_.multiGet(keys);
-  }
-  std::vector<Blob> values;
-  for (const std::string& each : keys) values.push_back(get(each));
-  return values;
-}
-
 // Neighbours in the tree may still read this rank's address of this round.
 void Rendezvous::sweep(int64_t latest_group) noexcept {
   const int64_t first = is_over_tree() ? std::max<int64_t>(latest_group, 1) : latest_group + 1;
   const int64_t last = is_over_tree() ? round_ - 1 : round_;
-  for (int64_t round = first; round <= last; ++round) forget(address_key(round, membership_.rank));
+  for (int64_t round = first; round <= last; ++round) entries_.forget(entries_.address_key(round, membership_.rank));
 }
 
 void Rendezvous::sweep_as_root() noexcept {
-  if (latest_group_ > 0) forget(next_key(latest_group_));
+  if (latest_group_ > 0) entries_.forget(entries_.next_key(latest_group_));
   for (int64_t round = std::max<int64_t>(latest_group_, 1); round < round_; ++round) {
-    forget(end_key(round));
+    entries_.forget(entries_.end_key(round));
     if (!is_over_tree()) continue;
-    forget(outcome_key(round));
-    forget(trouble_key(round));
-  }
-}
-
-void Rendezvous::forget(const std::string& key) noexcept {
-  try {
-    store_.deleteKey(key);
-  } catch (const std::exception&) {
-    log::info("the store cannot delete '" + key + "'; the entry remains");
+    entries_.forget(entries_.outcome_key(round));
+    entries_.forget(entries_.trouble_key(round));
   }
 }
 
@@ -214,9 +171,7 @@ std::string Rendezvous::absentees() noexcept {
     for (size_t num_named = 0; !unknown.empty();) {
       const Range range = unknown.back();
       unknown.pop_back();
-      std::vector<std::string> keys;
-      for (int rank = range.first; rank <= range.last; ++rank) keys.push_back(address_key(round_, rank));
-      if (store_.check(keys)) continue;
+      if (entries_.has_all(entries_.address_keys(round_, range.first, range.last))) continue;
       if (range.first < range.last) {
         const int middle = (range.first + range.last) / 2;
         unknown.push_back({middle + 1, range.last});
@@ -231,12 +186,6 @@ std::string Rendezvous::absentees() noexcept {
   } catch (const std::exception&) {
     return {};
   }
-}
-
-// Returns at least a millisecond: zero would mean no limit.
-std::chrono::milliseconds Rendezvous::time_left() const {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - std::chrono::steady_clock::now());
-  return std::max<std::chrono::milliseconds>(left, 1ms);
 }
 
 }  // namespace axon::c10d_backend

@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "c10d/round_end.hpp"
+#include "c10d/round_entries.hpp"
 #include "engine/address_tree.hpp"
 #include "engine/engine.hpp"
 
@@ -78,7 +79,6 @@ class Rendezvous {
 
   // Of groups that exchange their addresses over a tree: rendezvous_over_tree.cpp.
   bool is_over_tree() const noexcept { return membership_.size > kMostRanksInOneEntry; }
-  void await_addresses();
   std::vector<engine::PeerAddress> lead_exchange();
   RoundEnd follow_exchange(const RoundEnd& begun);
   Result<std::vector<engine::PeerAddress>> exchange(const Blob& root_address);
@@ -87,28 +87,15 @@ class Rendezvous {
   bool have_others_given_up();
   [[noreturn]] void throw_exchange_failure(const std::string& reason);
 
-  std::string key(int64_t round, const std::string& name) const;
-  std::string address_key(int64_t round, int rank) const { return key(round, std::to_string(rank)); }
-  std::string end_key(int64_t round) const { return key(round, "end"); }
-  std::string next_key(int64_t round) const { return key(round, "next"); }
-  std::string outcome_key(int64_t round) const { return key(round, "outcome"); }
-  std::string trouble_key(int64_t round) const { return key(round, "trouble"); }
-
-  Blob get(const std::string& key);
-  int64_t get_number(const std::string& key);
-  std::vector<Blob> get_all(const std::vector<std::string>& keys);
-  void forget(const std::string& key) noexcept;
   void sweep(int64_t latest_group) noexcept;
   void sweep_as_root() noexcept;
   [[noreturn]] void throw_timeout(const std::string& why);
   std::string absentees() noexcept;
-  std::chrono::milliseconds time_left() const;
 
   c10d::Store& store_;
   const Membership& membership_;
   engine::Engine& engine_;
-  const std::string prefix_;
-  const std::chrono::steady_clock::time_point deadline_;
+  RoundEntries entries_;
   int64_t round_ = 0;                                // the round that this rank takes part in; 0: none yet
   int64_t latest_group_ = 0;                         // rank 0 only; as in RoundEnd
   std::chrono::steady_clock::time_point opened_at_;  // rank 0 only

@@ -11,7 +11,6 @@
 // that replaces it announces the next round.
 #include <c10/util/Exception.h>
 
-#include <array>
 #include <cstring>
 #include <span>
 #include <utility>
@@ -65,14 +64,6 @@ static Result<std::vector<engine::PeerAddress>> decode_table(std::span<const uin
   return addresses;
 }
 
-// A store without wait() may lack other calls, too, so its values are read.
-void Rendezvous::await_addresses() {
-  std::vector<std::string> keys;
-  for (int rank = 1; rank < membership_.size; ++rank) keys.push_back(address_key(round_, rank));
-  if (store_.hasExtendedApi()) return store_.wait(keys, time_left());
-  for (const std::string& each : keys) get(each);
-}
-
 std::vector<engine::PeerAddress> Rendezvous::read_neighbours(const Blob& root_address) {
   std::vector<std::string> keys;
   std::vector<Blob> blobs;
@@ -81,11 +72,11 @@ std::vector<engine::PeerAddress> Rendezvous::read_neighbours(const Blob& root_ad
     if (neighbour == 0) {
       blobs.push_back(root_address);
     } else {
-      keys.push_back(address_key(round_, neighbour));
+      keys.push_back(entries_.address_key(round_, neighbour));
     }
   }
   if (!keys.empty()) {
-    for (Blob& blob : get_all(keys)) blobs.push_back(std::move(blob));
+    for (Blob& blob : entries_.get_all(keys)) blobs.push_back(std::move(blob));
   }
   std::vector<engine::PeerAddress> addresses;
   for (const Blob& blob : blobs) addresses.push_back(decode_address(neighbours[addresses.size()], blob));
@@ -115,13 +106,13 @@ Result<std::vector<engine::PeerAddress>> Rendezvous::exchange(const Blob& root_a
 std::vector<engine::PeerAddress> Rendezvous::lead_exchange() {
   RoundEnd outcome{.kind = RoundEnd::Kind::kExchange, .latest_group = latest_group_};
   outcome.root_address = tree_->address().encode();
-  store_.set(end_key(round_), outcome.encode());
+  entries_.set(entries_.end_key(round_), outcome.encode());
   Result<std::vector<engine::PeerAddress>> addresses = exchange({});
   outcome = {.kind = addresses.ok() ? RoundEnd::Kind::kFormed : RoundEnd::Kind::kFailed, .latest_group = latest_group_};
   if (!addresses.ok()) {
     if (addresses.status().code() != ErrorCode::kCancelled) trouble_ = "Rank 0: " + addresses.status().message();
     if (trouble_.empty()) {
-      const Blob trouble = get(trouble_key(round_));
+      const Blob trouble = entries_.get(entries_.trouble_key(round_));
       trouble_.assign(trouble.begin(), trouble.end());
     }
     outcome.reason = trouble_;
@@ -141,9 +132,9 @@ RoundEnd Rendezvous::follow_exchange(const RoundEnd& begun) {
   if (!addresses.ok() || !tree_->broadcast({}).ok()) {
     if (!addresses.ok() && addresses.status().code() != ErrorCode::kCancelled) {
       trouble_ = "Rank " + std::to_string(membership_.rank) + ": " + addresses.status().message();
-      store_.set(trouble_key(round_), trouble_);
+      entries_.set(entries_.trouble_key(round_), trouble_);
     }
-    outcome = RoundEnd::decode(get(outcome_key(round_)));
+    outcome = RoundEnd::decode(entries_.get(entries_.outcome_key(round_)));
   }
   if (outcome.kind == RoundEnd::Kind::kFailed) throw_exchange_failure(outcome.reason);
   if (outcome.kind == RoundEnd::Kind::kFormed && addresses.ok()) outcome.addresses = std::move(addresses).value();
@@ -152,21 +143,18 @@ RoundEnd Rendezvous::follow_exchange(const RoundEnd& begun) {
 
 // Ranks that come later find out by the end that the round is over. Ranks of the exchange have read that before.
 void Rendezvous::announce(const RoundEnd& outcome) {
-  const Blob blob = outcome.encode();
-  if (store_.hasExtendedApi()) return store_.multiSet({outcome_key(round_), end_key(round_)}, {blob, blob});
-  store_.set(outcome_key(round_), blob);
-  store_.set(end_key(round_), blob);
+  entries_.set_all({entries_.outcome_key(round_), entries_.end_key(round_)}, outcome.encode());
 }
 
 bool Rendezvous::have_others_given_up() {
-  return store_.check({membership_.rank == 0 ? trouble_key(round_) : outcome_key(round_)});
+  return entries_.has(membership_.rank == 0 ? entries_.trouble_key(round_) : entries_.outcome_key(round_));
 }
 
 void Rendezvous::throw_exchange_failure(const std::string& reason) {
   has_told_failure_ = true;
   throw_failure(Status(ErrorCode::kTransport,
                        "[rank " + std::to_string(membership_.rank) + " of group '" + membership_.group +
-                           "'] init_process_group: The ranks could not exchange their " + "addresses. " + reason));
+                           "'] init_process_group: The ranks could not exchange their addresses. " + reason));
 }
 
 }  // namespace axon::c10d_backend

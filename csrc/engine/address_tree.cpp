@@ -1,7 +1,6 @@
 #include "engine/address_tree.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <utility>
 
@@ -11,7 +10,7 @@ using namespace std::chrono_literals;
 
 static constexpr int kNumChildren = 4;
 
-// Whether others have given up is a question to the store. All ranks that wait ask it.
+// is_over() is a call to the store, which all ranks that wait make.
 static constexpr std::chrono::milliseconds kTimeBetweenQuestions = 1s;
 
 // A message to a neighbour, or from it.

@@ -10,8 +10,8 @@
 //   all = tree.broadcast(all)                         // on all ranks: those of rank 0
 //
 // Steps: each gather() and each broadcast() takes log₄ n messages, one after another, and log₄ n more with lengths. A
-// rank sends a broadcast four times. With eight children, a rank would read ten addresses, which are more than 4 KiB if
-// they contain those of several network devices, and large tables would take longer: 8 log₈ n > 4 log₄ n.
+// rank sends a broadcast four times. With eight children, a rank would read ten addresses. These are more than 4 KiB if
+// they contain those of several network devices. Large tables would take longer, too: 8 log₈ n > 4 log₄ n.
 //
 // Used by one thread.
 #pragma once
