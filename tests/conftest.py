@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from support.pool import RankPool
-
-_MEETINGS = {1: "hash", 2: "file", 3: "tcp", 4: "file"}
+from support.pool import Pools, RankPool
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -19,30 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture-seed", type=int, help="and from what; by default another one each time")
 
 
-class Pools:
-    """One pool per number of ranks and device, created at first use and again after a failure."""
-
-    def __init__(self) -> None:
-        self._pools: dict[tuple[int, str], RankPool] = {}
-
-    def of(self, size: int, device: str = "cpu") -> RankPool:
-        pool = self._pools.get((size, device))
-        if pool is None or pool.broken:
-            if pool is not None:
-                pool.close()
-            self._pools[size, device] = RankPool(size, _MEETINGS[size], device=device)
-        return self._pools[size, device]
-
-    def close(self) -> None:
-        for pool in self._pools.values():
-            pool.close()
-
-
 @pytest.fixture(scope="session")
 def pools() -> Iterator[Pools]:
-    pools = Pools()
-    yield pools
-    pools.close()
+    with Pools() as pools:
+        yield pools
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from support.devices import on
-from support.pool import RankPool
+from support.pool import Pools, RankPool
 from support.processes import state_of
 from torch_axon.doctor import live, processes, stacks
 from torch_axon.doctor.__main__ import main
@@ -66,6 +66,13 @@ def _running(ranks: RankPool, function: Callable[[Path], object], go: Path) -> I
     finally:
         go.touch()
         ranks.finish()
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[Pools]:
+    """Gives the tests below ranks of their own. In those of the session, other tests may have left groups."""
+    with Pools() as pools:
+        yield pools
 
 
 @pytest.fixture
