@@ -150,11 +150,15 @@ GroupStatus::GroupStatus(std::shared_ptr<StatusPage> page, const GroupFacts& fac
 GroupStatus::~GroupStatus() {
   if (page_ == nullptr || page_->is_inherited()) return;
   hide();
-  page_->put_back(shown_);
+  if (shown_ != nullptr) page_->put_back(shown_);
 }
 
+// The object lives until the engine's next tick, which an idle process may delay. The doctor reports groups without a
+// slot, so a group that is gone must not count as one until then.
 void GroupStatus::hide() noexcept {
+  if (slot_.is_used == 0) return;
   write_versioned(slot_.version, [&] { slot_.is_used = 0; });
+  if (page_ != nullptr && shown_ == nullptr) page_->put_back(nullptr);
 }
 
 CallRecord GroupStatus::latest() const noexcept {

@@ -145,6 +145,10 @@ TEST_F(StatusPageTest, counts_groups_that_it_has_no_room_for) {
   groups.erase(groups.begin(), groups.end() - 2);
   EXPECT_EQ(read().groups.size(), 0u);
   EXPECT_EQ(read().num_left_out, 2u);
+  groups.back()->hide();
+  EXPECT_EQ(read().num_left_out, 1u);  // although the hidden group's object is still there
+  groups.clear();
+  EXPECT_EQ(read().num_left_out, 0u);
   const GroupStatus again(page_, kFacts);
   EXPECT_FALSE(read_group().latest.has_value());  // nothing of the group that had the slot before
 }
