@@ -38,15 +38,18 @@ _CALLS: dict[str, Callable[[dist.ProcessGroup], object]] = {
 
 
 def _miss(name: str) -> tuple[str, float, str]:
-    """The last rank sleeps in Python beyond the others' timeout; when it arrives, its error says why it is too late."""
+    """The last rank makes no call until the others have timed out; its error then says why it is too late."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S))
+    store = dist.PrefixStore(f"miss {group.group_name}", dist.distributed_c10d._get_default_store())
     dist.all_reduce(torch.ones(1), group=group)
     dist.barrier()
+    waiting = [f"rank {rank}" for rank in range(dist.get_world_size() - 1)]
     started = time.monotonic()
-    if dist.get_rank() == dist.get_world_size() - 1:
-        time.sleep(TIMEOUT_S + 1.5)
+    if dist.get_rank() == len(waiting):
+        store.wait(waiting)  # drives no group
     message = eventual_failure(lambda: _CALLS[name](group), lambda: dist.barrier(group))
     seconds = time.monotonic() - started
+    store.set(f"rank {dist.get_rank()}", "")
     again = failure(lambda: dist.barrier(group))
     dist.destroy_process_group(group)
     dist.barrier()
