@@ -67,6 +67,7 @@ _FORMATS = {
     "active_message_beside_ucx": Format(("axon_cpp_us",), ("num_bytes",)),
     "arithmetic": Format(("reductions",), ("dtype", "num_bytes", "kernels")),
     "reconfigure": Format(("what", "ms"), ("device", "ranks")),
+    "start_up": Format(("what", "loaded"), ("ranks", "loaded")),
 }
 _MOVES_NO_DATA = {"fake", "launch", "none", "solo", "cut"}
 _COSTS = ("init_ms", "first_call_ms", "further_ms", "rss_kib", "further_kib", "gpu_kib", "further_gpu_kib", "peer_kib")
@@ -133,6 +134,11 @@ def figures_of(record: Record) -> list[Figure]:
         medians = {each: times["median"] for each, times in record["ms"].items()}
         contender = medians.pop("form nccl", None) or medians.pop("form gloo", None)
         return [Figure(each, value, contender) for each, value in medians.items()]
+    if name == "start_up":
+        axon, gloo = record["sides"]
+        return [
+            Figure(each, axon[each], gloo[each]) for each in axon if each.endswith(("_ms", "_kib")) and axon[each] > 0
+        ]
     assert name is not None
     return _side_figures(record, _FORMATS[name].figure)
 
