@@ -357,11 +357,11 @@ def _holdings() -> dict[str, int]:
 
 
 @on_cpu_and_gpu
-def test_a_thousand_reconfigurations_hold_nothing(fresh_ranks: Callable[..., RankPool]) -> None:
+def test_hundreds_of_reconfigurations_hold_nothing(fresh_ranks: Callable[..., RankPool]) -> None:
     ranks = fresh_ranks(3, "none")
     handles = ranks.run(_alone, 60.0)
-    for grown in ranks.run(_again_and_again, handles, 1000, timeout_s=300):
-        assert grown.pop("KiB") < 512  # over a third of the cycles
+    for grown in ranks.run(_again_and_again, handles, 500, timeout_s=300):
+        assert grown.pop("KiB") < 256  # over a third of the cycles
         assert not any(grown.values()), grown
 
 
