@@ -65,7 +65,7 @@ class Rendezvous {
   std::vector<engine::PeerAddress> meet();
 
  private:
-  static constexpr int kMostRanksInOneEntry = 32;
+  static constexpr int kMostRanksInOneEntry = 64;
 
   std::vector<engine::PeerAddress> lead();
   std::vector<engine::PeerAddress> follow();

@@ -119,8 +119,12 @@ std::vector<engine::PeerAddress> Rendezvous::lead_exchange() {
   }
   announce(outcome);
   if (!addresses.ok()) throw_exchange_failure(outcome.reason);
-  // a rank that is not reached reads what was announced
-  if (const Result<Blob> told = tree_->broadcast({}); !told.ok()) log::info(told.status().message());
+  // A rank that is not reached reads what was announced. Whatever fails here, the group is formed.
+  try {
+    if (const Result<Blob> told = tree_->broadcast({}); !told.ok()) log::info(told.status().message());
+  } catch (const std::exception& failure) {
+    log::info(failure.what());
+  }
   return std::move(addresses).value();
 }
 

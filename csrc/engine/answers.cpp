@@ -55,15 +55,20 @@ std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_a
   const auto has_entered = [=](const Answer& answer) { return answer.has_entered(sequence, asked_at); };
   const std::string missing = list("Not entered by", asked_at, std::not_fn(has_entered));
   const std::string entered = list("Entered by", asked_at, has_entered);
+  const std::string some = asked(asked_at);
+  if (missing.empty()) return (some.empty() ? "All ranks have" : some + "They all have") + " entered it. " + entered;
+  return some + missing + (entered.empty() ? "" : " " + entered);
+}
+
+// "12 of 4096 ranks were asked. ", or an empty text if all were.
+std::string Answers::asked(sync::Clock::time_point asked_at) const {
   const size_t num_due = num_asked(asked_at);
-  const bool are_all_asked = num_due == latest_.size();
-  const std::string asked = std::to_string(num_due) + " of " + std::to_string(latest_.size()) + " ranks were asked. ";
-  if (missing.empty()) return (are_all_asked ? "All ranks have" : asked + "They all have") + " entered it. " + entered;
-  return (are_all_asked ? "" : asked) + missing + (entered.empty() ? "" : " " + entered);
+  if (num_due == latest_.size()) return {};
+  return std::to_string(num_due) + " of " + std::to_string(latest_.size()) + " ranks were asked. ";
 }
 
 std::string Answers::all(sync::Clock::time_point asked_at) const {
-  return list("Last entered", asked_at, [](const Answer&) { return true; });
+  return asked(asked_at) + list("Last entered", asked_at, [](const Answer&) { return true; });
 }
 
 }  // namespace axon::engine

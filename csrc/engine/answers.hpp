@@ -5,11 +5,12 @@
 //   answers.record(rank, progress);                      // each answer
 //   if (answers.all_since(asked_at)) text = answers.findings(sequence, asked_at);
 //
-// Several queries may be pending: an answer counts for each query that was sent before the answer arrived. Of a query,
-// only the ranks count to which it, or a later one, was sent.
-// Owned by ProgressQueries. Progress owner only.
+// Several queries may be pending, eight at most: an answer counts for each query that was sent before the answer
+// arrived. For a query, only the ranks count to which it was sent. Owned by ProgressQueries. Progress owner only.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -31,7 +32,8 @@ class Answers {
   };
 
   void note_asked(int rank, sync::Clock::time_point asked_at) noexcept {
-    latest_[static_cast<size_t>(rank)].asked_at = asked_at;
+    Answer& latest = latest_[static_cast<size_t>(rank)];
+    latest.asked_at[latest.num_asked++ % latest.asked_at.size()] = asked_at;
   }
   // Records an answer that arrives now.
   void record(int rank, Progress progress) {
@@ -62,9 +64,12 @@ class Answers {
   struct Answer {
     sync::Clock::time_point at{};
     Progress progress;
-    sync::Clock::time_point asked_at{};
+    std::array<sync::Clock::time_point, 8> asked_at{};  // the latest queries
+    uint32_t num_asked = 0;
 
-    bool is_due(sync::Clock::time_point since) const noexcept { return asked_at >= since; }
+    bool is_due(sync::Clock::time_point query) const noexcept {
+      return std::find(asked_at.begin(), asked_at.end(), query) != asked_at.end();
+    }
     bool has_arrived(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
     bool has_entered(uint32_t of, sync::Clock::time_point asked_at) const noexcept {
       return has_arrived(asked_at) && is_at_least(progress.sequence, of);
@@ -77,6 +82,7 @@ class Answers {
   }
 
   size_t num_asked(sync::Clock::time_point asked_at) const noexcept;
+  std::string asked(sync::Clock::time_point asked_at) const;
   // Returns "Title: rank 0 (…), rank 4 (…), and 12 more." for the answers that satisfy the predicate; empty if none do.
   template <typename Predicate>
   std::string list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const;

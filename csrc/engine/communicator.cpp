@@ -145,7 +145,7 @@ std::vector<int> Communicator::missing_from(const Operation& operation) {
   std::vector<int> missing;
   const auto look = [&] {
     missing = group_->answers().missing(operation.sequence(), asked_at);
-    return group_->answers().all_since(asked_at) || ProgressQueries::have_expired(asked_at);
+    return group_->answers().all_since(asked_at) || group_->have_all_expired(asked_at);
   };
   for (;; std::this_thread::sleep_for(kAnswerPoll)) {
     engine_.catch_up();

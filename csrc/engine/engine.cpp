@@ -117,7 +117,7 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
     }
     for (const int other : overlay::watched_by(team.rank, team.size())) {
       const auto rank = static_cast<size_t>(other);
-      Status watched = messenger_.transport().watch_peer(team.peers[rank]);
+      Status watched = peers_.watch(team.peers[rank]);
       if (!watched.ok()) return unreachable(specification, rank, watched);
     }
     team.topology = messaging::Topology(hosts);
@@ -146,7 +146,7 @@ Status Engine::check_room_for_group(size_t num_ranks) {
 Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
   AXON_TRY(peers_.check_room_for({&peer_address, 1}));
   Result<transport::PeerId> met = meet_unchecked(peer_address);
-  if (met.ok()) AXON_TRY(messenger_.transport().watch_peer(met.value()));
+  if (met.ok()) AXON_TRY(peers_.watch(met.value()));
   return met;
 }
 

@@ -81,8 +81,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   sync::Clock::time_point ask(Operation& operation) noexcept {
     return queries_.ask(operation.exchange().ranks_awaited());
   }
-  // Queries the progress of all ranks.
-  sync::Clock::time_point ask_all() noexcept;
+  // Queries the progress of all ranks, of which some may have to be connected first.
+  sync::Clock::time_point ask_all() noexcept { return queries_.ask_all(); }
+  bool have_all_expired(sync::Clock::time_point asked_at) const noexcept { return queries_.have_all_expired(asked_at); }
   const Answers& answers() const noexcept { return queries_.answers(); }
   // Returns whether the answers suffice to name the missing ranks, or no further answers are expected.
   bool has_heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept;
@@ -113,10 +114,12 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
   std::optional<messaging::Team> team_met_again() const;
+  std::vector<int> ranks_to_notify(transport::MessageKind kind, ErrorCode code) const;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
   void on_notice(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void pass_on(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void make_contacts(sync::Clock::time_point now) noexcept;
+  Status watch(int rank) noexcept;
   void on_contact(int source) noexcept;
   void on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept;
   void on_leave(const transport::ControlHeader& notice, const std::string& text, const Status& reason) noexcept;
@@ -148,6 +151,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   MutualWaits mutual_waits_{queries_};
   const std::shared_ptr<ResultCheck> result_check_;  // shared with operations
   bool has_warned_of_results_ = false;
+  bool has_warned_of_watches_ = false;
   bool has_warned_of_mutual_waits_ = false;
   IntrusiveList<Operation> running_;
   IntrusiveList<Operation, Unposted> unposted_;  // sends in the order in which their messages must go out

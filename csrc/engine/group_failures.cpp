@@ -75,14 +75,30 @@ std::optional<messaging::Team> Group::team_met_again() const {
   return team;
 }
 
-// An operation that begins after the group was detached may be the first to fail. A departure ends receives of the
-// ranks that have exchanged messages with this one, so they get it from this rank itself.
+// All ranks leave in order at the end of a job, and few need to know. A departure ends receives of the ranks that have
+// exchanged messages with this one, and kernels of its host, so they get it from this rank itself.
+std::vector<int> Group::ranks_to_notify(transport::MessageKind kind, ErrorCode code) const {
+  const bool is_departure = kind == transport::MessageKind::kDeparture;
+  if (team_.is_fully_connected() || !is_departure) return notified_;
+  std::vector<int> ranks = code == ErrorCode::kOk ? overlay::watched_by(team_.rank, team_.size()) : notified_;
+  const auto neighbours = team_.topology.ranks_on(team_.topology.host_of(team_.rank));
+  ranks.insert(ranks.end(), neighbours.begin(), neighbours.end());
+  for (int other = 0; other < team_.size(); ++other) {
+    if (inbox_->is_contact(other)) ranks.push_back(other);
+  }
+  std::ranges::sort(ranks);
+  const auto repeated = std::ranges::unique(ranks);
+  ranks.erase(repeated.begin(), repeated.end());
+  return ranks;
+}
+
+// An operation that begins after the group was detached may be the first to fail.
 void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept {
   if (is_detached()) return;
   const std::optional<messaging::Team> met_again = team_met_again();
   const messaging::Team& team = met_again ? *met_again : team_;
   const bool is_departure = kind == transport::MessageKind::kDeparture;
-  const auto notify = [&](int other) {
+  for (const int other : ranks_to_notify(kind, code)) {
     send(engine_.messenger(), team, other,
          {.kind = kind,
           .sequence = queries_.latest_sequence(),
@@ -90,14 +106,6 @@ void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std
           .num_sent = is_departure ? inbox_->num_sent(other) : 0,
           .origin = team_.rank,
           .text = text});
-  };
-  // All ranks leave in order at the end of a job. Few need to know.
-  const bool is_news = !is_departure || code != ErrorCode::kOk;
-  for (const int other : is_news ? notified_ : overlay::watched_by(team_.rank, team_.size())) notify(other);
-  if (!is_departure || team_.is_fully_connected()) return;
-  for (int other = 0; other < team_.size(); ++other) {
-    const bool is_notified = is_news && std::ranges::binary_search(notified_, other);
-    if (!is_notified && other != team_.rank && inbox_->is_contact(other)) notify(other);
   }
 }
 
@@ -116,30 +124,45 @@ void Group::pass_on(const transport::ControlHeader& notice, const std::string& t
 }
 
 // In a group that is not fully connected, a rank that is awaited may not know of this one. It would tell this rank
-// neither of its end nor that it leaves the group.
+// neither of its end nor that it leaves the group. One that knows of it may have no connection that tells of its end.
 void Group::make_contacts(sync::Clock::time_point now) noexcept {
   if (team_.is_fully_connected() || is_detached()) return;
   for_each_running([&](Operation& operation) {
     if (now < operation.called_at() + kContactDelay) return;
     operation.exchange().for_each_awaited([&](int other) {
-      if (other == team_.rank || inbox_->is_contact(other)) return;
-      inbox_->note_contact(other);
-      const transport::PeerId peer = team_.peers[static_cast<size_t>(other)];
-      if (Status watched = engine_.messenger().transport().watch_peer(peer); !watched.ok())
-        return log::warn(
-            signed_text("the end of rank " + std::to_string(other) + " may go unnoticed: " + watched.message()));
-      send(engine_.messenger(), team_, other, {.kind = transport::MessageKind::kContact});
+      if (other == team_.rank) return;
+      if (Status watched = watch(other); !watched.ok()) {
+        if (!std::exchange(has_warned_of_watches_, true))
+          log::warn(signed_text("the end of rank " + std::to_string(other) + " may go unnoticed: " + watched.message() +
+                                "; this is tried again"));
+      } else if (!inbox_->is_known_to(other)) {
+        inbox_->note_asked(other);
+        send(engine_.messenger(), team_, other, {.kind = transport::MessageKind::kContact});
+      }
     });
   });
 }
 
-// A rank that has left before told its contacts alone.
+Status Group::watch(int rank) noexcept {
+  const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
+  return engine_.messenger().is_lost(peer) ? Status() : engine_.watch_peer(peer);
+}
+
+// A rank that was not a contact has missed what this one has told its contacts.
 void Group::on_contact(int source) noexcept {
-  if (is_detached() || inbox_->is_contact(source)) return;
+  if (is_detached()) return;
   inbox_->note_contact(source);
-  if (!aborted_.ok())
+  if (!aborted_.ok()) {
     messaging::FlowControl::tell_of_leave(engine_.messenger().transport(), team_, static_cast<uint32_t>(source),
-                                          messaging::FlowControl::Sent::kNothing);
+                                          inbox_->num_sent(source));
+  } else if (!failure_.ok()) {
+    send(engine_.messenger(), team_, source,
+         {.kind = transport::MessageKind::kFailureNotice,
+          .sequence = queries_.latest_sequence(),
+          .code = failure_.code(),
+          .origin = team_.rank,
+          .text = failure_.message()});
+  }
 }
 
 // An operation may have got its last message just before this one: it must complete before a notice can fail it.

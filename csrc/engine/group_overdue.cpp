@@ -1,5 +1,4 @@
 // Operations that take too long: which ranks are queried, and which ones the error names.
-#include <numeric>
 #include <utility>
 
 #include "base/log.hpp"
@@ -16,7 +15,8 @@ Group::DeviceCheck Group::check_device_hook() noexcept {
     fail(std::move(fault));
     return DeviceCheck::kFailed;
   }
-  if (!asked_for_fault_at_) asked_for_fault_at_ = queries_.ask({});
+  if (!asked_for_fault_at_)
+    asked_for_fault_at_ = queries_.ask(team_.topology.ranks_on(team_.topology.host_of(team_.rank)));
   const sync::Clock::time_point asked_at = *asked_for_fault_at_;
   if (!answers().all_since(asked_at) && !ProgressQueries::have_expired(asked_at)) return DeviceCheck::kAsking;
   fail(Status(fault.code(), fault.message() + " " + answers().all(asked_at)));
@@ -43,12 +43,6 @@ void Group::check_mutual_waits(sync::Clock::time_point now) noexcept {
             " Both wait until their timeouts, unless other threads make these calls.");
 }
 
-sync::Clock::time_point Group::ask_all() noexcept {
-  std::vector<int> ranks(team_.peers.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return queries_.ask(ranks);
-}
-
 // When a collective is first found overdue, ranks are queried. The error names ranks by their answers. Those do not
 // cover replays, which therefore time out at once.
 void Group::check_deadlines(sync::Clock::time_point now) noexcept {
@@ -66,13 +60,13 @@ void Group::check_deadlines(sync::Clock::time_point now) noexcept {
   if (!overdue) asked_at_.reset();  // it finished after all; the next overdue collective sends new queries
 }
 
+// In a large group, another rank may name the missing one a moment later: one that waits for it, and knows it.
 bool Group::has_heard_enough(const Operation& operation, sync::Clock::time_point asked_at) const noexcept {
-  if (ProgressQueries::have_expired(asked_at)) return true;
-  if (!operation.is_running()) return false;  // the thread that ended it is about to complete it
+  const bool is_all = answers().all_since(asked_at) || ProgressQueries::have_expired(asked_at);
+  if (!operation.is_running()) return ProgressQueries::have_expired(asked_at);  // it is about to be completed
   if (operation.direction != Direction::kCollective) return true;
-  // In a large group, the ranks that the missing one keeps waiting name it a moment later.
   const bool may_be_told = !team_.is_fully_connected() && answers().missing(operation.sequence(), asked_at).empty();
-  return answers().all_since(asked_at) && !may_be_told;
+  return is_all && (!may_be_told || ProgressQueries::have_expired_for_others(asked_at));
 }
 
 // A collective's finish() notifies the group, with the operation's name.

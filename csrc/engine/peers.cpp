@@ -60,6 +60,13 @@ bool Peers::outnumber_cores() const noexcept {
   return static_cast<size_t>(num_neighbours_) >= num_cores();
 }
 
+Status Peers::watch(transport::PeerId peer) {
+  if (peers_[peer].is_watched) return Status();
+  AXON_TRY(transport_.watch_peer(peer));
+  peers_[peer].is_watched = true;
+  return Status();
+}
+
 // The end of a neighbour is certain. A process of another host may only have been unreachable.
 void Peers::note_loss(transport::PeerId peer) {
   if (is_neighbour(peer)) return note_neighbours(num_neighbours_ - 1);
@@ -80,8 +87,11 @@ Status Peers::check_room(size_t num_new_peers) const {
 
 // One check for all of them, since the descriptors still to be opened are summed over all peers.
 Status Peers::check_room_for(std::span<const PeerAddress> addresses) const {
-  const auto is_new = [this](const PeerAddress& peer_address) { return !peer_of_.contains(peer_address.process); };
-  const auto num_new = static_cast<size_t>(std::ranges::count_if(addresses, is_new));
+  const auto takes_descriptors = [this](const PeerAddress& peer_address) {
+    const std::optional<transport::PeerId> known = find(peer_address.process);
+    return !known || (!shares_host(*known) && !peers_[*known].is_watched);
+  };
+  const auto num_new = static_cast<size_t>(std::ranges::count_if(addresses, takes_descriptors));
   return num_new == 0 ? Status() : check_room(num_new);
 }
 

@@ -50,6 +50,9 @@ class Peers {
   // Returns whether these processes and this one outnumber the cores on which this one may run.
   bool outnumber_cores() const noexcept;
 
+  // Connects to a peer of another host, so that its end is noticed. Does nothing if it has been called before.
+  Status watch(transport::PeerId peer);
+
   // Records that a peer is gone. At most once per peer. find() finds no process of another host from then on.
   void note_loss(transport::PeerId peer);
 
@@ -57,7 +60,7 @@ class Peers {
   // out of them within UCX cannot recover. The listener closes for good at the first connection that it cannot accept
   // (UCX 1.22).
   Status check_room(size_t num_new_peers) const;
-  // Like check_room(), for those of the addresses that are not known yet.
+  // Like check_room(), for those of the addresses that are not known yet, or are on other hosts and not watched.
   Status check_room_for(std::span<const PeerAddress> addresses) const;
 
   // Other processes can no longer tell that this one is on their host.
@@ -67,6 +70,7 @@ class Peers {
   struct Peer {
     PeerAddress address;
     bool shares_host = false;
+    bool is_watched = false;
   };
 
   void note_neighbours(int number) noexcept;

@@ -9,6 +9,8 @@ namespace axon::engine {
 
 // How long ranks may take to answer. The error of an overdue operation is due within a second.
 static constexpr std::chrono::milliseconds kAnswerTimeout{300};
+// The same if thousands of ranks may have to be connected.
+static constexpr std::chrono::seconds kAnswerTimeoutOfAll{5};
 
 void ProgressQueries::note_launch(CallRecord& collective) noexcept {
   collective.sequence = launched_.read().sequence + 1;
@@ -16,9 +18,7 @@ void ProgressQueries::note_launch(CallRecord& collective) noexcept {
 }
 
 sync::Clock::time_point ProgressQueries::ask(std::span<const int> also) noexcept {
-  const sync::Clock::time_point asked_at = sync::Clock::now();
-  answers_.note_asked(team_.rank, asked_at);
-  answers_.record(team_.rank, progress());
+  const sync::Clock::time_point asked_at = answer_oneself();
   for (const int rank : notified_) ask_rank(rank, asked_at);
   for (const int rank : also) {
     if (!std::ranges::binary_search(notified_, rank)) ask_rank(rank, asked_at);
@@ -26,7 +26,21 @@ sync::Clock::time_point ProgressQueries::ask(std::span<const int> also) noexcept
   return asked_at;
 }
 
+sync::Clock::time_point ProgressQueries::ask_all() noexcept {
+  const sync::Clock::time_point asked_at = answer_oneself();
+  for (int rank = 0; rank < team_.size(); ++rank) ask_rank(rank, asked_at);
+  return asked_at;
+}
+
+sync::Clock::time_point ProgressQueries::answer_oneself() noexcept {
+  const sync::Clock::time_point asked_at = sync::Clock::now();
+  answers_.note_asked(team_.rank, asked_at);
+  answers_.record(team_.rank, progress());
+  return asked_at;
+}
+
 void ProgressQueries::ask_rank(int rank, sync::Clock::time_point asked_at) noexcept {
+  if (rank == team_.rank) return;
   answers_.note_asked(rank, asked_at);
   send(messenger_, team_, rank,
        {.kind = transport::MessageKind::kProgressQuery, .sequence = latest_sequence_, .text = {}});
@@ -34,6 +48,14 @@ void ProgressQueries::ask_rank(int rank, sync::Clock::time_point asked_at) noexc
 
 bool ProgressQueries::have_expired(sync::Clock::time_point asked_at) noexcept {
   return sync::Clock::now() >= asked_at + kAnswerTimeout;
+}
+
+bool ProgressQueries::have_expired_for_others(sync::Clock::time_point asked_at) noexcept {
+  return sync::Clock::now() >= asked_at + 2 * kAnswerTimeout;
+}
+
+bool ProgressQueries::have_all_expired(sync::Clock::time_point asked_at) const noexcept {
+  return sync::Clock::now() >= asked_at + (team_.is_fully_connected() ? kAnswerTimeout : kAnswerTimeoutOfAll);
 }
 
 void ProgressQueries::on_query(int source) noexcept {

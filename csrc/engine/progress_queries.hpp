@@ -23,7 +23,7 @@ namespace axon::engine {
 
 class ProgressQueries {
  public:
-  // `notified`: the ranks that are notified of failures, ascending (engine/overlay.hpp). `status` has the latest
+  // `notified`: the ranks that this rank notifies of failures, ascending (engine/overlay.hpp). `status` has the latest
   // collective that this rank has begun, which answers carry.
   ProgressQueries(messaging::Messenger& messenger, const messaging::Team& team, const std::vector<int>& notified,
                   const GroupStatus& status)
@@ -41,11 +41,17 @@ class ProgressQueries {
   // Numbers a collective that the device hook launches, and records it. One thread at a time.
   void note_launch(CallRecord& collective) noexcept;
 
-  // Queries the ranks that are notified of failures, and these, and returns the time: answers from then on are to this
-  // query.
+  // Queries the ranks that this rank notifies of failures, and these, and returns the time: answers from then on are to
+  // this query.
   sync::Clock::time_point ask(std::span<const int> also) noexcept;
+  // Queries all ranks.
+  sync::Clock::time_point ask_all() noexcept;
   // Returns whether no further answers to the query are expected.
   static bool have_expired(sync::Clock::time_point asked_at) noexcept;
+  // The same for the queries that other ranks have sent at about this time.
+  static bool have_expired_for_others(sync::Clock::time_point asked_at) noexcept;
+  // The same for ask_all().
+  bool have_all_expired(sync::Clock::time_point asked_at) const noexcept;
   const Answers& answers() const noexcept { return answers_; }
 
   // Another rank asks, or answers.
@@ -54,6 +60,7 @@ class ProgressQueries {
 
  private:
   Answers::Progress progress() const;
+  sync::Clock::time_point answer_oneself() noexcept;
   void ask_rank(int rank, sync::Clock::time_point asked_at) noexcept;
 
   messaging::Messenger& messenger_;

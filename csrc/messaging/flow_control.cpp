@@ -113,16 +113,17 @@ void FlowControl::send_credit(uint32_t source, int32_t num_messages, uint32_t nu
 }
 
 // Messages to an inbox that has ended are dropped when they arrive, and rendezvous are refused.
-void FlowControl::dismiss() noexcept {
+void FlowControl::dismiss(std::span<const uint32_t> num_sent) noexcept {
   for (uint32_t source = 0; source < ranks_.size(); ++source) {
-    if (ranks_[source].num_held > 0) tell_of_leave(transport_, team_, source);
+    if (ranks_[source].num_held > 0) tell_of_leave(transport_, team_, source, num_sent[source]);
   }
 }
 
-void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank, Sent sent) noexcept {
+void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank,
+                                uint32_t num_sent) noexcept {
   if (static_cast<int>(rank) == team.rank) return;
   transport::CreditHeader header = header_to(team, rank, transport::MessageKind::kLeave);
-  header.num_bytes = sent == Sent::kNothing ? 1 : 0;
+  header.num_sent = num_sent;
   (void)transport.send(team.peers[rank], header, {}, transport::unattended);
 }
 

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/intrusive_list.hpp"
@@ -76,6 +77,10 @@ class FlowControl : public ListNode<FlowControl> {
     ranks_[header.source].latest = header;
     ranks_[header.source].is_contact = true;
   }
+  // Returns whether a message from that rank has arrived, so that it knows of this one.
+  bool has_heard_from(uint32_t source) const noexcept {
+    return ranks_[source].latest.fingerprint.operation != transport::OperationKind{};
+  }
   const transport::OperationHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
   // An eager message has been received or dropped: the inbox no longer holds its payload.
   void note_consumed(uint32_t source, size_t num_bytes) noexcept {
@@ -91,18 +96,21 @@ class FlowControl : public ListNode<FlowControl> {
   bool has_spent_all(uint32_t source) const noexcept;
   // Grants a sender further messages, although none of its held messages have been received.
   void advance(uint32_t source) noexcept;
-  // Called when the inbox ends: notifies the senders of held messages, which may wait for credit.
-  void dismiss() noexcept;
-  // Notifies one rank that this rank of the team has left, and what it has sent that rank before.
-  enum class Sent : uint8_t { kUnknown, kNothing };
+  // Called when the inbox ends: notifies the senders of held messages, which may wait for credit. `num_sent`: by rank,
+  // the point-to-point messages to it.
+  void dismiss(std::span<const uint32_t> num_sent) noexcept;
+  // Notifies one rank that this rank of the team has left, and of the number of point-to-point messages sent to it.
   static void tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank,
-                            Sent sent = Sent::kUnknown) noexcept;
+                            uint32_t num_sent) noexcept;
 
   // ---- Both
 
   // Returns whether a message has been sent to that rank or has arrived from it, or note_contact() was called for it.
   bool is_contact(uint32_t rank) const noexcept { return ranks_[rank].is_contact; }
   void note_contact(uint32_t rank) noexcept { ranks_[rank].is_contact = true; }
+  // Returns whether note_asked() was called for that rank: this rank has told it that it awaits a message.
+  bool has_asked(uint32_t rank) const noexcept { return ranks_[rank].has_asked; }
+  void note_asked(uint32_t rank) noexcept { ranks_[rank].has_asked = true; }
 
   // Credit is returned, and waiting messages are sent, when the owner of this list calls settle(). That is not done at
   // once, since a message to this very process is delivered within its send(). Null: never from now on.
@@ -122,6 +130,7 @@ class FlowControl : public ListNode<FlowControl> {
     uint32_t num_bytes_owed = 0;
     int32_t num_held = 0;  // messages from it that wait for a matching receive
     bool is_contact = false;
+    bool has_asked = false;
   };
   static_assert(sizeof(Rank) == 64);
 

@@ -145,22 +145,17 @@ void Inbox::on_point_to_point(const transport::OperationHeader& header, const tr
 
 void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
   Departure& departure = departures_[source];
-  if (departure.num_sent) return;
+  if (!departure.reason.ok()) return;
   departure = {.reason = std::move(reason), .num_sent = num_sent};
   fail_hopeless();
 }
 
 void Inbox::on_credit(const transport::CreditHeader& credit) noexcept {
   if (credit.kind == transport::MessageKind::kCredit) return flow_.on_credit(credit);
-  Departure& departure = departures_[credit.source];
-  if (departure.reason.ok()) {
-    departure.reason = Status(ErrorCode::kAborted, "rank " + std::to_string(credit.source) +
-                                                       " has left the group and no longer receives messages");
-  }
-  flow_.fail_waiting(credit.source, departure.reason);
-  if (credit.num_bytes == 0 || departure.num_sent) return;
-  departure.num_sent = 0;
-  fail_hopeless();
+  depart(credit.source, credit.num_sent,
+         Status(ErrorCode::kAborted,
+                "rank " + std::to_string(credit.source) + " has left the group and no longer receives messages"));
+  flow_.fail_waiting(credit.source, departures_[credit.source].reason);
 }
 
 // Fails receives for which no rank is left that could send.

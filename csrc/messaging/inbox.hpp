@@ -113,10 +113,15 @@ class Inbox {
     return !departures_[source].reason.ok() && arrived_[source] == departures_[source].num_sent;
   }
 
-  // In a group that is not fully connected: whether the two ranks have exchanged a message, or one has said that it
-  // awaits one. Both then tell each other when they leave.
+  // Returns whether the two ranks have exchanged a message, or the other one has said that it awaits one. This rank
+  // then tells it when it leaves the group.
   bool is_contact(int rank) const noexcept { return flow_.is_contact(static_cast<uint32_t>(rank)); }
   void note_contact(int rank) noexcept { flow_.note_contact(static_cast<uint32_t>(rank)); }
+  // Returns whether the rank knows of this one: a message from it has arrived, or note_asked() was called.
+  bool is_known_to(int rank) const noexcept {
+    return flow_.has_heard_from(static_cast<uint32_t>(rank)) || flow_.has_asked(static_cast<uint32_t>(rank));
+  }
+  void note_asked(int rank) noexcept { flow_.note_asked(static_cast<uint32_t>(rank)); }
 
   // The number of repeated messages.
   uint64_t num_refused() const noexcept { return num_refused_; }
@@ -132,6 +137,8 @@ class Inbox {
 
   // Returns the sequence number of the next point-to-point message to `destination`.
   uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
+  // Returns, by rank, the number of point-to-point messages sent to it.
+  const std::vector<uint32_t>& num_sent() const noexcept { return sent_; }
   // Returns the number of point-to-point messages sent to `destination`.
   uint32_t num_sent(int destination) const noexcept { return sent_[static_cast<size_t>(destination)]; }
 
@@ -149,8 +156,8 @@ class Inbox {
     uint32_t number = 0;
   };
   struct Departure {
-    Status reason;                     // ok: the rank has not left
-    std::optional<uint32_t> num_sent;  // empty: unknown, so receives from the rank do not fail
+    Status reason;  // ok: the rank has not left
+    uint32_t num_sent = 0;
   };
 
   static size_t bucket_of(uint32_t sequence) noexcept { return sequence % kNumBuckets; }

@@ -85,12 +85,10 @@ void Messenger::detach(Inbox& inbox) noexcept {
   inbox.flow().settle_by(nullptr);
   retired_.add(key);
   if (left_.size() >= kMostLeft) left_.pop_front();
-  const auto num_ranks = inbox.team().peers.size();
-  Left& left = left_.emplace_back(Left{.key = key,
-                                       .team = inbox.team(),
-                                       .are_told = std::vector<bool>(num_ranks),
-                                       .are_contacts = std::vector<bool>(num_ranks)});
-  for (size_t rank = 0; rank < num_ranks; ++rank) left.are_contacts[rank] = inbox.is_contact(static_cast<int>(rank));
+  left_.push_back({.key = key,
+                   .team = inbox.team(),
+                   .are_told = std::vector<bool>(inbox.team().peers.size()),
+                   .num_sent = inbox.num_sent()});
   num_refused_ += inbox.num_refused();
 }
 
@@ -198,11 +196,9 @@ void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
       is_contact ? header.as<transport::ControlHeader>().source : header.as<transport::OperationHeader>().source;
   const auto left = std::ranges::find(left_, header.key, &Left::key);
   if (left == left_.end() || source >= left->are_told.size() || left->are_told[source]) return;
-  if (is_contact && left->are_contacts[source]) return;  // it was told when this rank left
   left->are_told[source] = true;
-  if (is_lost(left->team.peers[source])) return;
-  FlowControl::tell_of_leave(transport_, left->team, source,
-                             is_contact ? FlowControl::Sent::kNothing : FlowControl::Sent::kUnknown);
+  if (!is_lost(left->team.peers[source]))
+    FlowControl::tell_of_leave(transport_, left->team, source, left->num_sent[source]);
 }
 
 void Messenger::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {

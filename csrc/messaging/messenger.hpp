@@ -130,7 +130,7 @@ class Messenger final : public transport::Receiver {
     uint64_t key;
     Team team;
     std::vector<bool> are_told;      // by rank
-    std::vector<bool> are_contacts;  // by rank; see Inbox::is_contact
+    std::vector<uint32_t> num_sent;  // by rank: the point-to-point messages to it
   };
   // Late senders to the latest of these groups are notified. Sends to earlier ones fail when their operations time out.
   static constexpr size_t kMostLeft = 64;

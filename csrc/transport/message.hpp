@@ -168,8 +168,7 @@ struct ControlHeader {
   uint32_t origin = 0;  // of a failure notice or departure: the rank that reports it. The sender may pass it on
 };
 
-// kCredit grants its receiver further messages and bytes. kLeave says that its sender no longer receives any. If its
-// number of bytes is 1, the sender has never sent a point-to-point message to this rank, and will not.
+// kCredit grants its receiver further messages and bytes. kLeave says that its sender no longer receives any.
 struct CreditHeader {
   static constexpr MessageFamily kFamily = MessageFamily::kCredit;
 
@@ -180,7 +179,8 @@ struct CreditHeader {
   uint64_t num_bytes = 0;
   uint32_t source = 0;       // rank in that group
   uint32_t destination = 0;  // rank in that group
-  uint64_t reserved_too = 0;
+  uint32_t num_sent = 0;     // of a kLeave: all point-to-point messages from the sender to this rank
+  uint32_t reserved_too = 0;
 };
 
 struct CallHeader {

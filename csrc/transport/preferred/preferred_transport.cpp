@@ -46,6 +46,10 @@ Status PreferredTransport::open() {
 
 // ---- Peers
 
+static void note_fallback(const Status& why) {
+  log::info("a peer is reached over rails, since the preferred network does not: " + why.message());
+}
+
 // The preferred network is for other hosts alone. A peer that it does not reach may use the common one, so the port
 // answers from now on.
 Result<PeerId> PreferredTransport::add_peer(std::span<const std::byte> address, bool same_host) {
@@ -53,11 +57,14 @@ Result<PeerId> PreferredTransport::add_peer(std::span<const std::byte> address, 
   const std::span<const std::byte> preferred = preceding_sockets(address);
   if (!same_host && !preferred.empty()) {
     AXON_TRY(port_.start());
-    if (Result<Peer> added = add_to(preferred_, preferred, same_host, id); added.ok()) {
+    Result<Peer> added = add_to(preferred_, preferred, same_host, id);
+    if (added.ok()) {
       peers_.push_back(std::move(added).value());
       peers_.back().address.assign(address.begin(), address.end());
       return id;
     }
+    if (added.status().code() == ErrorCode::kResourceExhausted) return std::move(added.status());
+    note_fallback(added.status());
   }
   Result<Peer> added = add_to(common_, address, same_host, id);
   if (!added.ok()) return std::move(added.status());
@@ -82,7 +89,7 @@ Status PreferredTransport::choose_network(PeerId id) {
   Status connected = peer.network().watch_peer(peer.id);
   if (connected.code() == ErrorCode::kResourceExhausted) return connected;
   if (!connected.ok()) {
-    log::info("a peer is reached over rails, since the preferred network does not: " + connected.message());
+    note_fallback(connected);
     Result<Peer> added = add_to(common_, peer.address, /*same_host=*/false, id);
     if (!added.ok()) return std::move(added.status());
     peer = std::move(added).value();

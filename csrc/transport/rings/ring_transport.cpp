@@ -81,7 +81,7 @@ Result<PeerId> RingTransport::add_peer(std::span<const std::byte> address, bool 
   Peer& peer = peers_[added.value()];
   peer.address = end;
   // A process whose ring is read here is on this host, even if only the other process could verify that.
-  if (known != nullptr || same_host) peer.link = known != nullptr ? known : make_link(end);
+  if (known != nullptr || same_host) peer.link = known != nullptr ? known : &links_.emplace_back(shared_, end);
   return added;
 }
 
@@ -90,11 +90,14 @@ RingLink* RingTransport::find_link(const RingAddress& address) noexcept {
   return found != links_.end() ? &*found : nullptr;
 }
 
-// Returns null if the number of links has reached its limit. In that case tidy() looks for links whose process is gone.
-RingLink* RingTransport::make_link(const RingAddress& address) noexcept {
+// Returns false if the number of links has reached its limit. In that case tidy() looks for links whose process is
+// gone.
+bool RingTransport::use(RingLink& link) noexcept {
+  if (std::ranges::find(live_, &link) != live_.end()) return true;
   is_to_tidy_ |= live_.size() >= kMostLinks;
-  if (live_.size() >= kMostLinks) return nullptr;
-  return live_.emplace_back(&links_.emplace_back(shared_, address));
+  if (live_.size() >= kMostLinks) return false;
+  live_.push_back(&link);
+  return true;
 }
 
 std::optional<PeerId> RingTransport::peer_of(const RingLink& link) const noexcept {
@@ -103,11 +106,16 @@ std::optional<PeerId> RingTransport::peer_of(const RingLink& link) const noexcep
   return static_cast<PeerId>(found - peers_.begin());
 }
 
-RingLink* RingTransport::link_to(const Peer& peer) noexcept {
+RingLink* RingTransport::link_to(Peer& peer) noexcept {
   RingLink* const link = peer.link;
   if (link == nullptr || peer.is_dropped) return nullptr;
-  if (link->state() == RingLink::State::kNew) [[unlikely]]
+  if (link->state() == RingLink::State::kNew) [[unlikely]] {
+    if (!use(*link)) {  // all its messages take the network from now on
+      peer.link = nullptr;
+      return nullptr;
+    }
     link->connect();
+  }
   return link->state() == RingLink::State::kNetwork ? nullptr : link;
 }
 
@@ -240,21 +248,25 @@ void RingTransport::on_ring_offered(const RingCall& call) noexcept {
   if (caller.key == 0 || caller.key == shared_.own.key || (is_known && link->reads())) {
     return on_refused("a ring offered by a process that may not offer one now");
   }
-  if (!is_known) link = make_link(caller);
-  const bool can_read = link != nullptr && link->is_live();
+  if (!is_known) link = &links_.emplace_back(shared_, caller);
+  const bool has_room = !link->is_live() || use(*link);  // one that has ended needs none
+  const bool can_read = has_room && link->is_live();
   const Status read = can_read ? read_ring_of(call, *link) : Status(ErrorCode::kTransport, "no usable link");
+  const auto met = std::ranges::find(peers_, caller, &Peer::address);
+  const bool is_met = met != peers_.end() && !met->is_dropped;
   if (read.ok()) {
-    const auto met = std::ranges::find(peers_, caller, &Peer::address);
-    if (met != peers_.end() && !met->is_dropped) met->link = link;
+    if (is_met) met->link = link;
     return;
   }
   const bool is_for_want = read.code() == ErrorCode::kResourceExhausted;  // the caller may try again
   doorbell_->refuse(is_for_want ? call.number | RingCall::kForWant : call.number);
-  if (is_known) {
-    if (!is_for_want) link->refuse_ring();
-  } else if (link != nullptr) {
-    live_.pop_back();
+  if (!is_known) {
+    std::erase(live_, link);
     links_.pop_back();
+  } else if (!has_room) {
+    if (is_met) met->link = nullptr;  // messages to it take the network, too
+  } else if (!is_for_want) {
+    link->refuse_ring();
   }
 }
 

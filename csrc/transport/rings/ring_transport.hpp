@@ -26,7 +26,7 @@ namespace axon::transport {
 // More than 30 methods: Transport and Receiver declare 23 of them.
 class RingTransport final : public Transport, private Receiver {
  public:
-  // A bound, because each call of progress() polls all rings.
+  // A bound for those that are used, because each call of progress() polls their rings.
   static constexpr size_t kMostLinks = 64;
   // The peer's doorbell, and the ring until the peer has mapped it.
   static constexpr size_t kDescriptorsOfALink = 2;
@@ -80,9 +80,9 @@ class RingTransport final : public Transport, private Receiver {
 
   Status open_doorbell();
   // Returns the link, connected, if messages to this peer take it; otherwise null.
-  RingLink* link_to(const Peer& peer) noexcept;
+  RingLink* link_to(Peer& peer) noexcept;
   RingLink* find_link(const RingAddress& address) noexcept;
-  RingLink* make_link(const RingAddress& address) noexcept;
+  bool use(RingLink& link) noexcept;
   std::optional<PeerId> peer_of(const RingLink& link) const noexcept;
   unsigned answer_calls() noexcept;
   void on_ring_offered(const RingCall& call) noexcept;
@@ -98,7 +98,7 @@ class RingTransport final : public Transport, private Receiver {
   std::vector<std::byte> address_;
   std::vector<Peer> peers_;      // indexed by PeerId, which the network assigns
   std::deque<RingLink> links_;   // one per process that was added as a peer or has called
-  std::vector<RingLink*> live_;  // the links that are not lost
+  std::vector<RingLink*> live_;  // the links that are used, and not lost
   bool is_to_tidy_ = false;      // a link has ended since the last progress()
 };
 

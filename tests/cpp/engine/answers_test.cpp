@@ -8,16 +8,15 @@
 namespace axon::engine {
 namespace {
 
-// All ranks are asked, now and at any later time.
-Answers asked(int num_ranks) {
+Answers asked(int num_ranks, sync::Clock::time_point asked_at) {
   Answers answers(num_ranks);
-  for (int rank = 0; rank < num_ranks; ++rank) answers.note_asked(rank, sync::Clock::time_point::max());
+  for (int rank = 0; rank < num_ranks; ++rank) answers.note_asked(rank, asked_at);
   return answers;
 }
 
 TEST(Answers, ranks_that_have_entered_and_ranks_that_have_not_are_told_apart) {
-  Answers answers = asked(4);
   const sync::Clock::time_point asked_at = sync::Clock::now();
+  Answers answers = asked(4, asked_at);
   answers.record(0, {.sequence = 7, .calls = "last entered all_reduce #7, 1.5 s ago"});
   answers.record(1, {.sequence = 6, .calls = "last entered barrier #6, 2.1 s ago"});
   answers.record(3, {.sequence = 9, .calls = "last entered barrier #9, 0.0 s ago"});
@@ -30,23 +29,24 @@ TEST(Answers, ranks_that_have_entered_and_ranks_that_have_not_are_told_apart) {
 }
 
 TEST(Answers, an_answer_to_an_earlier_question_is_none) {
-  Answers answers = asked(1);
+  const sync::Clock::time_point asked_at = sync::Clock::now() + std::chrono::hours(1);
+  Answers answers = asked(1, asked_at);
   answers.record(0, {.sequence = 7, .calls = "old"});
-  const sync::Clock::time_point asked_at = sync::Clock::now() + std::chrono::milliseconds(1);
   EXPECT_EQ(answers.findings(7, asked_at), "Not entered by: rank 0 (does not answer).");
   EXPECT_EQ(answers.all(asked_at), "Last entered: rank 0 (does not answer).");
 }
 
 TEST(Answers, sequence_numbers_wrap) {
-  Answers answers = asked(1);
   const sync::Clock::time_point asked_at = sync::Clock::now();
+  Answers answers = asked(1, asked_at);
   answers.record(0, {.sequence = 1, .calls = "new"});
   EXPECT_EQ(answers.findings(UINT32_MAX, asked_at), "All ranks have entered it. Entered by: rank 0 (new).");
 }
 
 TEST(Answers, of_many_ranks_some_are_named_and_all_are_counted) {
-  const Answers answers = asked(1000);
-  const std::string text = answers.findings(1, sync::Clock::now());
+  const sync::Clock::time_point asked_at = sync::Clock::now();
+  const Answers answers = asked(1000, asked_at);
+  const std::string text = answers.findings(1, asked_at);
   EXPECT_NE(text.find("rank 15 (does not answer), and 984 more."), std::string::npos) << text;
   EXPECT_EQ(text.find("rank 16"), std::string::npos) << text;
   EXPECT_LT(text.size(), 1000u);
@@ -67,6 +67,8 @@ TEST(Answers, ranks_that_were_not_asked_do_not_count) {
       answers.findings(2, asked_at),
       "3 of 100 ranks were asked. Not entered by: rank 7 (last entered barrier #1, 9.0 s ago). Entered by: rank 3 "
       "(last entered barrier #2, 0.1 s ago), rank 99 (last entered barrier #2, 0.2 s ago).");
+  answers.note_asked(60, asked_at + std::chrono::milliseconds(1));  // a later query is another one
+  EXPECT_TRUE(answers.all_since(asked_at));
   EXPECT_EQ(answers.findings(1, asked_at).substr(0, 60),
             "3 of 100 ranks were asked. They all have entered it. Entered");
 }

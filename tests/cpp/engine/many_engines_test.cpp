@@ -219,7 +219,22 @@ TEST_F(ManyEnginesTest, receives_from_a_rank_that_has_left_fail) {
   group_[source]->leave("it is done");
   const std::string has_left = "rank " + std::to_string(source) + " has left the group";
   EXPECT_NE(receive().find(has_left), std::string::npos) << receive();
-  EXPECT_NE(receive().find(has_left), std::string::npos) << receive();
+}
+
+// The send makes the two known to each other, but the rank that has left cannot have told this one.
+TEST_F(ManyEnginesTest, receives_after_a_send_to_a_rank_that_has_left_fail) {
+  const size_t receiver = 7;
+  const size_t source = num_ranks() / 2 + 30;
+  group_[source]->leave("it is done");
+  const auto send = TestOperation::send({1}, static_cast<int>(source), 7);
+  axon::engine::run(*group_[receiver], *send);
+  const auto receive = TestOperation::receive(1, static_cast<int>(source), 7, kTimeout);
+  const std::string message = axon::engine::run(*group_[receiver], *receive).message();
+  EXPECT_NE(message.find("rank " + std::to_string(source)), std::string::npos) << message;
+  group_[source].reset();  // its memory of the group is gone
+  const auto another = TestOperation::receive(1, static_cast<int>(source), 7, kTimeout);
+  const std::string again = axon::engine::run(*group_[receiver], *another).message();
+  EXPECT_NE(again.find("rank " + std::to_string(source)), std::string::npos) << again;
 }
 
 TEST_F(ManyEnginesTest, killed_rank_is_named_on_all_ranks) {

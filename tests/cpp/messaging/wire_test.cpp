@@ -57,10 +57,11 @@ TEST(Wire, credit_header_bytes) {
                                        .num_messages = 0x100F0E0D,
                                        .num_bytes = 0x1817161514131211,
                                        .source = 0x1C1B1A19,
-                                       .destination = 0x201F1E1D};
+                                       .destination = 0x201F1E1D,
+                                       .num_sent = 0x24232221};
   const Golden golden{1,    2,    3,    4,    5,    6,    7,    8,    68,   0,    0,    0,    0x0D, 0x0E,
                       0x0F, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x19, 0x1A, 0x1B, 0x1C,
-                      0x1D, 0x1E, 0x1F, 0x20, 0,    0,    0,    0,    0,    0,    0,    0};
+                      0x1D, 0x1E, 0x1F, 0x20, 0x21, 0x22, 0x23, 0x24, 0,    0,    0,    0};
   EXPECT_EQ(std::bit_cast<Golden>(header), golden);
 }
 

@@ -24,7 +24,7 @@ from support.pool import BACKEND, own_rank
 pytestmark = pytest.mark.skipif(BACKEND != "axon", reason="axon's way to join")
 
 # More than exchange their addresses through one entry of the store.
-_SIZE = 40
+_SIZE = 72
 
 
 def _join(store: dist.Store, rank: int, size: int = _SIZE, extended: bool = True, **options: Any) -> JoiningRank:
@@ -60,7 +60,7 @@ def _count_calls_and_bytes(size: int) -> None:
     assert num_keys == num_keys[:1] * 3
 
 
-def _count_for_40_ranks() -> None:
+def _count_for_72_ranks() -> None:
     _count_calls_and_bytes(_SIZE)
 
 
@@ -197,7 +197,7 @@ def _end_where_a_rank_stops_within_the_exchange() -> None:
 
 
 _SCENARIOS: list[Callable[[], None]] = [
-    _count_for_40_ranks,
+    _count_for_72_ranks,
     _count_for_160_ranks,
     _join_without_the_extended_calls,
     _arrive_in_any_order,
@@ -259,7 +259,7 @@ def _join_processes(folder: str, dying: int) -> str:
 
 
 # Processes take more memory and time than threads.
-_NUM_PROCESSES = 34
+_NUM_PROCESSES = 66
 
 
 def test_all_processes_name_one_that_dies_within_the_exchange(fresh_ranks, tmp_path: Path) -> None:
