@@ -150,6 +150,13 @@ Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {
   return met;
 }
 
+Status Engine::watch_peer(transport::PeerId peer) noexcept {
+  Status watched = peers_.watch(peer);
+  if (watched.ok() || watched.code() == ErrorCode::kResourceExhausted) return watched;
+  lose(peer, "no connection to it can be opened: " + watched.message());
+  return Status();
+}
+
 // Messages to this process must not leave it.
 Result<transport::PeerId> Engine::meet_unchecked(const PeerAddress& peer_address) {
   const PeerAddress& own = peers_.own_address();

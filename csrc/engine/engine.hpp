@@ -100,7 +100,8 @@ class Engine final : private messaging::LossListener, private Driver {
   // Returns the peer of this process, added now or by an earlier group, and watches it.
   Result<transport::PeerId> meet(const PeerAddress& peer_address);
   const Peers& peers() const noexcept { return peers_; }
-  Status watch_peer(transport::PeerId peer) { return peers_.watch(peer); }
+  // A peer to which no connection can be opened is lost, unless only descriptors are short.
+  Status watch_peer(transport::PeerId peer) noexcept;
   messaging::Messenger& messenger() noexcept { return messenger_; }
   Replays& replays() noexcept { return replays_; }
   // The item's complete() runs after the token is released.

@@ -119,7 +119,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_notice(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void pass_on(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void make_contacts(sync::Clock::time_point now) noexcept;
-  Status watch(int rank) noexcept;
+  bool is_watched(int rank) const noexcept;
+  void watch(int rank) noexcept;
   void on_contact(int source) noexcept;
   void on_results(transport::MessageKind kind, int source, const transport::Payload& payload) noexcept;
   void on_leave(const transport::ControlHeader& notice, const std::string& text, const Status& reason) noexcept;

@@ -127,25 +127,33 @@ void Group::pass_on(const transport::ControlHeader& notice, const std::string& t
 // neither of its end nor that it leaves the group. One that knows of it may have no connection that tells of its end.
 void Group::make_contacts(sync::Clock::time_point now) noexcept {
   if (team_.is_fully_connected() || is_detached()) return;
+  std::vector<int> unwatched;  // they may turn out to be lost, which ends operations
   for_each_running([&](Operation& operation) {
     if (now < operation.called_at() + kContactDelay) return;
     operation.exchange().for_each_awaited([&](int other) {
       if (other == team_.rank) return;
-      if (Status watched = watch(other); !watched.ok()) {
-        if (!std::exchange(has_warned_of_watches_, true))
-          log::warn(signed_text("the end of rank " + std::to_string(other) + " may go unnoticed: " + watched.message() +
-                                "; this is tried again"));
+      if (!is_watched(other)) {
+        unwatched.push_back(other);
       } else if (!inbox_->is_known_to(other)) {
         inbox_->note_asked(other);
         send(engine_.messenger(), team_, other, {.kind = transport::MessageKind::kContact});
       }
     });
   });
+  for (const int rank : unwatched) watch(rank);
 }
 
-Status Group::watch(int rank) noexcept {
+bool Group::is_watched(int rank) const noexcept {
   const transport::PeerId peer = team_.peers[static_cast<size_t>(rank)];
-  return engine_.messenger().is_lost(peer) ? Status() : engine_.watch_peer(peer);
+  return engine_.messenger().is_lost(peer) || engine_.peers().is_watched(peer);
+}
+
+void Group::watch(int rank) noexcept {
+  if (is_watched(rank)) return;
+  const Status watched = engine_.watch_peer(team_.peers[static_cast<size_t>(rank)]);
+  if (watched.ok() || std::exchange(has_warned_of_watches_, true)) return;
+  log::warn(signed_text("the end of rank " + std::to_string(rank) + " may go unnoticed: " + watched.message() +
+                        "; this is tried again"));
 }
 
 // A rank that was not a contact has missed what this one has told its contacts.

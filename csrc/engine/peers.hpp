@@ -52,6 +52,7 @@ class Peers {
 
   // Connects to a peer of another host, so that its end is noticed. Does nothing if it has been called before.
   Status watch(transport::PeerId peer);
+  bool is_watched(transport::PeerId peer) const noexcept { return peers_[peer].is_watched; }
 
   // Records that a peer is gone. At most once per peer. find() finds no process of another host from then on.
   void note_loss(transport::PeerId peer);
