@@ -1,8 +1,8 @@
 // Tests a group of 512 ranks on 64 hosts, each rank with an engine of its own in this process. Collectives are right,
 // and small ones take a number of steps that grows with the logarithm of the ranks. Faults are named on all ranks.
 //
-// AXON_TEST_RANKS sets another number. 1,024 ranks take 3.2 GiB and 26 s on two busy cores. Each rank takes 14
-// descriptors, so 4,096 ranks need `ulimit -n` of 60,000.
+// AXON_TEST_RANKS sets another number. On two busy cores, 1,024 ranks take 3.2 GiB and 25 s, and 2,048 take 7.2 GiB and
+// 131 s. Each rank takes seven descriptors, so 4,096 ranks need `ulimit -n` of 30,000.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
