@@ -5,8 +5,10 @@
 //   answers.record(rank, progress);                      // each answer
 //   if (answers.all_since(asked_at)) text = answers.findings(sequence, asked_at);
 //
-// Several queries may be pending, eight at most: an answer counts for each query that was sent before the answer
-// arrived. For a query, only the ranks count to which it was sent. Owned by ProgressQueries. Progress owner only.
+// Several queries may be pending: an answer counts for each query that was sent before the answer arrived. For a query,
+// only the ranks count to which it was sent, and after eight later ones all to which these were sent.
+//
+// Owned by ProgressQueries. Progress owner only.
 #pragma once
 
 #include <algorithm>
@@ -68,7 +70,8 @@ class Answers {
     uint32_t num_asked = 0;
 
     bool is_due(sync::Clock::time_point query) const noexcept {
-      return std::find(asked_at.begin(), asked_at.end(), query) != asked_at.end();
+      const bool is_forgotten = num_asked > asked_at.size() && query < std::ranges::min(asked_at);
+      return is_forgotten || std::ranges::find(asked_at, query) != asked_at.end();
     }
     bool has_arrived(sync::Clock::time_point asked_at) const noexcept { return at >= asked_at; }
     bool has_entered(uint32_t of, sync::Clock::time_point asked_at) const noexcept {

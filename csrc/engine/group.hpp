@@ -153,6 +153,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   const std::shared_ptr<ResultCheck> result_check_;  // shared with operations
   bool has_warned_of_results_ = false;
   bool has_warned_of_watches_ = false;
+  sync::Clock::time_point next_contacts_{};  // when contacts are repeated
   bool has_warned_of_mutual_waits_ = false;
   IntrusiveList<Operation> running_;
   IntrusiveList<Operation, Unposted> unposted_;  // sends in the order in which their messages must go out

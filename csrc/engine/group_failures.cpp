@@ -11,6 +11,7 @@ namespace axon::engine {
 
 // Most messages arrive earlier, and make the two ranks known to each other.
 static constexpr std::chrono::milliseconds kContactDelay{200};
+static constexpr std::chrono::seconds kContactInterval{2};
 
 void Group::fail(Status reason) noexcept {
   if (!failure_.ok()) return;
@@ -75,7 +76,7 @@ std::optional<messaging::Team> Group::team_met_again() const {
   return team;
 }
 
-// All ranks leave in order at the end of a job, and few need to know. A departure ends receives of the ranks that have
+// Few ranks need to know of one that leaves in order. A departure ends receives of the ranks that have
 // exchanged messages with this one, and kernels of its host, so they get it from this rank itself.
 std::vector<int> Group::ranks_to_notify(transport::MessageKind kind, ErrorCode code) const {
   const bool is_departure = kind == transport::MessageKind::kDeparture;
@@ -127,6 +128,8 @@ void Group::pass_on(const transport::ControlHeader& notice, const std::string& t
 // neither of its end nor that it leaves the group. One that knows of it may have no connection that tells of its end.
 void Group::make_contacts(sync::Clock::time_point now) noexcept {
   if (team_.is_fully_connected() || is_detached()) return;
+  const bool is_repeated = now >= next_contacts_;  // one may get lost, or its receiver may leave later
+  if (is_repeated) next_contacts_ = now + kContactInterval;
   std::vector<int> unwatched;  // they may turn out to be lost, which ends operations
   for_each_running([&](Operation& operation) {
     if (now < operation.called_at() + kContactDelay) return;
@@ -134,7 +137,7 @@ void Group::make_contacts(sync::Clock::time_point now) noexcept {
       if (other == team_.rank) return;
       if (!is_watched(other)) {
         unwatched.push_back(other);
-      } else if (!inbox_->is_known_to(other)) {
+      } else if (is_repeated || !inbox_->is_known_to(other)) {
         inbox_->note_asked(other);
         send(engine_.messenger(), team_, other, {.kind = transport::MessageKind::kContact});
       }

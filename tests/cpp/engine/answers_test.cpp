@@ -73,6 +73,15 @@ TEST(Answers, ranks_that_were_not_asked_do_not_count) {
             "3 of 100 ranks were asked. They all have entered it. Entered");
 }
 
+TEST(Answers, queries_that_many_others_follow_are_not_answered_by_silence) {
+  const sync::Clock::time_point asked_at = sync::Clock::now();
+  Answers answers = asked(2, asked_at);
+  for (int later = 1; later <= 20; ++later) answers.note_asked(1, asked_at + std::chrono::milliseconds(later));
+  answers.record(0, {.sequence = 1, .calls = "new"});
+  EXPECT_FALSE(answers.all_since(asked_at));
+  EXPECT_EQ(answers.missing(1, asked_at), std::vector<int>{1});
+}
+
 TEST(CallRecord, says_what_was_called_and_how_long_ago) {
   CallRecord record{.kind = transport::OperationKind::kAllReduce,
                     .dtype = DataType::kFloat32,
