@@ -56,7 +56,8 @@ std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_a
   const std::string missing = list("Not entered by", asked_at, std::not_fn(has_entered));
   const std::string entered = list("Entered by", asked_at, has_entered);
   const std::string some = asked(asked_at);
-  if (missing.empty()) return (some.empty() ? "All ranks have" : some + "They all have") + " entered it. " + entered;
+  if (missing.empty())
+    return (some.empty() ? "All ranks have entered it. " : some + "They all have entered it. ") + entered;
   return some + missing + (entered.empty() ? "" : " " + entered);
 }
 
