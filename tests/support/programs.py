@@ -326,31 +326,6 @@ def computes_every_size() -> None:
     dist.destroy_process_group()
 
 
-def crosses_hosts() -> None:
-    """Broadcasts and all-reduces until an error; prints how long that took since the last success, and the error. Only
-    the former send messages that are long enough for rails.
-    """
-    join(timeout_s=float(sys.argv[5]))
-    data = torch.ones(1 << 16)
-    for size in (1, 1000, 1 << 18):
-        data = torch.full((size,), float(dist.get_rank() + 1))
-        dist.all_reduce(data)
-        assert torch.equal(data, torch.full((size,), 3.0))
-    ready()
-    last = time.monotonic()
-    try:
-        while True:
-            dist.broadcast(data, src=0)
-            dist.broadcast(data, src=1)
-            dist.all_reduce(data)
-            last = time.monotonic()
-            time.sleep(0.01)
-    except Exception as error:
-        print(f"{time.monotonic() - last:.2f}", flush=True)
-        print(str(error).replace("\n", " "), flush=True)
-    dist.destroy_process_group()
-
-
 def is_traced() -> None:
     """Runs operations of several kinds on two groups; one of them times out."""
     os.environ["AXON_TRACE"] = sys.argv[5]

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from support.devices import on_cpu_and_gpu
 from support.gpu import backend_of, exercise_all
 from support.hosts import ADDRESSES, Hosts, move_to, pools_on
+from support.out_of_reach import form_pair, use_until_it_fails
 from support.pool import RankPool
 from support.processes import environment, run_ranks
 from support.reference import failure, same_bits
@@ -34,34 +35,9 @@ TIMEOUT_S = 3.0
 Returned = TypeVar("Returned")
 
 
-def _meet(url: str, rank: int, num_rails: str) -> None:
-    """Forms the group, and uses it with messages that rails do not carry, and some that they do."""
+def _form_pair(url: str, rank: int, num_rails: str) -> None:
     os.environ["AXON_RAILS"] = num_rails
-    dist.init_process_group("axon", init_method=url, rank=rank, world_size=2, timeout=timedelta(seconds=TIMEOUT_S))
-    for size in (1, 1000, 1 << 18):
-        data = torch.full((size,), float(rank + 1))
-        dist.all_reduce(data)
-        same_bits(data, torch.full((size,), 3.0))
-
-
-def _use_until_it_fails() -> tuple[float, str]:
-    """Returns the time from the last success to the error, and the error."""
-    data = torch.ones(1 << 18)
-    last = time.monotonic()
-
-    def use() -> None:
-        nonlocal last
-        while True:
-            dist.broadcast(data, src=0)
-            dist.broadcast(data, src=1)
-            dist.all_reduce(data)
-            last = time.monotonic()
-            time.sleep(0.01)
-
-    message = failure(use)
-    seconds = time.monotonic() - last
-    dist.destroy_process_group()
-    return seconds, message
+    form_pair(url, rank, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("num_rails", ["0", "1", "3"])
@@ -71,11 +47,11 @@ def test_collectives_between_hosts_end_once_the_other_one_is_out_of_reach(
 ) -> None:
     with pools_on(hosts, 1) as pools:
         for rank, pool in enumerate(pools):
-            pool.start(_meet, f"tcp://{ADDRESSES[0]}:29513", rank, num_rails)
+            pool.start(_form_pair, f"tcp://{ADDRESSES[0]}:29513", rank, num_rails)
         for pool in pools:
             pool.finish()
         for pool in pools:
-            pool.start(_use_until_it_fails)
+            pool.start(use_until_it_fails)
         stop, go_on = (partial(os.kill, pools[1].pids[0], number) for number in (signal.SIGSTOP, signal.SIGCONT))
         {"cut": hosts.cut, "silence": hosts.silence, "stop": stop}[obstacle]()
         [first] = pools[0].finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,7 +15,8 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import backend_of, exercise_all
-from support.hosts import ADDRESSES, Hosts, move_to
+from support.hosts import ADDRESSES, Hosts, move_to, pools_on
+from support.out_of_reach import form_pair, use_until_it_fails
 from support.pool import RankPool, own_rank
 from support.processes import run_ranks
 from support.reference import failure
@@ -32,23 +34,24 @@ def _use(transports: str, num_rails: str = "auto") -> None:
         del os.environ["AXON_TRANSPORTS"]
 
 
-def _on(hosts: Hosts, host: int, transports: str, num_rails: str) -> list[str]:
-    return [*hosts.prefix(host), "env", f"AXON_TRANSPORTS={transports}", f"AXON_RAILS={num_rails}"]
+def _form_pair(url: str, rank: int, num_rails: str) -> None:
+    _use(ALONE, num_rails)
+    form_pair(url, rank, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("num_rails", ["0", "2"])
 def test_collectives_end_once_a_process_of_the_other_host_is_killed(num_rails: str, hosts: Hosts) -> None:
-    first, _ = run_ranks(
-        "crosses_hosts",
-        2,
-        f"tcp://{ADDRESSES[0]}:29515",
-        str(TIMEOUT_S),
-        when_ready=lambda ranks: ranks[1].kill(),
-        prefixes=[_on(hosts, host, ALONE, num_rails) for host in range(2)],
-    )
-    assert first.code == 0, first.errors
-    seconds, message = first.output.splitlines()[-2:]
-    assert float(seconds) < TIMEOUT_S
+    with pools_on(hosts, 1) as pools:
+        for rank, pool in enumerate(pools):
+            pool.start(_form_pair, f"tcp://{ADDRESSES[0]}:29515", rank, num_rails)
+        for pool in pools:
+            pool.finish()
+        for pool in pools:
+            pool.start(use_until_it_fails)
+        os.kill(pools[1].pids[0], signal.SIGKILL)
+        pools[1].finish(dying=[0])
+        [(seconds, message)] = pools[0].finish()
+    assert seconds < TIMEOUT_S
     assert "rank 1" in message
 
 
