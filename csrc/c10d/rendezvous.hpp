@@ -77,7 +77,7 @@ class Rendezvous {
   bool is_member(const RoundEnd& end) const;
   RoundEnd move_to_this_round() const;
 
-  // Of groups that exchange their addresses over a tree: rendezvous_over_tree.cpp.
+  // For groups that exchange their addresses over a tree; defined in rendezvous_over_tree.cpp.
   bool is_over_tree() const noexcept { return membership_.size > kMostRanksInOneEntry; }
   std::vector<engine::PeerAddress> lead_exchange();
   RoundEnd follow_exchange(const RoundEnd& begun);

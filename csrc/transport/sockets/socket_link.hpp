@@ -77,7 +77,7 @@ struct SocketLink : ListNode<SocketLink> {
   bool is_connecting = false;
   bool is_to_connect = false;  // at the next look, unless the other process has connected by then
   bool is_elsewhere = false;   // on another host, so that only a rail tells of its end
-  bool is_watched = false;     // so a rail is kept even if there is no message
+  bool is_watched = false;     // so it is connected, and again after a failure, even without a message
   // A rail has ever connected the two processes. If the link is lost, a later rail is of a new connection.
   bool was_connected = false;
   bool has_warned = false;  // that it cannot be connected, for want of descriptors or memory
