@@ -13,11 +13,6 @@ bool Answers::all_since(sync::Clock::time_point asked_at) const noexcept {
       latest_, [=](const Answer& answer) { return !answer.is_due(asked_at) || answer.has_arrived(asked_at); });
 }
 
-size_t Answers::num_asked(sync::Clock::time_point asked_at) const noexcept {
-  return static_cast<size_t>(
-      std::ranges::count_if(latest_, [=](const Answer& answer) { return answer.is_due(asked_at); }));
-}
-
 template <typename Predicate>
 std::string Answers::list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const {
   std::string text;
@@ -63,8 +58,8 @@ std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_a
 
 // "12 of 4096 ranks were asked. ", or an empty text if all were.
 std::string Answers::asked(sync::Clock::time_point asked_at) const {
-  const size_t num_due = num_asked(asked_at);
-  if (num_due == latest_.size()) return {};
+  const auto num_due = std::ranges::count_if(latest_, [=](const Answer& answer) { return answer.is_due(asked_at); });
+  if (static_cast<size_t>(num_due) == latest_.size()) return {};
   return std::to_string(num_due) + " of " + std::to_string(latest_.size()) + " ranks were asked. ";
 }
 

@@ -84,7 +84,6 @@ class Answers {
     return static_cast<int32_t>(number - least) >= 0;
   }
 
-  size_t num_asked(sync::Clock::time_point asked_at) const noexcept;
   std::string asked(sync::Clock::time_point asked_at) const;
   // Returns "Title: rank 0 (…), rank 4 (…), and 12 more." for the answers that satisfy the predicate; empty if none do.
   template <typename Predicate>

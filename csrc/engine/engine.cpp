@@ -74,9 +74,8 @@ static Status unreachable(const GroupSpecification& group, size_t rank, const St
                           std::to_string(rank) + " cannot be reached: " + why.message()};
 }
 
-std::vector<PeerAddress> Engine::connected_from_the_start(const GroupSpecification& group) const {
-  const std::vector<PeerAddress>& addresses = group.addresses;
-  const std::vector<int> watched = overlay::watched_by(group.rank, static_cast<int>(addresses.size()));
+std::vector<PeerAddress> Engine::connected_from_the_start(const std::vector<PeerAddress>& addresses,
+                                                          const std::vector<int>& watched) const {
   std::vector<PeerAddress> connected;
   for (size_t rank = 0; rank < addresses.size(); ++rank) {
     const bool is_here = addresses[rank].host == peers_.own_address().host;
@@ -102,12 +101,14 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
                                                      ", this process, does not come from make_address()");
     }
     messaging::Team team{.rank = specification.rank, .peers = {}, .keys = {}};
-    if (Status room = peers_.check_room_for(connected_from_the_start(specification)); !room.ok()) {
+    const std::vector<PeerAddress>& addresses = specification.addresses;
+    const std::vector<int> watched = overlay::watched_by(team.rank, static_cast<int>(addresses.size()));
+    if (Status room = peers_.check_room_for(connected_from_the_start(addresses, watched)); !room.ok()) {
       return Status(room.code(), "[rank " + std::to_string(specification.rank) + " of group '" + specification.name +
                                      "'] other ranks cannot be reached: " + room.message());
     }
     std::vector<uint64_t> hosts;
-    for (const PeerAddress& peer_address : specification.addresses) {
+    for (const PeerAddress& peer_address : addresses) {
       Result<transport::PeerId> peer = meet_unchecked(peer_address);
       if (!peer.ok()) return unreachable(specification, team.peers.size(), peer.status());
       team.peers.push_back(peer.value());
@@ -115,10 +116,9 @@ Result<std::unique_ptr<Communicator>> Engine::form(GroupSpecification specificat
       team.shares_host.push_back(peers_.shares_host(peer.value()));
       hosts.push_back(peer_address.host);
     }
-    for (const int other : overlay::watched_by(team.rank, team.size())) {
+    for (const int other : watched) {
       const auto rank = static_cast<size_t>(other);
-      Status watched = peers_.watch(team.peers[rank]);
-      if (!watched.ok()) return unreachable(specification, rank, watched);
+      if (Status begun = peers_.watch(team.peers[rank]); !begun.ok()) return unreachable(specification, rank, begun);
     }
     team.topology = messaging::Topology(hosts);
     team.has_rails = are_rails_faster(messenger_.transport(), team);

@@ -150,7 +150,9 @@ class Engine final : private messaging::LossListener, private Driver {
  private:
   void lose(transport::PeerId peer, std::string reason) noexcept;
   Result<transport::PeerId> meet_unchecked(const PeerAddress& peer_address);
-  std::vector<PeerAddress> connected_from_the_start(const GroupSpecification& group) const;
+  // Returns those of a group's addresses to which this process connects when it forms the group.
+  std::vector<PeerAddress> connected_from_the_start(const std::vector<PeerAddress>& addresses,
+                                                    const std::vector<int>& watched) const;
   void watch(transport::PeerId peer);
   // Fails after the engine is shut down.
   Status check_open() const;

@@ -116,6 +116,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::optional<messaging::Team> team_met_again() const;
   std::vector<int> ranks_to_notify(transport::MessageKind kind, ErrorCode code) const;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
+  void notify(const messaging::Team& team, int other, transport::MessageKind kind, ErrorCode code,
+              const std::string& text) noexcept;
   void on_notice(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void pass_on(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void make_contacts(sync::Clock::time_point now) noexcept;
@@ -164,10 +166,9 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::atomic<bool> has_worked_{false};  // an operation has succeeded, or was launched: all ranks have formed it
   // The notice of the rank that left after the fewest collectives. Later collectives fail.
   struct Leave {
-    uint32_t latest_sequence = 0;
-    Status reason;
     transport::ControlHeader notice;
     std::string text;
+    Status reason;  // the same for users
     bool is_passed_on = false;
   };
   std::optional<Leave> leave_;

@@ -98,16 +98,18 @@ void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std
   if (is_detached()) return;
   const std::optional<messaging::Team> met_again = team_met_again();
   const messaging::Team& team = met_again ? *met_again : team_;
-  const bool is_departure = kind == transport::MessageKind::kDeparture;
-  for (const int other : ranks_to_notify(kind, code)) {
-    send(engine_.messenger(), team, other,
-         {.kind = kind,
-          .sequence = queries_.latest_sequence(),
-          .code = code,
-          .num_sent = is_departure ? inbox_->num_sent(other) : 0,
-          .origin = team_.rank,
-          .text = text});
-  }
+  for (const int other : ranks_to_notify(kind, code)) notify(team, other, kind, code, text);
+}
+
+void Group::notify(const messaging::Team& team, int other, transport::MessageKind kind, ErrorCode code,
+                   const std::string& text) noexcept {
+  send(engine_.messenger(), team, other,
+       {.kind = kind,
+        .sequence = queries_.latest_sequence(),
+        .code = code,
+        .num_sent = kind == transport::MessageKind::kDeparture ? inbox_->num_sent(other) : 0,
+        .origin = team_.rank,
+        .text = text});
 }
 
 // In a group that is not fully connected, each rank passes on what first ends the group for it.
@@ -167,12 +169,7 @@ void Group::on_contact(int source) noexcept {
     messaging::FlowControl::tell_of_leave(engine_.messenger().transport(), team_, static_cast<uint32_t>(source),
                                           inbox_->num_sent(source));
   } else if (!failure_.ok()) {
-    send(engine_.messenger(), team_, source,
-         {.kind = transport::MessageKind::kFailureNotice,
-          .sequence = queries_.latest_sequence(),
-          .code = failure_.code(),
-          .origin = team_.rank,
-          .text = failure_.message()});
+    notify(team_, source, transport::MessageKind::kFailureNotice, failure_.code(), failure_.message());
   }
 }
 
@@ -236,8 +233,7 @@ void Group::on_results(transport::MessageKind kind, int source, const transport:
 // The rank has completed the collectives that it has begun, and sent all of its messages for them.
 void Group::on_leave(const transport::ControlHeader& notice, const std::string& text, const Status& reason) noexcept {
   if (leave_ && !is_after_leave(notice.latest_sequence + 1)) leave_.reset();  // it had begun more of them
-  if (!leave_)
-    leave_ = {.latest_sequence = notice.latest_sequence, .reason = reason.clone(), .notice = notice, .text = text};
+  if (!leave_) leave_ = {.notice = notice, .text = text, .reason = reason.clone()};
   if (device_hook_ != nullptr) device_hook_->on_rank_lost(static_cast<int>(notice.origin), reason);
   const auto cannot_end = [&](const Operation& operation) {
     return operation.direction == Direction::kCollective && is_after_leave(operation.sequence());
@@ -262,7 +258,7 @@ void Group::fail_after_leave() noexcept {
 
 // Replays, whose number is 0, may need any rank.
 bool Group::is_after_leave(uint32_t sequence) const noexcept {
-  return sequence == 0 || static_cast<int32_t>(sequence - leave_->latest_sequence) > 0;
+  return sequence == 0 || static_cast<int32_t>(sequence - leave_->notice.latest_sequence) > 0;
 }
 
 // Messages that the rank has sent still arrive, but it receives none from now on.

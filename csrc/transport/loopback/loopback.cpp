@@ -53,8 +53,7 @@ uint64_t LoopbackFabric::num_steps(uint32_t process) const {
 
 size_t LoopbackFabric::num_connections(uint32_t process) const {
   const std::lock_guard lock(mutex_);
-  const std::unordered_set<uint32_t>& connected = mailboxes_[process].connected;
-  return connected.size() - (connected.contains(process) ? 1 : 0);
+  return mailboxes_[process].connected.size();
 }
 
 uint64_t LoopbackFabric::num_fetches() const {

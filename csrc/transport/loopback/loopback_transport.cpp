@@ -53,7 +53,7 @@ Status LoopbackTransport::watch_peer(PeerId peer) noexcept {
 
 // Each of the two is told of the other's loss from now on.
 void LoopbackTransport::connect(const Peer& peer) {
-  if (!mailbox_.connected.insert(peer.process).second) return;
+  if (peer.process == process_ || !mailbox_.connected.insert(peer.process).second) return;
   Mailbox& other = fabric_.mailboxes_[peer.process];
   other.connected.insert(process_);
   if (other.dead) fabric_.tell_loss(mailbox_, peer.process);
