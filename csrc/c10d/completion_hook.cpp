@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/condition.hpp"
 #include "base/interrupts.hpp"
 #include "base/log.hpp"
 #include "base/resources.hpp"
@@ -81,7 +82,7 @@ CompletionHook::CompletionHook(Hook hook) : state_(std::make_shared<State>(std::
     pthread_setname_np(pthread_self(), "axon-hook");
     std::unique_lock lock(state->mutex);
     while (true) {
-      state->changed.wait(lock, [&] { return state->ends || !state->calls.empty(); });
+      await(state->changed, lock, [&] { return state->ends || !state->calls.empty(); });
       if (state->calls.empty()) return;
       const Call next = state->calls.front();
       state->calls.pop_front();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/condition.hpp"
 #include "base/resources.hpp"
 
 namespace axon::ipc {
@@ -93,7 +94,7 @@ bool CacheThread::is_over(std::unique_lock<std::mutex>& lock, Liveliness livelin
     if (pause) {
       changed_.wait_for(lock, *pause, is_called);
     } else {
-      changed_.wait(lock, is_called);
+      await(changed_, lock, is_called);
     }
   }
   if (std::exchange(is_woken_, false)) woken_at_ = Clock::now();

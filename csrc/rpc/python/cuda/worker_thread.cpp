@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/condition.hpp"
 #include "base/resources.hpp"
 
 namespace axon::rpc_python {
@@ -44,7 +45,7 @@ void WorkerThread::run() {
   pthread_setname_np(pthread_self(), name_);
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return is_stopping_ || !tasks_.empty(); });
+    await(changed_, lock, [this] { return is_stopping_ || !tasks_.empty(); });
     if (is_stopping_) break;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
