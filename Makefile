@@ -6,6 +6,7 @@
 #   PYTHON=python3.12  VENV=folder      the interpreter, and the folder of its environment
 #   TORCH=2.15                          another torch of requirements/torch-*.txt (2.14, 2.15), in its own environment
 #   AXON_CUDA=0                         no device code, no nvcc
+#   AXON_CUDA_ARCHITECTURES=80,90       the GPUs to compile device code for; default: this machine's, make wheel: all
 #   AXON_UCX_ROOT=/opt/ucx              your own UCX instead of the libucx wheel
 #   FUZZ_RUNS=10000000                  inputs per target for make fuzz
 #   RECORD=1                            make instructions appends its counts to benchmarks/results, and passes
@@ -53,13 +54,19 @@ test-upstream: $(VENV)/.editable
 bench: $(VENV)/.editable
 	@$(BIN)/torchrun --standalone --nproc-per-node 2 -m torch_axon.bench --vs gloo
 
+# Code for 8.0 also runs on 8.6 and 8.9, and code for 10.0 on 10.3. Later GPUs translate its PTX when they first load it.
+GPUS := $(or $(AXON_CUDA_ARCHITECTURES),80-real 90-real 100 120-real)
+# Libraries that torch, the driver and the libucx wheel bring along.
+OTHERS := $(foreach name,libtorch* libc10* libcuda.so.* libucp.so.* libucs.so.* libuct.so.* libucm.so.*,--exclude '$(name)')
 wheel: $(TOOLCHAIN)
-	@rm -rf dist build/lib.* build/bdist.*
-	@AXON_BUILD_DIR=$(BUILD_DIR) AXON_TESTS=0 $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir dist .
+	@rm -rf dist build/lib.* build/bdist.* build/wheel
+	@AXON_BUILD_DIR=$(BUILD_DIR)-wheel AXON_TESTS=0 AXON_CUDA_ARCHITECTURES="$(GPUS)" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@PATH=$(BIN):$$PATH $(BIN)/auditwheel -q repair --strip $(OTHERS) --wheel-dir dist build/wheel/*.whl
 	@ls dist/*.whl
 
 # The files that benchmarks/cuda/run_on_gpu_host.sh needs on a GPU host with the same Python and torch, but no network.
 GPU_BUNDLE := build/gpu-bundle
+gpu-bundle: GPUS = 90
 gpu-bundle: wheel
 	@rm -rf $(GPU_BUNDLE) && mkdir -p $(GPU_BUNDLE)/bin
 	@$(BIN)/cmake -DAXON_TESTS=ON $(BUILD_DIR)

@@ -1,7 +1,8 @@
 """Builds torch_axon._C with CMake, in place or for a wheel, and records what it was built against.
 
-Environment: AXON_CUDA=0 builds without device code, AXON_CUDA_ROOT and AXON_UCX_ROOT name the toolchains (cmake/),
-AXON_BUILD_DIR is a build folder that is kept between builds, AXON_TESTS=1 also builds the core's tests there.
+Environment: AXON_CUDA=0 builds without device code. AXON_CUDA_ARCHITECTURES says for which GPUs it is compiled: 90 stands
+for compute capability 9.0; by default for those of this machine. AXON_CUDA_ROOT and AXON_UCX_ROOT name the toolchains
+(cmake/). AXON_BUILD_DIR is a build folder that is kept between builds, AXON_TESTS=1 also builds the core's tests there.
 """
 
 import os
@@ -32,6 +33,15 @@ def find_cuda_root() -> str:
     spec = find_spec("nvidia.cu13") if find_spec("nvidia") else None
     folders = spec.submodule_search_locations if spec else None
     return next((folder for folder in folders or () if Path(folder, "bin/nvcc").exists()), "")
+
+
+def find_architectures() -> str:
+    """Returns what AXON_CUDA_ARCHITECTURES says, or the architectures of this machine's GPUs, or Hopper."""
+    if architectures := os.environ.get("AXON_CUDA_ARCHITECTURES"):
+        return ";".join(architectures.replace(",", " ").split())
+    query = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    listed = subprocess.run(query, capture_output=True, text=True).stdout if shutil.which(query[0]) else ""
+    return ";".join(sorted({line.replace(".", "") for line in listed.split()})) or "90"
 
 
 def requirements() -> list[str]:
@@ -66,6 +76,7 @@ class CMakeBuild(build_ext):
             "AXON_TESTS": "ON" if tests else "OFF",
             "AXON_CUDA": "ON" if CUDA else "OFF",
             "AXON_CUDA_ROOT": find_cuda_root() if CUDA else "",
+            "CMAKE_CUDA_ARCHITECTURES": find_architectures() if CUDA else "",
             "AXON_UCX_ROOT": UCX_ROOT or "",
         }
         definitions = [f"-D{name}={value}" for name, value in options.items()]

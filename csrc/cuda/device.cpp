@@ -22,6 +22,25 @@ int current_device() noexcept {
   return device;
 }
 
+Result<DeviceLimits> limits_of(int device) {
+  int num_multiprocessors = 0, shared_bytes = 0;
+  AXON_CUDA_TRY(cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  AXON_CUDA_TRY(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return DeviceLimits{.num_multiprocessors = num_multiprocessors,
+                      .shared_bytes_per_block = static_cast<size_t>(shared_bytes)};
+}
+
+Status no_code_for(int device) {
+  cudaDeviceProp properties{};
+  AXON_CUDA_TRY(cudaGetDeviceProperties(&properties, device));
+  const std::string major = std::to_string(properties.major), minor = std::to_string(properties.minor);
+  return {ErrorCode::kInvalidArgument,
+          "GPU " + std::to_string(device) + " (" + properties.name + ") has compute capability " + major + "." + minor +
+              ", and this build of torch_axon has code for " AXON_CUDA_ARCHITECTURES +
+              (properties.major < 8 ? ". GPUs older than 8.0 are not supported"
+                                    : ": rebuild it with AXON_CUDA_ARCHITECTURES=" + major + minor)};
+}
+
 bool can_access(int device, int peer) noexcept {
   int reachable = 0;
   return cudaDeviceCanAccessPeer(&reachable, device, peer) == cudaSuccess && reachable != 0;

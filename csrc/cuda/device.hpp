@@ -16,6 +16,16 @@ int num_devices() noexcept;
 // The current device of this thread, or 0 if there is none.
 int current_device() noexcept;
 
+// What a kernel may use of a GPU.
+struct DeviceLimits {
+  int num_multiprocessors;
+  size_t shared_bytes_per_block;
+};
+Result<DeviceLimits> limits_of(int device);
+
+// Says that this build has no code for the GPU, and what to do.
+Status no_code_for(int device);
+
 // Returns whether kernels and copies on `device` can use memory of `peer`, a different device.
 bool can_access(int device, int peer) noexcept;
 // Enables kernels on `device` to use memory of `peer`. May be repeated, and may be called with one device twice.

@@ -17,6 +17,7 @@
 #include "base/random.hpp"
 #include "cuda/capture.hpp"
 #include "cuda/error.hpp"
+#include "cuda/nvlink.hpp"
 #include "kernels/load.hpp"
 
 namespace axon::ipc {
@@ -309,7 +310,9 @@ void Arena::forget_ended() {
   });
 }
 
+// Kernels rely on lines of 128 bytes that arrive whole (kernels/ll128). NVLink keeps them whole, and PCIe need not.
 Status Arena::map(ArenaView& view, const DeviceAddress& address) const {
+  AXON_TRY(cuda::require_nvlink(uuid_, address.device_uuid));
   const cuda::RelaxedCapture relaxed;
   const cuda::DeviceGuard guard(device_);
   const Arena* own = find(address.incarnation);

@@ -1,8 +1,10 @@
 #include "kernels/load.hpp"
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "cuda/device.hpp"
 #include "cuda/launch.hpp"
 #include "kernels/copy_blocks.hpp"
 #include "kernels/digest.hpp"
@@ -36,7 +38,18 @@ bool has_kernel(DataType dtype, Reduction reduction) noexcept {
   return ll128::reduce_kernels_for(dtype, reduction).for_short != nullptr;
 }
 
+// Blocks of one kernel wait for each other, so all must fit onto the GPU.
+static Status require_multiprocessors() {
+  Result<cuda::DeviceLimits> limits = cuda::limits_of(cuda::current_device());
+  if (!limits.ok()) return std::move(limits.status());
+  if (limits.value().num_multiprocessors >= static_cast<int>(ll128::kMostBlocks)) return Status();
+  return {ErrorCode::kInvalidArgument, "the GPU has " + std::to_string(limits.value().num_multiprocessors) +
+                                           " multiprocessors, and kernels between GPUs need " +
+                                           std::to_string(ll128::kMostBlocks)};
+}
+
 Status load_kernels(int num_ranks) {
+  AXON_TRY(require_multiprocessors());
   std::vector<ll128::ReduceKernels> kernels{ll128::relay_kernels()};
   for (const auto& [dtype, reduction] : all_reduction_types()) {
     kernels.push_back(ll128::reduce_kernels_for(dtype, reduction));

@@ -1,4 +1,4 @@
-// All inline PTX except that of bulk copies. Every access here is `relaxed` or stronger at system scope. So it is
+// All inline PTX except that of staged copies. Every access here is `relaxed` or stronger at system scope. So it is
 // single-copy atomic per 8 aligned bytes, bypasses L1, and synchronises with its counterpart on the CPU and on any GPU
 // of the host.
 //
@@ -90,16 +90,21 @@ __device__ __forceinline__ void fence_system() {
 }
 
 // Must come first in every kernel, since the kernel may start before the work ahead of it on its stream has ended
-// (cuda/launch.hpp). Waits until that work has ended and its writes are visible.
+// (cuda/launch.hpp). Waits until that work has ended and its writes are visible. GPUs older than Hopper start no kernel
+// early, and neither does cuda::launch() if this code was compiled for one.
 __device__ __forceinline__ void await_stream() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // Call this in all blocks, when all blocks are resident. From here on the next kernel on the stream may become
 // resident, where it occupies multiprocessors while it waits. So call it only if everything that this kernel waits for
 // is resident, or older than the kernels that would be kept out.
 __device__ __forceinline__ void let_next_in() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // Nanoseconds, in steps of up to a microsecond.

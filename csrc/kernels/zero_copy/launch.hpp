@@ -6,7 +6,6 @@
 
 namespace axon::kernels::zero_copy {
 
-inline constexpr size_t kMostZeroCopySharedBytes = 192 << 10;  // per block, in a team of any size; Hopper has 227 KB
 inline constexpr uint64_t kVectorBytes = 16;  // unit of zero-copy kernels; addresses are multiples of it
 
 // What a rank tells the other ranks of a zero-copy kernel, and its own blocks.
@@ -65,6 +64,8 @@ inline uint64_t shard_stride(uint64_t num_bytes, int num_shards) noexcept {
 }
 
 ZeroCopyHandshake handshake_of(cuda::DeviceOperation operation, DataType dtype, Reduction reduction, int root) noexcept;
+// Returns how much dynamic shared memory a block may use on the current device, in a team of any size.
+Result<size_t> most_shared_bytes();
 // Returns `num_blocks`, or the preferred number if that is 0.
 Result<int> count_blocks(int num_blocks, cuda::DeviceOperation operation, int num_ranks);
 

@@ -14,11 +14,11 @@ constexpr uint32_t kNumStages = kZeroCopyReduceWarps * kZeroCopyReduceStages;  /
 // Several vectors per thread, since a chunk costs as much as some hundred instructions, provided that the chunks of all
 // ranks fit together. Where totals stay, half as much is faster up to 32 MiB
 // (benchmarks/results/kernels_zero_copy_2xh200.jsonl).
-uint32_t chunk_bytes(int num_ranks, bool totals_stay) {
-  constexpr uint32_t kMostStageBytes = kMostZeroCopySharedBytes / kNumStages;
+uint32_t chunk_bytes(int num_ranks, bool totals_stay, size_t shared_bytes) {
   constexpr uint32_t kShortest = 256, kStep = 512;
   const uint32_t longest = totals_stay ? 2048 : 4096;
-  return std::clamp(kMostStageBytes / static_cast<uint32_t>(num_ranks) / kStep * kStep, kShortest, longest);
+  const auto most = static_cast<uint32_t>(shared_bytes / kNumStages / static_cast<size_t>(num_ranks));
+  return std::clamp(most / kStep * kStep, kShortest, longest);
 }
 
 ZeroCopyReduceArguments arguments_of(const cuda::DeviceTeam& team, const ZeroCopyHandshake& handshake,
@@ -32,7 +32,7 @@ ZeroCopyReduceArguments arguments_of(const cuda::DeviceTeam& team, const ZeroCop
           .input = nullptr,
           .output = nullptr,
           .shard_bytes = 0,
-          .chunk_bytes = chunk_bytes(team.num_ranks, handshake.writes == 0)};
+          .chunk_bytes = 0};
 }
 
 uint64_t begin_of_shard(uint64_t num_bytes, int num_ranks, int rank) {
@@ -47,6 +47,9 @@ Status launch_zero_copy_reduce(const cuda::DeviceTeam& team, ZeroCopyReduceArgum
   Result<int> blocks =
       count_blocks(num_blocks, static_cast<cuda::DeviceOperation>(descriptor.operation), team.num_ranks);
   if (!blocks.ok()) return std::move(blocks.status());
+  Result<size_t> shared_bytes = most_shared_bytes();
+  if (!shared_bytes.ok()) return std::move(shared_bytes.status());
+  call.chunk_bytes = chunk_bytes(team.num_ranks, call.handshake.writes == 0, shared_bytes.value());
   void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &call};
   return launch(kernel,
                 {.num_blocks = blocks.value(),

@@ -2,14 +2,14 @@
 // in rank order and stores the total wherever it belongs.
 //
 // Steps: 1. Bytes received by a rank: (n−1)/n·S; for all_reduce it sends as many. Source: reduce_scatter + all_gather
-// (Rabenseifner, 2004), both one-sided. Each warp has a ring of stages in shared memory. Bulk copies fill a stage with
-// a chunk of each input, the warp reduces these in place, and bulk copies store the totals. So few multiprocessors can
-// saturate the links.
+// (Rabenseifner, 2004), both one-sided. Each warp has a ring of stages in shared memory. Asynchronous copies fill a
+// stage with a chunk of each input, the warp reduces these in place, and the totals are stored. So few multiprocessors
+// can saturate the links.
 #pragma once
 
-#include "kernels/bulk_copy.cuh"
 #include "kernels/ll128/message.cuh"
 #include "kernels/reduce.cuh"
+#include "kernels/staged_copies.cuh"
 #include "kernels/zero_copy/handshake.cuh"
 
 namespace axon::kernels::zero_copy {
@@ -31,8 +31,10 @@ struct ZeroCopyReduceArguments {
 template <typename Arithmetic>
 class ZeroCopyReducer {
  public:
+  using Copies = StagedCopies<kZeroCopyReduceStages>;
+
   __device__ __forceinline__ ZeroCopyReducer(const ZeroCopyReduceArguments& call, int own_rank, uint32_t first,
-                                             uint32_t step, std::byte* stages, LoadBarrier* barriers)
+                                             uint32_t step, std::byte* stages, typename Copies::Barriers& barriers)
       : call_(call),
         thread_(ll128::thread_of_warp()),
         num_ranks_(static_cast<uint32_t>(call.plan.num_ranks)),
@@ -40,18 +42,13 @@ class ZeroCopyReducer {
         first_(first),
         step_(step),
         stages_(stages),
-        barriers_(barriers),
-        num_chunks_(static_cast<uint32_t>((call.shard_bytes + call.chunk_bytes - 1) / call.chunk_bytes)) {
-    if (thread_ == 0) {
-      for (uint32_t stage = 0; stage < kZeroCopyReduceStages; ++stage) barriers_[stage].initialize();
-    }
-  }
+        num_chunks_(static_cast<uint32_t>((call.shard_bytes + call.chunk_bytes - 1) / call.chunk_bytes)),
+        copies_(barriers) {}
 
   // Starts loading all stages but one.
   __device__ __forceinline__ void begin(const RemoteTensors (&remotes)[cuda::kMaxTeamRanks]) {
     if (thread_ < num_ranks_) source_ = is_own_ ? call_.input : remotes[thread_].readable;
-    fence_proxy();  // for the barriers and the tensors
-    __syncwarp();
+    copies_.begin();
     for (uint32_t stage = 0; stage < kBegun; ++stage) load(first_ + stage * step_, stage);
   }
 
@@ -59,30 +56,25 @@ class ZeroCopyReducer {
     if (thread_ < num_ranks_) target_ = is_own_ ? call_.output : remotes[thread_].writable;
     uint32_t number = 0;
     for (uint32_t chunk = first_; chunk < num_chunks_; chunk += step_, ++number) {
-      await_store_reads();  // from the previous stage, which is loaded again next
-      __syncwarp();
+      copies_.release_stages();  // the previous one is loaded again next
       load(chunk + kBegun * step_, (number + kBegun) % kZeroCopyReduceStages);
       const uint32_t stage = number % kZeroCopyReduceStages;
-      barriers_[stage].await(number / kZeroCopyReduceStages % 2);
-      take(chunk, part_of(stage, 0));
+      copies_.await_loads(stage, number / kZeroCopyReduceStages);
+      take(chunk, parts_of(stage));
     }
-    await_stores();
-    fence_proxy();
+    copies_.finish();
   }
 
   // Called instead of run(): waits for loads that have begun, and discards them.
-  __device__ __forceinline__ void abandon() {
-    for (uint32_t stage = 0; stage < kBegun; ++stage) {
-      if (first_ + stage * step_ < num_chunks_) barriers_[stage].await(0);
-    }
-  }
+  __device__ __forceinline__ void abandon() { copies_.await_first_loads(); }
 
  private:
   static constexpr uint32_t kBegun = kZeroCopyReduceStages - 1;
 
-  // Returns the chunk of `rank` in a stage. That of rank 0 becomes the total.
-  __device__ __forceinline__ std::byte* part_of(uint32_t stage, uint32_t rank) const {
-    return stages_ + (stage * num_ranks_ + rank) * call_.chunk_bytes;
+  // Returns the chunks of all ranks in a stage. That of rank 0 becomes the total.
+  __device__ __forceinline__ StageParts parts_of(uint32_t stage) const {
+    return {
+        .shared = stages_ + stage * num_ranks_ * call_.chunk_bytes, .stride = call_.chunk_bytes, .count = num_ranks_};
   }
 
   __device__ __forceinline__ uint64_t offset_of(uint32_t chunk) const { return uint64_t{chunk} * call_.chunk_bytes; }
@@ -91,20 +83,16 @@ class ZeroCopyReducer {
   }
 
   // Loads all but the partial vector at the shard's end.
-  __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) const {
-    if (chunk >= num_chunks_) return;
-    const uint32_t num_whole = bytes_of(chunk) / kVectorBytes * kVectorBytes;
-    if (thread_ == 0) barriers_[stage].expect(num_ranks_ * num_whole);
-    __syncwarp();
-    if (thread_ >= num_ranks_ || num_whole == 0) return;
-    begin_load(part_of(stage, thread_), source_ + offset_of(chunk), num_whole, barriers_[stage]);
+  __device__ __forceinline__ void load(uint32_t chunk, uint32_t stage) {
+    const uint32_t num_whole = chunk < num_chunks_ ? bytes_of(chunk) / kVectorBytes * kVectorBytes : 0;
+    copies_.load(stage, parts_of(stage), source_ + offset_of(chunk), num_whole);
   }
 
   // Reduces a chunk that has arrived, and stores the total.
-  __device__ __forceinline__ void take(uint32_t chunk, std::byte* parts) const {
+  __device__ __forceinline__ void take(uint32_t chunk, StageParts parts) {
     const uint32_t num_bytes = bytes_of(chunk);
     const uint32_t num_rest = num_bytes % kVectorBytes, num_whole = num_bytes - num_rest;
-    Vector16* cut = reinterpret_cast<Vector16*>(parts + num_whole);
+    Vector16* cut = reinterpret_cast<Vector16*>(parts.shared + num_whole);
     if (num_rest != 0) {
       if (thread_ < num_ranks_) {
         cut[thread_ * (call_.chunk_bytes / kVectorBytes)] =
@@ -112,15 +100,10 @@ class ZeroCopyReducer {
       }
       __syncwarp();
     }
-    reduce(reinterpret_cast<Vector16*>(parts), ll128::count_vectors(num_bytes));
-    fence_proxy_shared();
-    __syncwarp();
-    if (target_ != nullptr) {
-      std::byte* target = target_ + offset_of(chunk);
-      if (num_whole != 0) begin_store(target, parts, num_whole);
-      if (num_rest != 0) ll128::store_partial_vector(target + num_whole, num_rest, 0, *cut);
-    }
-    close_store_group();
+    reduce(reinterpret_cast<Vector16*>(parts.shared), ll128::count_vectors(num_bytes));
+    std::byte* const target = target_ != nullptr ? target_ + offset_of(chunk) : nullptr;
+    copies_.store(target, parts, num_whole);
+    if (num_rest != 0 && target != nullptr) ll128::store_partial_vector(target + num_whole, num_rest, 0, *cut);
   }
 
   // Processes kWide vectors per thread at a time, so that their loads do not wait for each other's sums. Beyond the
@@ -162,8 +145,8 @@ class ZeroCopyReducer {
   const std::byte* source_ = nullptr;
   std::byte* target_ = nullptr;
   std::byte* stages_;
-  LoadBarrier* barriers_;
   uint32_t num_chunks_;
+  Copies copies_;
 };
 
 extern __shared__ __align__(128) std::byte reduce_stages[];
@@ -173,7 +156,7 @@ __global__ void __launch_bounds__(32 * kZeroCopyReduceWarps)
     zero_copy_reduce_kernel(const __grid_constant__ cuda::DeviceTeam team,
                             const __grid_constant__ ZeroCopyReduceArguments call) {
   __shared__ RemoteTensors remotes[cuda::kMaxTeamRanks];
-  __shared__ LoadBarrier barriers[kZeroCopyReduceWarps][kZeroCopyReduceStages];
+  __shared__ typename ZeroCopyReducer<Arithmetic>::Copies::Barriers barriers[kZeroCopyReduceWarps];
   await_stream();
   const ZeroCopyContext context(team, call.handshake.descriptor, current_epoch(team, blockIdx.x));
   const uint32_t warp = threadIdx.x / 32;
