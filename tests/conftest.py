@@ -11,6 +11,7 @@ from support.pool import Pools, RankPool
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture-operations", type=int, help="how many operations test_torture.py draws")
+    parser.addoption("--rank-order-draws", type=int, help="how many reductions test_rank_order.py compares")
     parser.addoption("--all-faults", action="store_true", help="all of tests/fault, not a part of what takes a timeout")
     parser.addoption("--fault-rounds", type=int, default=12, help="how often tests/fault lets a rank fail again")
     parser.addoption("--soak-minutes", type=float, default=1.0, help="how long tests/soak goes on, on each device")

@@ -111,6 +111,12 @@ static constexpr Setting kSettings[] = {
      "it, the devices that UCX may use (UCX_NET_DEVICES) take turns if they have addresses. Otherwise all rails use "
      "one address of this host that the peer reaches, in a subnet of the peer if there is one.",
      nullptr},
+    {"AXON_REPRODUCIBLE", ReadBy::kEngine, "0", "0 or 1",
+     "If 1, every reduction adds each element's operands in rank order and rounds once, whatever the tensor's size, "
+     "the "
+     "algorithm and the hosts. Kernels between the GPUs of one host always do. Reductions on several ranks of several "
+     "hosts then move more bytes between hosts. Must be the same on all ranks.",
+     is_switch},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "File to which each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on are inserted "
      "before the ending.",
@@ -136,6 +142,10 @@ static constexpr Setting kSettings[] = {
     {"AXON_UCX_ROOT", ReadBy::kBuild, "", "a folder",
      "Prefix of the UCX installation to build against and to load, in place of the libucx wheel.", nullptr},
     {"AXON_CUDA", ReadBy::kBuild, "1", "0 or 1", "If 1, the device code is compiled.", nullptr},
+    {"AXON_CUDA_ARCHITECTURES", ReadBy::kBuild, "", "numbers as CMake's CMAKE_CUDA_ARCHITECTURES, separated by commas",
+     "The GPUs for which device code is compiled: 90 stands for compute capability 9.0. Without it, those of this "
+     "machine, or 90 if it has none. make wheel compiles for 8.0 and all later ones.",
+     nullptr},
     {"AXON_CUDA_ROOT", ReadBy::kBuild, "", "a folder", "Folder of nvcc and its headers, in place of their wheels.",
      nullptr},
     {"AXON_TESTS", ReadBy::kBuild, "0", "0 or 1", "If 1, the core's tests are built with the extension.", nullptr},

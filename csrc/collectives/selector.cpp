@@ -15,7 +15,10 @@ const AlgorithmRow& select(transport::OperationKind kind, GroupShape group, size
     const auto is_for_the_host = [](const TuningRow& row) { return row.algorithm != nullptr; };
     chosen = find_row(kind, group, num_bytes, is_for_the_host)->algorithm;
   }
-  return overrides.is_exact() && chosen->exact_id != 0 ? *find_algorithm(kind, chosen->exact_id) : *chosen;
+  const uint8_t substitute = overrides.is_reproducible() ? chosen->rank_order_id
+                             : overrides.is_exact()      ? chosen->exact_id
+                                                         : uint8_t{0};
+  return substitute != 0 ? *find_algorithm(kind, substitute) : *chosen;
 }
 
 static void append_word(std::string& list, std::string_view word) {
@@ -84,7 +87,9 @@ Status AlgorithmOverrides::add(std::string_view choice) {
 
 Result<AlgorithmOverrides> AlgorithmOverrides::of_environment() {
   Result<AlgorithmOverrides> overrides = parse(config::text("AXON_ALGO"));
-  if (overrides.ok()) overrides.value().set_exact(config::text("AXON_EXACT") == "1");
+  if (!overrides.ok()) return overrides;
+  overrides.value().set_exact(config::text("AXON_EXACT") == "1");
+  overrides.value().set_reproducible(config::text("AXON_REPRODUCIBLE") == "1");
   return overrides;
 }
 

@@ -24,13 +24,17 @@ class AlgorithmOverrides {
   // Parses any number of "operation=algorithm" and "operation=kernel", separated by semicolons. No operation has an
   // algorithm and a kernel of one name. An empty text overrides nothing.
   static Result<AlgorithmOverrides> parse(std::string_view text);
-  // Returns those of AXON_ALGO and AXON_EXACT.
+  // Returns those of AXON_ALGO, AXON_EXACT and AXON_REPRODUCIBLE.
   static Result<AlgorithmOverrides> of_environment();
 
   const AlgorithmRow* of(transport::OperationKind kind) const noexcept { return by_kind_[static_cast<size_t>(kind)]; }
   // Returns whether every algorithm must round sums of half types only once (AXON_EXACT).
   bool is_exact() const noexcept { return is_exact_; }
   void set_exact(bool is_exact) noexcept { is_exact_ = is_exact; }
+  // Returns whether every algorithm must reduce each element in rank order (AXON_REPRODUCIBLE). Such algorithms also
+  // round only once.
+  bool is_reproducible() const noexcept { return is_reproducible_; }
+  void set_reproducible(bool is_reproducible) noexcept { is_reproducible_ = is_reproducible; }
   // By operation; kNone where nothing is overridden.
   const Kernels& kernels() const noexcept { return kernels_; }
   Kernel kernel_of(transport::OperationKind kind) const noexcept { return kernels_[static_cast<size_t>(kind)]; }
@@ -41,6 +45,7 @@ class AlgorithmOverrides {
   std::array<const AlgorithmRow*, static_cast<size_t>(transport::OperationKind::kPointToPoint)> by_kind_{};
   Kernels kernels_{};
   bool is_exact_ = false;
+  bool is_reproducible_ = false;
 };
 
 // `num_bytes` is a size that all ranks know: the tensor's (broadcast, all_reduce, reduce), or that of all shards

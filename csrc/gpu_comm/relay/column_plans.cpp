@@ -33,7 +33,8 @@ bool has_kernels(const engine::Operation& operation, const DeviceGroup& group,
   const messaging::Topology& topology = communicator.topology();
   if (!kernels::can_reduce_slots(arguments.dtype, between_hosts(arguments, topology))) return false;
   if (topology.largest_host() == 1) return true;
-  if (communicator.overrides().is_exact() && collectives::is_half(arguments.dtype)) return false;
+  const collectives::AlgorithmOverrides& overrides = communicator.overrides();
+  if (overrides.is_reproducible() || (overrides.is_exact() && collectives::is_half(arguments.dtype))) return false;
   LocalCall stage(operation, OperationKind::kReduceScatter);
   set_reduction(stage, operation, communicator.size());
   return group.serves_local(stage);

@@ -70,6 +70,31 @@ TEST(SelectorTest, exact_sums_take_an_algorithm_that_rounds_once) {
   }
 }
 
+TEST(SelectorTest, reproducible_sums_take_an_algorithm_that_adds_in_rank_order) {
+  AlgorithmOverrides overrides;
+  overrides.set_reproducible(true);
+  for (const GroupShape group : {GroupShape{2, 1}, {4, 1}, {8, 1}, {64, 1}, {16, 2}, {64, 64}}) {
+    for (const size_t num_bytes : {8, 1 << 13, 1 << 15, 1 << 18, 64 << 20}) {
+      const std::string_view all_reduced =
+          select(transport::OperationKind::kAllReduce, group, num_bytes, overrides).name;
+      EXPECT_TRUE(all_reduced == "one_shot" || all_reduced == "two_shot") << all_reduced;
+      EXPECT_EQ(select(transport::OperationKind::kReduce, group, num_bytes, overrides).name, "two_shot");
+      EXPECT_EQ(select(transport::OperationKind::kReduceScatter, group, num_bytes, overrides).name, "direct");
+    }
+  }
+}
+
+TEST(SelectorTest, a_substitute_has_no_substitute) {
+  for (const AlgorithmRow& row : kAlgorithms) {
+    for (const uint8_t id : {row.exact_id, row.rank_order_id}) {
+      if (id == 0) continue;
+      const AlgorithmRow* substitute = find_algorithm(row.kind, id);
+      ASSERT_NE(substitute, nullptr) << row.name;
+      EXPECT_EQ(id == row.exact_id ? substitute->exact_id : substitute->rank_order_id, 0) << row.name;
+    }
+  }
+}
+
 TEST(SelectorTest, ranks_of_one_host_broadcast_by_a_tree_at_any_size) {
   EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, 1}, 64 << 20, {}).name, "binomial");
 }

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from support.gpu import backend_of, exercise_all
 from support.hosts import run_on_hosts
+from support.rank_order import RankOrder
 from support.reference import failure, same_bits
 
 pytestmark = pytest.mark.usefixtures("network")
@@ -68,6 +69,26 @@ def test_half_types_are_rounded_once_per_level_or_once(exact: str, tmp_path: Pat
                 same_bits(data, torch.full_like(data, 1.0 + 2.0**-7))
         for first, own in zip(results[0], sums, strict=True):  # type: ignore[call-overload]
             same_bits(own, first)
+
+
+def _compare_with_rank_order(store: str, rank: int, size: int, settings: dict[str, str]) -> str:
+    _join(store, rank, size, settings)
+    draws = RankOrder(size, (torch.float32, torch.bfloat16))
+    try:
+        draws.run(120)
+    except AssertionError as difference:
+        return str(difference)
+    finally:
+        draws.close()
+        dist.destroy_process_group()
+    return ""
+
+
+@pytest.mark.parametrize("num_local", [(2, 2), (1, 2), (1, 1, 1)], ids=["2x2", "1+2", "3x1"])
+def test_sums_follow_the_order_of_ranks_if_asked(num_local: Sequence[int], tmp_path: Path) -> None:
+    settings = {"AXON_REPRODUCIBLE": "1"}
+    for differences in run_on_hosts(num_local, tmp_path / "store", _compare_with_rank_order, settings):
+        assert differences == ""
 
 
 def _disagree_about_exactness(store: str, rank: int, size: int) -> str:
