@@ -332,7 +332,7 @@ def test_a_prepared_request_belongs_to_its_members(fresh_ranks: Callable[..., Ra
 
 
 def _again_and_again(handles: Sequence[str], cycles: int) -> dict[str, int]:
-    """The three members change places; each third time one of them is left out."""
+    """The three members change places; each third time one of them is left out. In the first half, pools fill up."""
     history = []
     for cycle in range(cycles):
         members = [(cycle + place) % 3 for place in range(3 if cycle % 3 else 2)]
@@ -341,7 +341,7 @@ def _again_and_again(handles: Sequence[str], cycles: int) -> dict[str, int]:
             data = torch.full((5000,), 1.0)
             dist.all_reduce(data)
             assert data[-1] == len(members)
-        if cycle % 20 == 19:
+        if cycle >= cycles // 2 and cycle % 20 == 19:
             history.append(_holdings())
     return growth(history, {}, min)
 
@@ -360,8 +360,8 @@ def _holdings() -> dict[str, int]:
 def test_hundreds_of_reconfigurations_hold_nothing(fresh_ranks: Callable[..., RankPool]) -> None:
     ranks = fresh_ranks(3, "none")
     handles = ranks.run(_alone, 60.0)
-    for grown in ranks.run(_again_and_again, handles, 500, timeout_s=300):
-        assert grown.pop("KiB") < 256  # over a third of the cycles
+    for grown in ranks.run(_again_and_again, handles, 600, timeout_s=300):
+        assert grown.pop("KiB") < 256  # over a sixth of the cycles
         assert not any(grown.values()), grown
 
 
