@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support.devices import on
+from support.devices import needs_two_gpus, on
 from support.gpu import backend_of, exercise_all, meet
 from support.pool import BACKEND, RankPool, own_rank
 from support.reference import case, failure, same_bits
@@ -55,6 +55,24 @@ def _with_expandable_segments(folder: str) -> None:
         del data
         torch.cuda.empty_cache()
     dist.destroy_process_group()
+
+
+def _see_one_gpu(folder: str) -> None:
+    """Each rank sees its own GPU as GPU 0, as under schedulers that give each task one."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = str(own_rank())
+    dist.init_process_group(BACKEND, init_method=f"file://{folder}/store", rank=own_rank(), world_size=2)
+    data = torch.full((1 << 20,), own_rank() + 1, device="cuda")
+    dist.all_reduce(data)
+    same_bits(data, torch.full((1 << 20,), 3, device="cuda"))
+    path = backend_of().path_to(1 - own_rank())
+    assert path["kernels"], path
+    dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@needs_two_gpus
+def test_ranks_that_see_one_gpu_each_use_nvlink(fresh_ranks, tmp_path: Path) -> None:
+    fresh_ranks(2, meeting="none").run(_see_one_gpu, str(tmp_path))
 
 
 @on("cuda")
