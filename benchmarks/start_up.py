@@ -10,8 +10,8 @@ end of the call, in ms. An all_reduce has 8 bytes, and its result is checked.
 
 The steps are: the ranks connect to the store (`store_ms`), they call init_process_group with it (`init_ms`) and then
 all_reduce (`first_all_reduce_ms`). Later, they call new_group with eight ranks and with all of them, each until the end
-of its first all_reduce. A process loads the extension and UCX's libraries for its first group, which `init_ms` includes
-unless `--loaded` is given.
+of its first all_reduce. A process loads the extension for its first group. `init_ms` includes that, unless `--loaded`
+is given.
 
 The starter reads what a process holds in /proc, before the default group is formed and after its first all_reduce.
 The figures are the differences. Private memory is that of pages which no other process has mapped. The proportional

@@ -20,7 +20,8 @@ foreach(library c10 torch_cpu torch torch_python)
   target_link_libraries(axon_torch INTERFACE "${torch_root}/lib/lib${library}.so")
 endforeach()
 
-# Installed without RPATH: `import torch` and `libucx.load_library()` load the libraries before this one.
+# `import torch` loads torch's libraries before this one. RPATH is where this one finds your own UCX; the wheel's folder is
+# found by Python (torch_axon/_native.py).
 function(axon_add_torch_extension name)
   python_add_library(${name} MODULE WITH_SOABI ${ARGN})
   target_compile_definitions(${name} PRIVATE TORCH_EXTENSION_NAME=${name})

@@ -19,3 +19,6 @@ if(NOT ucx_FOUND)
   message(FATAL_ERROR "No UCX 1.20 or newer under ${ucx_root}: lib/cmake/ucx/ucx-config.cmake is missing or older")
 endif()
 message(STATUS "UCX ${ucx_VERSION} from ${ucx_root}")
+
+# Programs of the build folder load this UCX.
+list(APPEND CMAKE_BUILD_RPATH "${ucx_root}/lib")

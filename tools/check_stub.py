@@ -1,7 +1,4 @@
-"""Checks that torch_axon/_C.pyi matches the engine: runs mypy's stubtest after the engine is loaded with its UCX.
-
-An installed engine has no path to UCX, so stubtest by itself cannot import it.
-"""
+"""Checks that torch_axon/_C.pyi matches the engine: runs mypy's stubtest, after torch and the engine are loaded."""
 
 import sys
 from pathlib import Path

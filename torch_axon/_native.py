@@ -1,10 +1,11 @@
-"""Loads the extension `torch_axon._C` and its UCX on first use, and checks the version of torch."""
+"""Loads the extension `torch_axon._C` on first use, and checks the version of torch."""
 
 from __future__ import annotations
 
 import atexit
 import os
 from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,14 +34,13 @@ def load() -> ModuleType:
 
     Raises:
         ImportError: the extension was built for another version of torch
-        OSError: UCX cannot be loaded
     """
     if reason := mismatch():
         raise ImportError(reason)
-    if _build.UCX_ROOT is None:
-        _load_ucx()
     from torch_axon import _C
 
+    if _build.UCX_ROOT is None and (folder := _folder_of_ucx()):
+        _C.use_ucx_of_wheel(folder)
     # Runs before the interpreter and torch destroy objects that the engine's thread may still use. Handlers that are
     # registered later run first, so the handlers of users can still communicate.
     atexit.register(_C.shut_down)
@@ -48,28 +48,12 @@ def load() -> ModuleType:
     return _C
 
 
-# Variables that UCX reads while it is being loaded. Values set by the user take precedence.
-_UCX_DEFAULTS = {
-    # Do not patch the process's memory functions. The patches keep caches of registered memory valid, but no transport
-    # of the wheel has such a cache, and installing the patches takes 0.4 s.
-    "UCX_MEM_EVENTS": "n",
-    # Keep UCX's errors off stdout, such as one about a peer that exited before its segment was attached. Our own errors
-    # name the peer.
-    "UCX_LOG_LEVEL": "fatal",
-}
-
-
-def _load_ucx() -> None:
-    """Loads the wheel's UCX with our defaults. A UCX that another package has already loaded keeps its settings."""
-    import libucx  # type: ignore[import-untyped]
-
-    ours = [name for name in _UCX_DEFAULTS if name not in os.environ]
-    os.environ.update({name: _UCX_DEFAULTS[name] for name in ours})
-    try:
-        libucx.load_library()
-    finally:
-        for name in ours:
-            del os.environ[name]
+def _folder_of_ucx() -> str | None:
+    """Returns the folder of the wheel's UCX, which the engine loads on first use. The package itself is not imported:
+    that would take 2 ms."""
+    package = find_spec("libucx")
+    folders = package.submodule_search_locations if package else None
+    return os.path.join(folders[0], "lib") if folders else None
 
 
 def _minor(version: str) -> str:

@@ -18,6 +18,7 @@
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 #include "rpc/python/bindings.hpp"
+#include "transport/ucx/ucx.hpp"
 
 namespace axon {
 namespace {
@@ -140,6 +141,12 @@ py::list selected(axon::c10d_backend::AxonBackend& backend, size_t num_bytes) {
   return rows;
 }
 
+std::string ucx_version() {
+  Result<std::string> version = transport::ucx_version();
+  if (!version.ok()) throw std::runtime_error(version.status().message());
+  return std::move(version).value();
+}
+
 // For exit: ends all waits with an error.
 void shut_down() noexcept {
   python::note_end_of_python();
@@ -235,6 +242,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());
   module.def("end_unused_engine", &axon::engine::end_unused_instance, py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);
+  module.def("use_ucx_of_wheel", &axon::transport::use_ucx_of_wheel, py::arg("folder"));
+  module.def("ucx_version", &axon::ucx_version, py::call_guard<axon::python::GilReleased>());
   module.def("algorithms", &axon::algorithms, py::arg("fewest_ranks"), py::arg("most_ranks"), py::arg("num_hosts"));
   module.def("all_gather_matmul", &axon::fused::all_gather_matmul_at_once, py::call_guard<axon::python::GilReleased>());
   module.def("matmul_reduce_scatter", &axon::fused::matmul_reduce_scatter_at_once,

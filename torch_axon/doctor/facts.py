@@ -87,7 +87,7 @@ def _load() -> tuple[str | None, set[str]]:
     """Returns why the extension cannot be loaded, or None, and the names of its settings."""
     try:
         return None, {row["name"] for row in _native.load().settings()}
-    except (ImportError, OSError) as error:
+    except ImportError as error:
         return str(error), set()
 
 
@@ -97,7 +97,7 @@ def _versions() -> dict[str, str]:
         "built for torch": _build.TORCH_VERSION,
         "built with CUDA": "yes" if _build.CUDA else "no",
         "torch": torch.__version__,
-        "UCX": _ucx_version() or "not loaded",
+        "UCX": _ucx_version(),
         "CUDA of torch": torch.version.cuda or "none",
         "CUDA driver": _driver_version() or "none",
         "Python": platform.python_version(),
@@ -114,15 +114,13 @@ def _places() -> dict[str, str]:
     return found | {"torch": str(Path(torch.__file__).parent)}
 
 
-def _ucx_version() -> str | None:
-    """Returns the version of the UCX that is loaded, or None."""
+def _ucx_version() -> str:
+    """Returns the version of UCX, which is loaded for that, whether this rank needs it or not."""
     try:
-        library = ctypes.CDLL("libucp.so.0", mode=os.RTLD_NOLOAD)
-    except OSError:
-        return None
-    library.ucp_get_version_string.restype = ctypes.c_char_p
-    version: bytes = library.ucp_get_version_string()
-    return version.decode()
+        version: str = _native.load().ucx_version()
+    except (ImportError, RuntimeError):
+        return "not loaded"
+    return version
 
 
 def _driver_version() -> str | None:

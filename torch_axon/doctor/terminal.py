@@ -42,7 +42,7 @@ def _tables(report: Report) -> list[tuple[str, Table]]:
         first = report.ranks[0]
         places = {f"{name} from": place for name, place in first.places.items()}
         found = {**first.versions, **places, **first.settings}
-        if not uses_ucx(first):  # although it is linked
+        if not uses_ucx(first):  # although the doctor has loaded it
             found |= dict.fromkeys(("UCX", "UCX from"), "not used")
         tables.append((f"What rank {first.rank} found", _table(["", ""], [[*row] for row in found.items()])))
         tables.append(("Ranks and their limits", _ranks(report.ranks)))

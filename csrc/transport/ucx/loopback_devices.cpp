@@ -4,7 +4,6 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <ucs/sys/uid.h>
 
 #include <algorithm>
 #include <array>
@@ -12,13 +11,15 @@
 #include <cstring>
 #include <memory>
 
+#include "transport/ucx/ucx_library.hpp"
+
 namespace axon::transport {
 
 // UCX keeps a flag in the id's highest bit, which says that a namespace's number follows.
 static constexpr uint64_t kIdBits = UINT64_MAX >> 1;
 
 void hide_loopback(std::span<std::byte> address) noexcept {
-  const uint64_t own = ucs_get_system_id() & kIdBits;
+  const uint64_t own = ucx->ucs_get_system_id() & kIdBits;
   for (size_t offset = 0; offset + sizeof own <= address.size(); ++offset) {
     uint64_t id = 0;
     std::memcpy(&id, address.data() + offset, sizeof id);

@@ -1,4 +1,5 @@
-// Hides the loopback interface in the address of a peer on another host from UCX. Stateless; any thread.
+// Hides the loopback interface in the address of a peer on another host from UCX. Stateless; any thread,
+// once UCX is loaded.
 //
 //   if (names_another_interface(own_address)) hide_loopback(peer_address);
 //

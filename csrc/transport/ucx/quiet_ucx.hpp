@@ -3,13 +3,13 @@
 // more verbose than its default, all warnings are still printed. The level is global to the process.
 //
 //   const QuietUcx quiet;
-//   ucp_worker_destroy(worker);
+//   ucx->ucp_worker_destroy(worker);
 #pragma once
-
-#include <ucs/config/global_opts.h>
 
 #include <array>
 #include <string_view>
+
+#include "transport/ucx/ucx_library.hpp"
 
 namespace axon::transport {
 
@@ -17,13 +17,13 @@ class QuietUcx {
  public:
   QuietUcx() noexcept {
     std::array<char, 32> level{};
-    const bool known = ucs_global_opts_get_value(kName, level.data(), level.size()) == UCS_OK;
+    const bool known = ucx->ucs_global_opts_get_value(kName, level.data(), level.size()) == UCS_OK;
     if (known && std::string_view(level.data()) == kDefault) {
-      silenced_ = ucs_global_opts_set_value(kName, "ERROR") == UCS_OK;
+      silenced_ = ucx->ucs_global_opts_set_value(kName, "ERROR") == UCS_OK;
     }
   }
   ~QuietUcx() {
-    if (silenced_) ucs_global_opts_set_value(kName, kDefault);
+    if (silenced_) ucx->ucs_global_opts_set_value(kName, kDefault);
   }
   QuietUcx(const QuietUcx&) = delete;
   QuietUcx& operator=(const QuietUcx&) = delete;

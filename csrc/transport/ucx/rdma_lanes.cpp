@@ -12,6 +12,7 @@
 
 #include "base/resources.hpp"
 #include "transport/ucx/ucx_context.hpp"
+#include "transport/ucx/ucx_library.hpp"
 
 namespace axon::transport {
 
@@ -60,7 +61,7 @@ Result<std::vector<Lane>> lanes_of_ucx(const UcxOptions& options) {
   size_t num_bytes = 0;
   FILE* const stream = open_memstream(&text, &num_bytes);
   if (stream == nullptr) return out_of("open_memstream", errno);
-  ucp_context_print_info(context.value().get(), stream);
+  ucx->ucp_context_print_info(context.value().get(), stream);
   std::fclose(stream);
   const std::unique_ptr<char, void (*)(void*)> owned(text, &std::free);
   return lanes_in(std::string_view(text, num_bytes));

@@ -39,7 +39,7 @@ static constexpr std::array<std::pair<const char*, const char*>, 8> kDefaults{{{
 namespace {
 
 struct ReleaseConfig {
-  void operator()(ucp_config_t* config) const noexcept { ucp_config_release(config); }
+  void operator()(ucp_config_t* config) const noexcept { ucx->ucp_config_release(config); }
 };
 using Config = std::unique_ptr<ucp_config_t, ReleaseConfig>;
 
@@ -49,11 +49,11 @@ using Config = std::unique_ptr<ucp_config_t, ReleaseConfig>;
 // log.
 static Result<Config> read_config(const UcxOptions& options) {
   ucp_config_t* read = nullptr;
-  AXON_TRY(status_of(ucp_config_read(nullptr, nullptr, &read), "ucp_config_read"));
+  AXON_TRY(status_of(ucx->ucp_config_read(nullptr, nullptr, &read), "ucp_config_read"));
   Config config(read);
   const auto set = [&](const std::string& name, const std::string& value) {
     const std::string call = "ucp_config_modify(" + name + "=" + value + ")";
-    return status_of(ucp_config_modify(config.get(), name.c_str(), value.c_str()), call.c_str());
+    return status_of(ucx->ucp_config_modify(config.get(), name.c_str(), value.c_str()), call.c_str());
   };
   for (const auto& [name, value] : kDefaults) {
     if (!config::is_set(std::string("UCX_") + name)) AXON_TRY(set(name, value));
@@ -67,6 +67,7 @@ static Result<Config> read_config(const UcxOptions& options) {
 }
 
 Result<UcxContext> open_context(const UcxOptions& options, RequestExtension extension) {
+  AXON_TRY(load_ucx());
   Result<Config> config = read_config(options);
   if (!config.ok()) return std::move(config.status());
   ucp_params_t params{};
@@ -77,7 +78,9 @@ Result<UcxContext> open_context(const UcxOptions& options, RequestExtension exte
   params.request_init = extension.construct;
   params.name = "axon";
   ucp_context_h context = nullptr;
-  AXON_TRY(status_of(ucp_init(&params, config.value().get(), &context), "ucp_init"));
+  const ucs_status_t opened =
+      ucx->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.value().get(), &context);
+  AXON_TRY(status_of(opened, "ucp_init"));
   return UcxContext(context);
 }
 

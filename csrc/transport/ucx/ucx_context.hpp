@@ -1,15 +1,14 @@
-// Opens a UCP context: UCX's settings, and the devices that they allow. It opens no port.
+// Opens a UCP context: UCX's settings, and the devices that they allow. It loads UCX, and opens no port.
 //
 //   Result<UcxContext> context = open_context(options, extension);
 #pragma once
-
-#include <ucp/api/ucp.h>
 
 #include <cstddef>
 #include <memory>
 
 #include "base/status.hpp"
 #include "transport/ucx/ucx.hpp"
+#include "transport/ucx/ucx_library.hpp"
 
 namespace axon::transport {
 
@@ -20,7 +19,7 @@ struct RequestExtension {
 };
 
 struct CleanUpContext {
-  void operator()(ucp_context_h context) const noexcept { ucp_cleanup(context); }
+  void operator()(ucp_context_h context) const noexcept { ucx->ucp_cleanup(context); }
 };
 using UcxContext = std::unique_ptr<ucp_context, CleanUpContext>;
 

@@ -105,7 +105,7 @@ void UcxTransport::refuse(void* rendezvous, const Status& why) noexcept {
     delivery->refused = true;
     return;
   }
-  ucp_am_data_release(worker_.get(), descriptor);
+  ucx->ucp_am_data_release(worker_.get(), descriptor);
 }
 
 // A sender that was never added as a peer, or is gone, cannot be notified. The reason is part of the header, which UCX
@@ -146,7 +146,7 @@ std::optional<Status> UcxTransport::fetch(void* rendezvous, Buffer into, Complet
   param.user_data = this;
   param.memory_type = memory_type_of(into.kind);
   void* const descriptor = release(*static_cast<Waiting*>(rendezvous));
-  void* request = ucp_am_recv_data_nbx(worker_.get(), descriptor, into.data, into.num_bytes, &param);
+  void* request = ucx->ucp_am_recv_data_nbx(worker_.get(), descriptor, into.data, into.num_bytes, &param);
   if (!UCS_PTR_IS_PTR(request)) return status_of(UCS_PTR_STATUS(request), kCall);
   const ucs_status_t ended = std::exchange(status_of_fetch_, UCS_INPROGRESS);
   if (ended != UCS_INPROGRESS) return status_of(ended, kCall);

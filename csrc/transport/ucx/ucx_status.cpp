@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "transport/ucx/ucx_library.hpp"
+
 namespace axon::transport {
 
 static ErrorCode code_of(ucs_status_t status) noexcept {
@@ -24,7 +26,7 @@ static ErrorCode code_of(ucs_status_t status) noexcept {
 
 Status status_of(ucs_status_t status, const char* call) {
   if (status == UCS_OK) return Status();
-  return {code_of(status), std::string(call) + ": " + ucs_status_string(status)};
+  return {code_of(status), std::string(call) + ": " + ucx->ucs_status_string(status)};
 }
 
 }  // namespace axon::transport

@@ -1,6 +1,6 @@
-// Converts UCX's status codes to ours. Any thread.
+// Converts UCX's status codes to ours. Any thread, once UCX is loaded.
 //
-//   AXON_TRY(status_of(ucp_init(&params, config, &context), "ucp_init"));
+//   AXON_TRY(status_of(ucx->ucp_worker_get_efd(worker, &events), "ucp_worker_get_efd"));
 #pragma once
 
 #include <ucs/type/status.h>

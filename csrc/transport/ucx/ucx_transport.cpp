@@ -49,7 +49,7 @@ UcxTransport::UcxTransport(UcxWorker worker) noexcept : worker_(std::move(worker
 // connection, UCX 1.22 frees them twice.
 static void drain(ucp_worker_h worker) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + kDrainTimeout;
-  while (ucp_worker_progress(worker) != 0 && std::chrono::steady_clock::now() < deadline) {
+  while (ucx->ucp_worker_progress(worker) != 0 && std::chrono::steady_clock::now() < deadline) {
   }
 }
 
@@ -74,7 +74,7 @@ Status UcxTransport::register_handler(unsigned id, ucp_am_recv_callback_t handle
   param.id = id;
   param.cb = handler;
   param.arg = this;
-  return status_of(ucp_worker_set_am_recv_handler(worker_.get(), &param), "ucp_worker_set_am_recv_handler");
+  return status_of(ucx->ucp_worker_set_am_recv_handler(worker_.get(), &param), "ucp_worker_set_am_recv_handler");
 }
 
 Result<PeerId> UcxTransport::add_peer(std::span<const std::byte> address, bool same_host) {
@@ -119,7 +119,7 @@ Status UcxTransport::connect(Peer& peer) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = &UcxTransport::on_endpoint_error, .arg = &peer};
   has_connections_ = true;
-  return status_of(ucp_ep_create(worker_.get(), &params, &peer.endpoint), "ucp_ep_create");
+  return status_of(ucx->ucp_ep_create(worker_.get(), &params, &peer.endpoint), "ucp_ep_create");
 }
 
 Result<std::vector<Lane>> UcxTransport::lanes(PeerId id) {
@@ -129,7 +129,7 @@ Result<std::vector<Lane>> UcxTransport::lanes(PeerId id) {
   ucp_ep_attr_t attributes{};
   attributes.field_mask = UCP_EP_ATTR_FIELD_TRANSPORTS;
   attributes.transports = {.entries = entries.data(), .num_entries = entries.size(), .entry_size = sizeof entries[0]};
-  AXON_TRY(status_of(ucp_ep_query(peer.endpoint, &attributes), "ucp_ep_query"));
+  AXON_TRY(status_of(ucx->ucp_ep_query(peer.endpoint, &attributes), "ucp_ep_query"));
   std::vector<Lane> lanes;
   for (const auto& entry : std::span(entries).first(attributes.transports.num_entries)) {
     const Lane lane{.name = entry.transport_name, .device = entry.device_name};
@@ -162,7 +162,7 @@ std::optional<Status> UcxTransport::send_as(Id id, PeerId to, std::span<const st
   param.user_data = this;
   param.memory_type = memory_type_of(payload.kind);
   void* request =
-      ucp_am_send_nbx(peer.endpoint, id, header.data(), header.size(), payload.data, payload.num_bytes, &param);
+      ucx->ucp_am_send_nbx(peer.endpoint, id, header.data(), header.size(), payload.data, payload.num_bytes, &param);
   if (!UCS_PTR_IS_PTR(request)) return status_of(UCS_PTR_STATUS(request), "ucp_am_send_nbx");
   pending_of(request) = {&completion, &peer};
   ++peer.num_pending_sends;
@@ -175,7 +175,7 @@ void UcxTransport::on_sent(void* request, ucs_status_t status, void* self) noexc
 
 void UcxTransport::finish(void* request, ucs_status_t status, const char* call) noexcept {
   const Pending pending = std::exchange(pending_of(request), {});
-  ucp_request_free(request);
+  ucx->ucp_request_free(request);
   if (pending.peer != nullptr) --pending.peer->num_pending_sends;
   if (pending.completion == nullptr) {
     status_of_fetch_ = status;
@@ -209,7 +209,7 @@ ucs_status_t UcxTransport::drop_malformed(size_t header_num_bytes, bool waits_at
 void UcxTransport::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) noexcept {
   auto& peer = *static_cast<Peer*>(arg);
   if (!peer.loss.ok()) return;
-  peer.loss = Status(ErrorCode::kPeerLost, std::string("its connection broke: ") + ucs_status_string(status));
+  peer.loss = Status(ErrorCode::kPeerLost, std::string("its connection broke: ") + ucx->ucs_status_string(status));
   peer.transport->departed_.push_back(&peer);
 }
 
@@ -222,7 +222,7 @@ void UcxTransport::drop_peer(PeerId id) noexcept {
 }
 
 unsigned UcxTransport::progress() noexcept {
-  const unsigned num_moved = ucp_worker_progress(worker_.get());
+  const unsigned num_moved = ucx->ucp_worker_progress(worker_.get());
   if (!departed_.empty()) [[unlikely]]
     look_after_peers();
   return num_moved;
@@ -242,8 +242,8 @@ void UcxTransport::close(Peer& peer) noexcept {
   ucp_request_param_t param;
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  void* request = ucp_ep_close_nbx(std::exchange(peer.endpoint, nullptr), &param);
-  if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  void* request = ucx->ucp_ep_close_nbx(std::exchange(peer.endpoint, nullptr), &param);
+  if (UCS_PTR_IS_PTR(request)) ucx->ucp_request_free(request);
 }
 
 // UCX does not report when its own thread has accepted a connection. Messages that arrive over it are answered before
@@ -259,7 +259,7 @@ void UcxTransport::look_after_descriptors() noexcept {
 
 bool UcxTransport::arm() noexcept {
   look_after_descriptors();
-  return departed_.empty() && ucp_worker_arm(worker_.get()) == UCS_OK;
+  return departed_.empty() && ucx->ucp_worker_arm(worker_.get()) == UCS_OK;
 }
 
 // An endpoint's flush does not cover messages that wait at this end for their receiver to fetch them; the count of
@@ -270,16 +270,16 @@ void UcxTransport::flush(int timeout_ms) noexcept {
   std::vector<void*> flushes;
   for (const Peer& peer : peers_) {
     if (!is_connected(peer)) continue;
-    void* request = ucp_ep_flush_nbx(peer.endpoint, &param);
+    void* request = ucx->ucp_ep_flush_nbx(peer.endpoint, &param);
     if (UCS_PTR_IS_PTR(request)) flushes.push_back(request);
   }
-  const auto is_done = [](void* flush) { return ucp_request_check_status(flush) != UCS_INPROGRESS; };
+  const auto is_done = [](void* flush) { return ucx->ucp_request_check_status(flush) != UCS_INPROGRESS; };
   const auto has_sent = [](const Peer& peer) { return !peer.loss.ok() || peer.num_pending_sends == 0; };
   while (!std::ranges::all_of(flushes, is_done) || !std::ranges::all_of(peers_, has_sent)) {
     if (std::chrono::steady_clock::now() >= deadline) break;
     progress();
   }
-  for (void* flush : flushes) ucp_request_free(flush);
+  for (void* flush : flushes) ucx->ucp_request_free(flush);
 }
 
 }  // namespace axon::transport

@@ -17,8 +17,6 @@
 // over the same lane and before the one that ends the sender's transfer.
 #pragma once
 
-#include <ucp/api/ucp.h>
-
 #include <chrono>
 #include <deque>
 #include <vector>
@@ -27,6 +25,7 @@
 #include "base/numbered.hpp"
 #include "base/size_class_pool.hpp"
 #include "transport/transport.hpp"
+#include "transport/ucx/ucx_library.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
 namespace axon::transport {

@@ -26,7 +26,7 @@ Status UcxWorker::create_worker() {
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the progress token is the lock
   ucp_worker_h worker = nullptr;
-  AXON_TRY(status_of(ucp_worker_create(context_.get(), &params, &worker), "ucp_worker_create"));
+  AXON_TRY(status_of(ucx->ucp_worker_create(context_.get(), &params, &worker), "ucp_worker_create"));
   worker_.reset(worker);
   return Status();
 }
@@ -35,10 +35,10 @@ Status UcxWorker::append_address(uint32_t flags) {
   ucp_worker_attr_t attributes{};
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS | UCP_WORKER_ATTR_FIELD_ADDRESS_FLAGS;
   attributes.address_flags = flags;
-  AXON_TRY(status_of(ucp_worker_query(worker_.get(), &attributes), "ucp_worker_query"));
+  AXON_TRY(status_of(ucx->ucp_worker_query(worker_.get(), &attributes), "ucp_worker_query"));
   const auto* address = reinterpret_cast<const std::byte*>(attributes.address);
   address_.insert(address_.end(), address, address + attributes.address_length);
-  ucp_worker_release_address(worker_.get(), attributes.address);
+  ucx->ucp_worker_release_address(worker_.get(), attributes.address);
   return Status();
 }
 
@@ -49,7 +49,7 @@ Status UcxWorker::query() {
   const auto num_bytes = static_cast<uint32_t>(address_.size() - num_bytes_of_all);
   const auto* length = reinterpret_cast<const std::byte*>(&num_bytes);
   address_.insert(address_.end(), length, length + sizeof num_bytes);
-  return status_of(ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
+  return status_of(ucx->ucp_worker_get_efd(worker_.get(), &event_fd_), "ucp_worker_get_efd");
 }
 
 // UCX does not disclose its sockets' descriptors. Each of its TCP interfaces keeps its connections in an epoll set.

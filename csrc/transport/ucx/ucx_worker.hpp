@@ -2,10 +2,8 @@
 // progress owner uses it, one thread at a time.
 //
 //   Result<UcxWorker> worker = UcxWorker::open(options, extension);
-//   ucp_worker_progress(worker.value().get());
+//   ucx->ucp_worker_progress(worker.value().get());
 #pragma once
-
-#include <ucp/api/ucp.h>
 
 #include <cstddef>
 #include <memory>
@@ -15,6 +13,7 @@
 #include "base/inheritance.hpp"
 #include "base/status.hpp"
 #include "transport/ucx/ucx_context.hpp"
+#include "transport/ucx/ucx_library.hpp"
 
 namespace axon::transport {
 
@@ -42,7 +41,7 @@ class UcxWorker {
 
  private:
   struct Destroy {
-    void operator()(ucp_worker_h worker) const noexcept { ucp_worker_destroy(worker); }
+    void operator()(ucp_worker_h worker) const noexcept { ucx->ucp_worker_destroy(worker); }
   };
 
   Status create_worker();

@@ -1,6 +1,5 @@
 // Tests what only UCX has: settings, error codes, and foreign Active Messages.
 #include <gtest/gtest.h>
-#include <ucp/api/ucp.h>
 
 #include <algorithm>
 
@@ -8,6 +7,7 @@
 #include "transport/node.hpp"
 #include "transport/ucx/loopback_devices.hpp"
 #include "transport/ucx/ucx.hpp"
+#include "transport/ucx/ucx_library.hpp"
 #include "transport/ucx/ucx_status.hpp"
 #include "transport/ucx/ucx_worker.hpp"
 
@@ -15,6 +15,7 @@ namespace axon::transport {
 namespace {
 
 TEST(UcxStatus, names_the_call_and_ucx_words) {
+  ASSERT_TRUE(load_ucx().ok());
   const Status status = status_of(UCS_ERR_NO_MEMORY, "ucp_ep_create");
   EXPECT_EQ(status.code(), ErrorCode::kResourceExhausted);
   EXPECT_EQ(status.message(), "ucp_ep_create: Out of memory");
@@ -22,8 +23,9 @@ TEST(UcxStatus, names_the_call_and_ucx_words) {
 }
 
 TEST(UcxStatus, a_broken_connection_is_a_lost_peer) {
+  ASSERT_TRUE(load_ucx().ok());
   for (const ucs_status_t broken : {UCS_ERR_CONNECTION_RESET, UCS_ERR_ENDPOINT_TIMEOUT, UCS_ERR_UNREACHABLE}) {
-    EXPECT_EQ(status_of(broken, "call").code(), ErrorCode::kPeerLost) << ucs_status_string(broken);
+    EXPECT_EQ(status_of(broken, "call").code(), ErrorCode::kPeerLost) << ucx->ucs_status_string(broken);
   }
 }
 
@@ -91,16 +93,16 @@ class Stranger {
     params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
     const std::span<const std::byte> address = UcxAddresses::unpack(worker_address_of(node)).value().all;
     params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-    EXPECT_EQ(ucp_ep_create(worker_.get(), &params, &endpoint_), UCS_OK);
+    EXPECT_EQ(ucx->ucp_ep_create(worker_.get(), &params, &endpoint_), UCS_OK);
   }
 
   void* send(const Bytes& header, const Bytes& payload, uint32_t flags) {
     ucp_request_param_t param{};
     param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
     param.flags = flags;
-    return ucp_am_send_nbx(endpoint_, 1, header.data(), header.size(), payload.data(), payload.size(), &param);
+    return ucx->ucp_am_send_nbx(endpoint_, 1, header.data(), header.size(), payload.data(), payload.size(), &param);
   }
-  void progress() { ucp_worker_progress(worker_.get()); }
+  void progress() { ucx->ucp_worker_progress(worker_.get()); }
 
  private:
   UcxWorker worker_;
@@ -122,9 +124,9 @@ TEST(UcxTransport, drops_messages_whose_header_is_of_another_length) {
     const Bytes header = pattern(num_bytes, 1);
     void* request = stranger.send(header, payload, UCP_AM_SEND_FLAG_RNDV);
     ASSERT_TRUE(UCS_PTR_IS_PTR(request));
-    EXPECT_TRUE(drive_both([&] { return ucp_request_check_status(request) != UCS_INPROGRESS; }));
-    EXPECT_EQ(ucp_request_check_status(request), UCS_ERR_REJECTED);
-    ucp_request_free(request);
+    EXPECT_TRUE(drive_both([&] { return ucx->ucp_request_check_status(request) != UCS_INPROGRESS; }));
+    EXPECT_EQ(ucx->ucp_request_check_status(request), UCS_ERR_REJECTED);
+    ucx->ucp_request_free(request);
   }
   EXPECT_TRUE(node.arrivals.empty());
   EXPECT_EQ(stranger.send(pattern(sizeof(MessageHeader), 1), pattern(8, 1), UCP_AM_SEND_FLAG_EAGER), nullptr);
