@@ -61,7 +61,7 @@ OTHERS := $(foreach name,libtorch* libc10* libcuda.so.* libucp.so.* libucs.so.* 
 wheel: $(TOOLCHAIN)
 	@rm -rf dist build/lib.* build/bdist.* build/wheel
 	@AXON_BUILD_DIR=$(BUILD_DIR)-wheel AXON_TESTS=0 AXON_CUDA_ARCHITECTURES="$(GPUS)" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir build/wheel .
-	@PATH=$(BIN):$$PATH $(BIN)/auditwheel -q repair --strip $(OTHERS) --wheel-dir dist build/wheel/*.whl
+	@PATH=$(BIN):$$PATH $(BIN)/auditwheel repair --strip $(OTHERS) --wheel-dir dist build/wheel/*.whl
 	@ls dist/*.whl
 
 # The files that benchmarks/cuda/run_on_gpu_host.sh needs on a GPU host with the same Python and torch, but no network.

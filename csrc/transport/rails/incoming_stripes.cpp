@@ -1,5 +1,7 @@
 #include "transport/rails/incoming_stripes.hpp"
 
+#include "base/condition.hpp"
+
 namespace axon::transport {
 
 void IncomingStripes::expect(uint64_t ticket, const Message& message) {
@@ -16,7 +18,7 @@ void IncomingStripes::cancel(uint64_t ticket) noexcept {
   const auto found = expected_.find(ticket);
   if (found == expected_.end()) return;
   found->second.is_cancelled = true;
-  unused_.wait(lock, [&] { return found->second.num_writers == 0; });
+  await(unused_, lock, [&] { return found->second.num_writers == 0; });
   expected_.erase(found);
 }
 

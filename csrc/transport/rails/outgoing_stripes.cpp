@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/condition.hpp"
 #include "transport/rails/stripe.hpp"
 
 namespace axon::transport {
@@ -23,7 +24,7 @@ void OutgoingStripes::remove(uint64_t number, Why why) noexcept {
   pending.removed = why;
   std::erase(has_unassigned_[pending.message.peer], number);
   pending.is_awaited = true;
-  unused_.wait(lock, [&] { return pending.num_readers == 0; });
+  await(unused_, lock, [&] { return pending.num_readers == 0; });
   pending.is_awaited = false;
   if (why == Why::kGivenUp || pending.num_sending == 0) pending_.erase(number);
 }
