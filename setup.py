@@ -1,8 +1,8 @@
 """Builds torch_axon._C with CMake, in place or for a wheel, and records what it was built against.
 
-Environment: AXON_CUDA=0 builds without device code. AXON_CUDA_ARCHITECTURES says for which GPUs it is compiled: 90 stands
-for compute capability 9.0; by default for those of this machine. AXON_CUDA_ROOT and AXON_UCX_ROOT name the toolchains
-(cmake/). AXON_BUILD_DIR is a build folder that is kept between builds, AXON_TESTS=1 also builds the core's tests there.
+Environment: AXON_CUDA=0 builds without device code. AXON_CUDA_ARCHITECTURES says for which GPUs it is compiled (90:
+compute capability 9.0); by default for this machine's. AXON_CUDA_ROOT and AXON_UCX_ROOT name the toolchains (cmake/).
+AXON_BUILD_DIR is a build folder that is kept between builds, AXON_TESTS=1 also builds the core's tests there.
 """
 
 import os
