@@ -284,6 +284,8 @@ def _checking() -> Iterator[str]:
     lines = read("result_check_2ranks_epyc_2core")
     sizes = ["8", "1K", "64K", "1M", "16M", "256M"]
     yield section("CPU tensors, two cores", lines, tables.by_size(lines, sizes, "axon"), note)
+    lines = read("result_check_2xh200")
+    yield section("CUDA tensors, two H200, eager", lines, tables.by_size(lines, sizes, "axon"), note)
 
 
 def _rest() -> Iterator[str]:
