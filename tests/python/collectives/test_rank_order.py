@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from support.devices import on
 from support.pool import RankPool, own_rank
 from support.rank_order import RankOrder
 
-# Draws per test, unless the command line says another number for all tests of a device together.
+# Draws per test; the option replaces them.
 DRAWS = {"cpu": 160, "cuda": 400, "staged": 80}
 KERNELS = ("", "all_reduce=ll_two_shot", "all_reduce=ll128;reduce=ll128;reduce_scatter=ll128", "all_reduce=zero_copy")
 
@@ -28,7 +29,6 @@ def _compare(store: str, size: int, settings: dict[str, str], seed: int, num_dra
     draws.run(num_draws)
     draws.close()
     dist.destroy_process_group()
-    torch.set_default_device(None)
 
 
 def _num_draws(request: pytest.FixtureRequest, device: str) -> int:
@@ -40,7 +40,7 @@ def _num_draws(request: pytest.FixtureRequest, device: str) -> int:
 def test_kernels_reduce_in_rank_order(
     kernels: str,
     fresh_ranks: Callable[..., RankPool],
-    tmp_path: object,
+    tmp_path: Path,
     request: pytest.FixtureRequest,
 ) -> None:
     """With every kernel, at sizes for which the table would choose another one, too."""
@@ -54,7 +54,7 @@ def test_kernels_reduce_in_rank_order(
 @pytest.mark.parametrize("size", [2, 3, 4])
 @on("cpu", "staged")
 def test_the_host_reduces_in_rank_order_if_asked(
-    size: int, device: str, fresh_ranks: Callable[..., RankPool], tmp_path: object, request: pytest.FixtureRequest
+    size: int, device: str, fresh_ranks: Callable[..., RankPool], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     num_draws = _num_draws(request, device)
     settings = {"AXON_REPRODUCIBLE": "1"}
@@ -65,6 +65,6 @@ def test_the_host_reduces_in_rank_order_if_asked(
 
 @on("cpu")
 def test_two_ranks_of_a_host_always_do(
-    fresh_ranks: Callable[..., RankPool], tmp_path: object, request: pytest.FixtureRequest
+    fresh_ranks: Callable[..., RankPool], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     fresh_ranks(2, "none").run(_compare, f"{tmp_path}/store", 2, {}, 7, _num_draws(request, "cpu"), timeout_s=120)

@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from support.devices import on_cpu_and_gpu
 from support.gpu import backend_of, exercise_all
-from support.hosts import ADDRESSES, Hosts, move_to, pools_on
-from support.out_of_reach import form_pair, use_until_it_fails
+from support.hosts import ADDRESSES, Hosts, move_to
+from support.out_of_reach import pair_in_use
 from support.pool import RankPool
 from support.processes import environment, run_ranks
 from support.reference import failure, same_bits
@@ -35,23 +35,12 @@ TIMEOUT_S = 3.0
 Returned = TypeVar("Returned")
 
 
-def _form_pair(url: str, rank: int, num_rails: str) -> None:
-    os.environ["AXON_RAILS"] = num_rails
-    form_pair(url, rank, TIMEOUT_S)
-
-
 @pytest.mark.parametrize("num_rails", ["0", "1", "3"])
 @pytest.mark.parametrize("obstacle", ["cut", "silence", "stop"])
 def test_collectives_between_hosts_end_once_the_other_one_is_out_of_reach(
     obstacle: str, num_rails: str, hosts: Hosts
 ) -> None:
-    with pools_on(hosts, 1) as pools:
-        for rank, pool in enumerate(pools):
-            pool.start(_form_pair, f"tcp://{ADDRESSES[0]}:29513", rank, num_rails)
-        for pool in pools:
-            pool.finish()
-        for pool in pools:
-            pool.start(use_until_it_fails)
+    with pair_in_use(hosts, 29513, TIMEOUT_S, {"AXON_RAILS": num_rails}) as pools:
         stop, go_on = (partial(os.kill, pools[1].pids[0], number) for number in (signal.SIGSTOP, signal.SIGCONT))
         {"cut": hosts.cut, "silence": hosts.silence, "stop": stop}[obstacle]()
         [first] = pools[0].finish()

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from support.gpu import backend_of, exercise_all
-from support.hosts import ADDRESSES, Hosts, move_to, pools_on
-from support.out_of_reach import form_pair, use_until_it_fails
+from support.hosts import ADDRESSES, Hosts, move_to
+from support.out_of_reach import pair_in_use
 from support.pool import RankPool, own_rank
 from support.processes import run_ranks
 from support.reference import failure
@@ -34,20 +34,9 @@ def _use(transports: str, num_rails: str = "auto") -> None:
         del os.environ["AXON_TRANSPORTS"]
 
 
-def _form_pair(url: str, rank: int, num_rails: str) -> None:
-    _use(ALONE, num_rails)
-    form_pair(url, rank, TIMEOUT_S)
-
-
 @pytest.mark.parametrize("num_rails", ["0", "2"])
 def test_collectives_end_once_a_process_of_the_other_host_is_killed(num_rails: str, hosts: Hosts) -> None:
-    with pools_on(hosts, 1) as pools:
-        for rank, pool in enumerate(pools):
-            pool.start(_form_pair, f"tcp://{ADDRESSES[0]}:29515", rank, num_rails)
-        for pool in pools:
-            pool.finish()
-        for pool in pools:
-            pool.start(use_until_it_fails)
+    with pair_in_use(hosts, 29515, TIMEOUT_S, {"AXON_TRANSPORTS": ALONE, "AXON_RAILS": num_rails}) as pools:
         os.kill(pools[1].pids[0], signal.SIGKILL)
         pools[1].finish(dying=[0])
         [(seconds, message)] = pools[0].finish()
