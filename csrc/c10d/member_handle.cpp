@@ -8,21 +8,12 @@
 #include <optional>
 #include <string_view>
 
+#include "base/hexadecimal.hpp"
+
 namespace axon::c10d_backend {
 
 static constexpr std::string_view kPrefix = "axon:";
 static constexpr size_t kNumRankDigits = 7;  // with leading zeros, so that texts sort as numbers
-
-static std::string to_hex(const std::vector<uint8_t>& bytes) {
-  static constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const uint8_t byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
 
 static std::optional<std::vector<uint8_t>> from_hex(std::string_view text) {
   if (text.size() % 2 != 0) return std::nullopt;

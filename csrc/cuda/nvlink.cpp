@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/hexadecimal.hpp"
 #include "cuda/error.hpp"
 
 namespace axon::cuda {
@@ -33,14 +34,9 @@ std::optional<int> number_of(const DeviceUuid& uuid) {
 
 // "GPU-5a3c…", as NVML and nvidia-smi write it.
 std::string text_of(const DeviceUuid& uuid) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "GPU";
-  for (size_t k = 0; k < uuid.size(); ++k) {
-    if (k == 0 || k == 4 || k == 6 || k == 8 || k == 10) text += '-';
-    text += kDigits[uuid[k] >> 4];
-    text += kDigits[uuid[k] & 15];
-  }
-  return text;
+  std::string text = to_hex(uuid);
+  for (const size_t dash : {20, 16, 12, 8}) text.insert(dash, "-");
+  return "GPU-" + text;
 }
 
 // The three functions of NVML that are needed. Its header is not part of the CUDA wheels. All return 0 on success.
