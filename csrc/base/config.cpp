@@ -113,9 +113,8 @@ static constexpr Setting kSettings[] = {
      nullptr},
     {"AXON_REPRODUCIBLE", ReadBy::kEngine, "0", "0 or 1",
      "If 1, every reduction adds each element's operands in rank order and rounds once, whatever the tensor's size, "
-     "the "
-     "algorithm and the hosts. Kernels between the GPUs of one host always do. Reductions on several ranks of several "
-     "hosts then move more bytes between hosts. Must be the same on all ranks.",
+     "the algorithm and the hosts. Kernels between the GPUs of one host always do. Reductions on several ranks of "
+     "several hosts then move more bytes between hosts. Must be the same on all ranks.",
      is_switch},
     {"AXON_TRACE", ReadBy::kEngine, "", "a file; %r in its name becomes the rank",
      "File to which each rank writes a Chrome trace of its operations. Without %r, .rank0 and so on are inserted "

@@ -22,12 +22,16 @@ int current_device() noexcept {
   return device;
 }
 
-Result<DeviceLimits> limits_of(int device) {
-  int num_multiprocessors = 0, shared_bytes = 0;
-  AXON_CUDA_TRY(cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device));
-  AXON_CUDA_TRY(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  return DeviceLimits{.num_multiprocessors = num_multiprocessors,
-                      .shared_bytes_per_block = static_cast<size_t>(shared_bytes)};
+Result<int> num_multiprocessors_of(int device) {
+  int count = 0;
+  AXON_CUDA_TRY(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+Result<size_t> shared_bytes_per_block_of(int device) {
+  int num_bytes = 0;
+  AXON_CUDA_TRY(cudaDeviceGetAttribute(&num_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return static_cast<size_t>(num_bytes);
 }
 
 Status no_code_for(int device) {

@@ -16,12 +16,9 @@ int num_devices() noexcept;
 // The current device of this thread, or 0 if there is none.
 int current_device() noexcept;
 
-// What a kernel may use of a GPU.
-struct DeviceLimits {
-  int num_multiprocessors;
-  size_t shared_bytes_per_block;
-};
-Result<DeviceLimits> limits_of(int device);
+Result<int> num_multiprocessors_of(int device);
+// Returns the most shared memory that a block of a kernel can have.
+Result<size_t> shared_bytes_per_block_of(int device);
 
 // Says that this build has no code for the GPU, and what to do.
 Status no_code_for(int device);

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 
 #include <atomic>
-#include <string>
 
 #include "cuda/device.hpp"
 #include "cuda/error.hpp"

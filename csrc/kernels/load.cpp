@@ -40,10 +40,10 @@ bool has_kernel(DataType dtype, Reduction reduction) noexcept {
 
 // Blocks of one kernel wait for each other, so all must fit onto the GPU.
 static Status require_multiprocessors() {
-  Result<cuda::DeviceLimits> limits = cuda::limits_of(cuda::current_device());
-  if (!limits.ok()) return std::move(limits.status());
-  if (limits.value().num_multiprocessors >= static_cast<int>(ll128::kMostBlocks)) return Status();
-  return {ErrorCode::kInvalidArgument, "the GPU has " + std::to_string(limits.value().num_multiprocessors) +
+  Result<int> count = cuda::num_multiprocessors_of(cuda::current_device());
+  if (!count.ok()) return std::move(count.status());
+  if (count.value() >= static_cast<int>(ll128::kMostBlocks)) return Status();
+  return {ErrorCode::kInvalidArgument, "the GPU has " + std::to_string(count.value()) +
                                            " multiprocessors, and kernels between GPUs need " +
                                            std::to_string(ll128::kMostBlocks)};
 }

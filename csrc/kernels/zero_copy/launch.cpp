@@ -33,9 +33,9 @@ Result<int> count_blocks(int num_blocks, cuda::DeviceOperation operation, int nu
 // Hopper has 227 KB, an A100 163 KB, and other GPUs 99 KB. Variables of the kernels take some KB.
 Result<size_t> most_shared_bytes() {
   constexpr size_t kMost = 192 << 10, kOfVariables = 8 << 10;
-  Result<cuda::DeviceLimits> limits = cuda::limits_of(cuda::current_device());
-  if (!limits.ok()) return std::move(limits.status());
-  return std::min(kMost, limits.value().shared_bytes_per_block - kOfVariables);
+  Result<size_t> of_block = cuda::shared_bytes_per_block_of(cuda::current_device());
+  if (!of_block.ok()) return of_block;
+  return std::min(kMost, of_block.value() - kOfVariables);
 }
 
 Status load_kernels() {
