@@ -56,12 +56,10 @@ bench: $(VENV)/.editable
 
 # Code for 8.0 also runs on 8.6 and 8.9, and code for 10.0 on 10.3. Later GPUs translate its PTX when they first load it.
 GPUS := $(or $(AXON_CUDA_ARCHITECTURES),80-real 90-real 100 120-real)
-# Libraries that torch, the driver and the libucx wheel bring along.
-OTHERS := $(foreach name,libtorch* libc10* libcuda.so.* libucp.so.* libucs.so.* libuct.so.* libucm.so.*,--exclude '$(name)')
 wheel: $(TOOLCHAIN)
 	@rm -rf dist build/lib.* build/bdist.* build/wheel
 	@AXON_BUILD_DIR=$(BUILD_DIR)-wheel AXON_TESTS=0 AXON_CUDA_ARCHITECTURES="$(GPUS)" $(BIN)/python -m pip wheel -q --no-build-isolation --no-deps --wheel-dir build/wheel .
-	@PATH=$(BIN):$$PATH $(BIN)/auditwheel repair --strip $(OTHERS) --wheel-dir dist build/wheel/*.whl
+	@PATH=$(BIN):$$PATH $(BIN)/auditwheel repair --strip --exclude 'libtorch*' --exclude 'libc10*' --wheel-dir dist build/wheel/*.whl
 	@ls dist/*.whl
 
 # The files that benchmarks/cuda/run_on_gpu_host.sh needs on a GPU host with the same Python and torch, but no network.
