@@ -9,41 +9,43 @@ namespace axon::engine {
 static constexpr size_t kMostNamed = 16;
 
 bool Answers::all_since(sync::Clock::time_point asked_at) const noexcept {
-  return std::ranges::all_of(
-      latest_, [=](const Answer& answer) { return !answer.is_due(asked_at) || answer.has_arrived(asked_at); });
+  bool have_all_arrived = true;
+  latest_.for_each_written([&](size_t, const Answer& answer) {
+    have_all_arrived &= !answer.is_due(asked_at) || answer.has_arrived(asked_at);
+  });
+  return have_all_arrived;
 }
 
 template <typename Predicate>
 std::string Answers::list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const {
   std::string text;
   size_t num_taken = 0;
-  for (size_t rank = 0; rank < latest_.size(); ++rank) {
-    const Answer& answer = latest_[rank];
-    if (!answer.is_due(asked_at) || !takes(answer) || ++num_taken > kMostNamed) continue;
+  latest_.for_each_written([&](size_t rank, const Answer& answer) {
+    if (!answer.is_due(asked_at) || !takes(answer) || ++num_taken > kMostNamed) return;
     text += (num_taken == 1 ? title + std::string(": rank ") : ", rank ") + std::to_string(rank) + " (" +
             (answer.has_arrived(asked_at) ? answer.progress.calls : "does not answer") + ")";
-  }
+  });
   if (num_taken > kMostNamed) text += ", and " + std::to_string(num_taken - kMostNamed) + " more";
   return text.empty() ? text : text + ".";
 }
 
 std::vector<int> Answers::missing(uint32_t sequence, sync::Clock::time_point asked_at) const {
   std::vector<int> ranks;
-  for (size_t rank = 0; rank < latest_.size(); ++rank) {
-    if (latest_[rank].is_due(asked_at) && !latest_[rank].has_entered(sequence, asked_at))
-      ranks.push_back(static_cast<int>(rank));
-  }
+  latest_.for_each_written([&](size_t rank, const Answer& answer) {
+    if (answer.is_due(asked_at) && !answer.has_entered(sequence, asked_at)) ranks.push_back(static_cast<int>(rank));
+  });
   return ranks;
 }
 
 std::optional<int> Answers::find_ahead_on_device(uint32_t sequence, uint32_t num_launched,
                                                  sync::Clock::time_point asked_at) const noexcept {
-  for (size_t rank = 0; rank < latest_.size(); ++rank) {
-    const Answer& answer = latest_[rank];
+  std::optional<int> found;
+  latest_.for_each_written([&](size_t rank, const Answer& answer) {
     const bool is_ahead = !is_at_least(num_launched, answer.progress.num_launched);
-    if (answer.has_arrived(asked_at) && is_ahead && !answer.has_entered(sequence, asked_at)) return int(rank);
-  }
-  return std::nullopt;
+    if (found || !answer.has_arrived(asked_at) || !is_ahead || answer.has_entered(sequence, asked_at)) return;
+    found = static_cast<int>(rank);
+  });
+  return found;
 }
 
 std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_at) const {
@@ -58,8 +60,9 @@ std::string Answers::findings(uint32_t sequence, sync::Clock::time_point asked_a
 
 // "12 of 4096 ranks were asked. ", or an empty text if all were.
 std::string Answers::asked(sync::Clock::time_point asked_at) const {
-  const auto num_due = std::ranges::count_if(latest_, [=](const Answer& answer) { return answer.is_due(asked_at); });
-  if (static_cast<size_t>(num_due) == latest_.size()) return {};
+  size_t num_due = 0;
+  latest_.for_each_written([&](size_t, const Answer& answer) { num_due += answer.is_due(asked_at) ? 1 : 0; });
+  if (num_due == latest_.size()) return {};
   return std::to_string(num_due) + " of " + std::to_string(latest_.size()) + " ranks were asked. ";
 }
 

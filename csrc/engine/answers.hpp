@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/chunked_table.hpp"
 #include "engine/progress.hpp"
 
 namespace axon::engine {
@@ -34,12 +35,12 @@ class Answers {
   };
 
   void note_asked(int rank, sync::Clock::time_point asked_at) noexcept {
-    Answer& latest = latest_[static_cast<size_t>(rank)];
+    Answer& latest = latest_.writable(static_cast<size_t>(rank));
     latest.asked_at[latest.num_asked++ % latest.asked_at.size()] = asked_at;
   }
   // Records an answer that arrives now.
   void record(int rank, Progress progress) {
-    Answer& latest = latest_[static_cast<size_t>(rank)];
+    Answer& latest = latest_.writable(static_cast<size_t>(rank));
     latest.at = sync::Clock::now();
     latest.progress = std::move(progress);
   }
@@ -89,7 +90,7 @@ class Answers {
   template <typename Predicate>
   std::string list(const char* title, sync::Clock::time_point asked_at, Predicate takes) const;
 
-  std::vector<Answer> latest_;  // by rank
+  ChunkedTable<Answer> latest_;  // by rank: of those that were asked or have answered
 };
 
 }  // namespace axon::engine

@@ -54,7 +54,7 @@ void Group::open() {
 void Group::detach() noexcept {
   if (!inbox_) return;
   device_hook_ = nullptr;
-  inbox_->flow().dismiss(inbox_->num_sent());
+  inbox_->flow().dismiss([this](int rank) { return inbox_->num_sent(rank); });
   engine_.messenger().detach(*inbox_);
   inbox_.reset();
   status_.hide();

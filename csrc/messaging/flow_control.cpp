@@ -15,6 +15,8 @@ static constexpr uint32_t kMostBytes = uint32_t{4} << 20;
 static constexpr uint32_t kMessagesOfAll = uint32_t{1} << 18;
 static constexpr uint32_t kFewestMessages = 256;
 static constexpr uint32_t kMostMessages = uint32_t{1} << 14;
+// Ranks to which credit is due at once; more take an allocation.
+static constexpr size_t kUsuallyDue = 64;
 // Larger counts are clamped, which keeps all sums far from their types' bounds.
 static constexpr int32_t kMostCredit = 1 << 28;
 
@@ -31,13 +33,11 @@ FlowControl::FlowControl(transport::Transport& transport, const Team& team, Allo
       largest_eager_(transport.largest_eager()),
       num_messages_to_return_(static_cast<int32_t>(std::max(allowance.num_messages / 2, 1U))),
       num_bytes_to_return_(std::max(allowance.num_bytes / 2, 1U)),
-      ranks_(team.peers.size()),
+      ranks_(team.peers.size(), {.latest = {},
+                                 .num_messages_left = static_cast<int32_t>(allowance.num_messages),
+                                 .num_bytes_left = static_cast<int32_t>(allowance.num_bytes)}),
       backlogs_(team.peers.size()) {
-  for (Rank& rank : ranks_) {
-    rank.num_messages_left = static_cast<int32_t>(allowance.num_messages);
-    rank.num_bytes_left = static_cast<int32_t>(allowance.num_bytes);
-  }
-  due_.reserve(ranks_.size());
+  due_.reserve(std::min(team.peers.size(), kUsuallyDue));
 }
 
 static transport::CreditHeader header_to(const Team& team, uint32_t rank, transport::MessageKind kind) noexcept {
@@ -45,7 +45,7 @@ static transport::CreditHeader header_to(const Team& team, uint32_t rank, transp
 }
 
 void FlowControl::enqueue(Request& send) noexcept {
-  backlogs_[send.header.destination].waiting.push_back(send);
+  backlogs_.writable(send.header.destination).waiting.push_back(send);
 }
 
 static int32_t credit_of(uint64_t count) noexcept {
@@ -53,19 +53,19 @@ static int32_t credit_of(uint64_t count) noexcept {
 }
 
 void FlowControl::on_credit(const transport::CreditHeader& credit) noexcept {
-  Rank& rank = ranks_[credit.source];
+  Rank& rank = ranks_.writable(credit.source);
   rank.num_bytes_left = std::min(rank.num_bytes_left + credit_of(credit.num_bytes), kMostCredit);
   add_messages(credit.source, credit_of(credit.num_messages));
 }
 
 // Waiting sends go first, which keeps the order: until they are sent, later sends must wait, too.
 void FlowControl::add_messages(uint32_t destination, int32_t num_messages) noexcept {
-  Backlog& backlog = backlogs_[destination];
-  int32_t& left = ranks_[destination].num_messages_left;
-  if (backlog.waiting.empty()) {
+  if (backlogs_[destination].waiting.empty()) {
+    int32_t& left = ranks_.writable(destination).num_messages_left;
     left = std::min(left, kMostCredit) + num_messages;
     return;
   }
+  Backlog& backlog = backlogs_.writable(destination);
   backlog.num_regained = std::min(backlog.num_regained, kMostCredit) + num_messages;
   mark_due(destination);
 }
@@ -77,7 +77,7 @@ bool FlowControl::has_spent_all(uint32_t source) const noexcept {
 }
 
 void FlowControl::advance(uint32_t source) noexcept {
-  backlogs_[source].num_advanced = num_messages_to_return_;
+  backlogs_.writable(source).num_advanced = num_messages_to_return_;
   mark_due(source);
 }
 
@@ -96,8 +96,9 @@ void FlowControl::settle() noexcept {
 }
 
 void FlowControl::return_credit(uint32_t source) noexcept {
-  Rank& rank = ranks_[source];
-  const int32_t num_advanced = std::exchange(backlogs_[source].num_advanced, 0);
+  Rank& rank = ranks_.writable(source);
+  const int32_t num_advanced = backlogs_[source].num_advanced;
+  if (num_advanced != 0) backlogs_.writable(source).num_advanced = 0;
   if (num_advanced == 0 && !is_worth_returning(rank)) return;
   const int32_t num_messages = std::max(rank.num_messages_owed, 0) + num_advanced;
   rank.num_messages_owed -= num_messages;
@@ -112,13 +113,6 @@ void FlowControl::send_credit(uint32_t source, int32_t num_messages, uint32_t nu
   (void)transport_.send(team_.peers[source], credit, {}, transport::unattended);
 }
 
-// Messages to an inbox that has ended are dropped when they arrive, and rendezvous are refused.
-void FlowControl::dismiss(std::span<const uint32_t> num_sent) noexcept {
-  for (uint32_t source = 0; source < ranks_.size(); ++source) {
-    if (ranks_[source].num_held > 0) tell_of_leave(transport_, team_, source, num_sent[source]);
-  }
-}
-
 void FlowControl::tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank,
                                 uint32_t num_sent) noexcept {
   if (static_cast<int>(rank) == team.rank) return;
@@ -128,13 +122,15 @@ void FlowControl::tell_of_leave(transport::Transport& transport, const Team& tea
 }
 
 void FlowControl::fail_waiting(uint32_t destination, const Status& reason) noexcept {
-  IntrusiveList<Request, InInbox>& waiting = backlogs_[destination].waiting;
+  if (backlogs_[destination].waiting.empty()) return;
+  IntrusiveList<Request, InInbox>& waiting = backlogs_.writable(destination).waiting;
   while (Request* const send = waiting.pop_front()) send->exchange->fail(reason.clone());
 }
 
 void FlowControl::send_waiting(uint32_t destination) noexcept {
-  Backlog& backlog = backlogs_[destination];
-  int32_t& left = ranks_[destination].num_messages_left;
+  if (!backlogs_[destination].has_any()) return;
+  Backlog& backlog = backlogs_.writable(destination);
+  int32_t& left = ranks_.writable(destination).num_messages_left;
   left += std::exchange(backlog.num_regained, 0);
   while (left > 0) {
     Request* const next = backlog.waiting.pop_front();

@@ -18,9 +18,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
+#include "base/chunked_table.hpp"
 #include "base/intrusive_list.hpp"
 #include "messaging/request.hpp"
 #include "messaging/team.hpp"
@@ -51,7 +51,7 @@ class FlowControl : public ListNode<FlowControl> {
   bool may_send(uint32_t destination) const noexcept { return ranks_[destination].num_messages_left > 0; }
   // Takes the credit of a message that is about to be sent.
   Protocol take(uint32_t destination, size_t num_bytes) noexcept {
-    Rank& rank = ranks_[destination];
+    Rank& rank = ranks_.writable(destination);
     rank.is_contact = true;
     --rank.num_messages_left;
     const bool is_eager = num_bytes <= largest_eager_ && static_cast<int64_t>(num_bytes) <= rank.num_bytes_left;
@@ -74,8 +74,9 @@ class FlowControl : public ListNode<FlowControl> {
   // ---- As a receiver
 
   void note_latest(const transport::OperationHeader& header) noexcept {
-    ranks_[header.source].latest = header;
-    ranks_[header.source].is_contact = true;
+    Rank& rank = ranks_.writable(header.source);
+    rank.latest = header;
+    rank.is_contact = true;
   }
   // Returns whether a message from that rank has arrived, so that it knows of this one.
   bool has_heard_from(uint32_t source) const noexcept {
@@ -84,21 +85,28 @@ class FlowControl : public ListNode<FlowControl> {
   const transport::OperationHeader& latest_from(uint32_t source) const noexcept { return ranks_[source].latest; }
   // An eager message has been received or dropped: the inbox no longer holds its payload.
   void note_consumed(uint32_t source, size_t num_bytes) noexcept {
-    Rank& rank = ranks_[source];
+    Rank& rank = ranks_.writable(source);
     ++rank.num_messages_owed;
     rank.num_bytes_owed += static_cast<uint32_t>(num_bytes);
     if (is_worth_returning(rank)) [[unlikely]]
       mark_due(source);
   }
-  void note_held(uint32_t source) noexcept { ++ranks_[source].num_held; }
-  void note_released(uint32_t source) noexcept { --ranks_[source].num_held; }
+  void note_held(uint32_t source) noexcept { ++ranks_.writable(source).num_held; }
+  void note_released(uint32_t source) noexcept { --ranks_.writable(source).num_held; }
   // Returns whether the sender may have no credit left for further messages.
   bool has_spent_all(uint32_t source) const noexcept;
   // Grants a sender further messages, although none of its held messages have been received.
   void advance(uint32_t source) noexcept;
-  // Called when the inbox ends: notifies the senders of held messages, which may wait for credit. `num_sent`: by rank,
-  // the point-to-point messages to it.
-  void dismiss(std::span<const uint32_t> num_sent) noexcept;
+  // Called when the inbox ends: notifies the senders of held messages, which may wait for credit. Messages to an inbox
+  // that has ended are dropped when they arrive, and rendezvous are refused. `num_sent(rank)`: the point-to-point
+  // messages to it.
+  template <typename NumSent>
+  void dismiss(NumSent num_sent) noexcept {
+    ranks_.for_each_written([&](size_t source, const Rank& rank) {
+      if (rank.num_held <= 0) return;
+      tell_of_leave(transport_, team_, static_cast<uint32_t>(source), num_sent(static_cast<int>(source)));
+    });
+  }
   // Notifies one rank that this rank of the team has left, and of the number of point-to-point messages sent to it.
   static void tell_of_leave(transport::Transport& transport, const Team& team, uint32_t rank,
                             uint32_t num_sent) noexcept;
@@ -107,10 +115,10 @@ class FlowControl : public ListNode<FlowControl> {
 
   // Returns whether a message has been sent to that rank or has arrived from it, or note_contact() was called for it.
   bool is_contact(uint32_t rank) const noexcept { return ranks_[rank].is_contact; }
-  void note_contact(uint32_t rank) noexcept { ranks_[rank].is_contact = true; }
+  void note_contact(uint32_t rank) noexcept { ranks_.writable(rank).is_contact = true; }
   // Returns whether note_asked() was called for that rank: this rank has told it that it awaits a message.
   bool has_asked(uint32_t rank) const noexcept { return ranks_[rank].has_asked; }
-  void note_asked(uint32_t rank) noexcept { ranks_[rank].has_asked = true; }
+  void note_asked(uint32_t rank) noexcept { ranks_.writable(rank).has_asked = true; }
 
   // Credit is returned, and waiting messages are sent, when the owner of this list calls settle(). That is not done at
   // once, since a message to this very process is delivered within its send(). Null: never from now on.
@@ -139,6 +147,8 @@ class FlowControl : public ListNode<FlowControl> {
     IntrusiveList<Request, InInbox> waiting;  // sends to it
     int32_t num_regained = 0;                 // credit that the waiting sends may use
     int32_t num_advanced = 0;                 // messages to grant it in advance
+
+    bool has_any() const noexcept { return num_regained != 0 || !waiting.empty(); }
   };
 
   bool is_worth_returning(const Rank& rank) const noexcept {
@@ -156,8 +166,8 @@ class FlowControl : public ListNode<FlowControl> {
   const size_t largest_eager_;
   const int32_t num_messages_to_return_;
   const uint32_t num_bytes_to_return_;
-  std::vector<Rank> ranks_;
-  std::vector<Backlog> backlogs_;
+  ChunkedTable<Rank> ranks_;                          // a large group's ranks exchange messages with few others
+  ChunkedTable<Backlog> backlogs_;                    // and few messages wait for credit
   std::vector<uint32_t> due_;                         // ranks, each once
   IntrusiveList<FlowControl>* settled_by_ = nullptr;  // owned by the messenger, which outlives this
 };

@@ -50,8 +50,7 @@ Inbox::Inbox(transport::Transport& transport, SizeClassPool& pool, const Team& t
       listener_(listener),
       flow_(transport, team, allowance),
       most_unexpected_bytes_(most_unexpected_bytes(allowance, team.peers.size())),
-      sent_(team.peers.size()),
-      arrived_(team.peers.size()),
+      numbers_(team.peers.size()),
       departures_(team.peers.size()) {}
 
 Inbox::~Inbox() {
@@ -133,7 +132,7 @@ const transport::Fingerprint* Inbox::differing(const transport::OperationHeader&
 }
 
 void Inbox::on_point_to_point(const transport::OperationHeader& header, const transport::Payload& payload) noexcept {
-  uint32_t& next = arrived_[header.source];
+  uint32_t& next = numbers_.writable(header.source).arrived;
   if (header.sequence != next && is_repeated(header)) return refuse_repeated(payload);
   flow_.note_latest(header);
   if (header.sequence != next) return hold(early_, header, payload);
@@ -144,9 +143,8 @@ void Inbox::on_point_to_point(const transport::OperationHeader& header, const tr
 }
 
 void Inbox::depart(uint32_t source, uint32_t num_sent, Status reason) noexcept {
-  Departure& departure = departures_[source];
-  if (!departure.reason.ok()) return;
-  departure = {.reason = std::move(reason), .num_sent = num_sent};
+  if (!departures_[source].reason.ok()) return;
+  departures_.writable(source) = {.reason = std::move(reason), .num_sent = num_sent};
   fail_hopeless();
 }
 
@@ -167,7 +165,7 @@ void Inbox::fail_hopeless() noexcept {
 }
 
 bool Inbox::is_repeated(const transport::OperationHeader& header) noexcept {
-  return is_later(arrived_[header.source], header.sequence) || early_.find([&](const Unexpected& held) {
+  return is_later(numbers_[header.source].arrived, header.sequence) || early_.find([&](const Unexpected& held) {
     const transport::OperationHeader earlier = header_of(held);
     return earlier.source == header.source && earlier.sequence == header.sequence;
   }) != nullptr;
@@ -204,10 +202,10 @@ void Inbox::serve_point_to_point(const transport::OperationHeader& header, const
 void Inbox::serve_early(uint32_t source) noexcept {
   const auto is_next = [&](const Unexpected& message) {
     const transport::OperationHeader header = header_of(message);
-    return header.source == source && header.sequence == arrived_[source];
+    return header.source == source && header.sequence == numbers_[source].arrived;
   };
   while (Unexpected* message = early_.find(is_next)) {
-    ++arrived_[source];
+    ++numbers_.writable(source).arrived;
     let_go(*message);
     serve_point_to_point(header_of(*message), message->payload);
     release_copy(pool_, *message);

@@ -15,8 +15,8 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
+#include "base/chunked_table.hpp"
 #include "base/forks.hpp"
 #include "base/intrusive_list.hpp"
 #include "base/size_class_pool.hpp"
@@ -110,7 +110,7 @@ class Inbox {
   // Returns whether a rank has left and all its point-to-point messages have arrived.
   bool is_spent(int rank) const noexcept {
     const auto source = static_cast<size_t>(rank);
-    return !departures_[source].reason.ok() && arrived_[source] == departures_[source].num_sent;
+    return !departures_[source].reason.ok() && numbers_[source].arrived == departures_[source].num_sent;
   }
 
   // Returns whether the two ranks have exchanged a message, or the other one has said that it awaits one. This rank
@@ -136,11 +136,16 @@ class Inbox {
   }
 
   // Returns the sequence number of the next point-to-point message to `destination`.
-  uint32_t next_point_to_point(uint32_t destination) noexcept { return sent_[destination]++; }
-  // Returns, by rank, the number of point-to-point messages sent to it.
-  const std::vector<uint32_t>& num_sent() const noexcept { return sent_; }
+  uint32_t next_point_to_point(uint32_t destination) noexcept { return numbers_.writable(destination).sent++; }
+  // Calls action(rank, count) with each rank to which point-to-point messages were sent, and their number.
+  template <typename Action>
+  void for_each_sent_to(Action action) const {
+    numbers_.for_each_written([&](size_t rank, const Numbers& numbers) {
+      if (numbers.sent != 0) action(static_cast<uint32_t>(rank), numbers.sent);
+    });
+  }
   // Returns the number of point-to-point messages sent to `destination`.
-  uint32_t num_sent(int destination) const noexcept { return sent_[static_cast<size_t>(destination)]; }
+  uint32_t num_sent(int destination) const noexcept { return numbers_[static_cast<size_t>(destination)].sent; }
 
  private:
   static constexpr size_t kNumBuckets = 64;
@@ -154,6 +159,11 @@ class Inbox {
   struct FailedMessage {
     uint32_t source = kAnySource;
     uint32_t number = 0;
+  };
+  // The number of the next point-to-point message to a rank, and of the next one from it.
+  struct Numbers {
+    uint32_t sent = 0;
+    uint32_t arrived = 0;
   };
   struct Departure {
     Status reason;  // ok: the rank has not left
@@ -204,9 +214,8 @@ class Inbox {
   std::array<FailedMessage, kNumFailed> failed_messages_;  // the latest ones
   size_t next_failed_ = 0;
   const uint32_t born_after_ = num_forks();
-  std::vector<uint32_t> sent_;         // by destination
-  std::vector<uint32_t> arrived_;      // by source
-  std::vector<Departure> departures_;  // by rank
+  ChunkedTable<Numbers> numbers_;       // by rank
+  ChunkedTable<Departure> departures_;  // by rank
 };
 
 }  // namespace axon::messaging

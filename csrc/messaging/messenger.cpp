@@ -84,12 +84,21 @@ void Messenger::detach(Inbox& inbox) noexcept {
   if (inboxes_.erase(key) == 0) return;
   inbox.flow().settle_by(nullptr);
   retired_.add(key);
-  if (left_.size() >= kMostLeft) left_.pop_front();
-  left_.push_back({.key = key,
-                   .team = inbox.team(),
-                   .are_told = std::vector<bool>(inbox.team().peers.size()),
-                   .num_sent = inbox.num_sent()});
+  remember(inbox);
   num_refused_ += inbox.num_refused();
+}
+
+void Messenger::remember(const Inbox& inbox) {
+  const Team& team = inbox.team();
+  while (!left_.empty() && (left_.size() >= kMostLeft || num_ranks_left_ > kMostRanksLeft)) {
+    num_ranks_left_ -= left_.front().team.peers.size();
+    left_.pop_front();
+  }
+  Left& left = left_.emplace_back(Left{.key = team.own_key(),
+                                       .team = {.rank = team.rank, .peers = team.peers, .keys = team.keys},
+                                       .are_told = std::vector<bool>(team.peers.size())});
+  num_ranks_left_ += team.peers.size();
+  inbox.for_each_sent_to([&](uint32_t rank, uint32_t count) { left.num_sent.emplace(rank, count); });
 }
 
 bool Messenger::attach(uint64_t key, Addressee& addressee) {
@@ -197,8 +206,9 @@ void Messenger::answer_late(const transport::MessageHeader& header) noexcept {
   const auto left = std::ranges::find(left_, header.key, &Left::key);
   if (left == left_.end() || source >= left->are_told.size() || left->are_told[source]) return;
   left->are_told[source] = true;
-  if (!is_lost(left->team.peers[source]))
-    FlowControl::tell_of_leave(transport_, left->team, source, left->num_sent[source]);
+  if (is_lost(left->team.peers[source])) return;
+  const auto sent = left->num_sent.find(source);
+  FlowControl::tell_of_leave(transport_, left->team, source, sent == left->num_sent.end() ? 0 : sent->second);
 }
 
 void Messenger::refuse(const transport::MessageHeader& header, const transport::Payload& payload) noexcept {

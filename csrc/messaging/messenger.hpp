@@ -128,13 +128,15 @@ class Messenger final : public transport::Receiver {
   // A group that this process has left.
   struct Left {
     uint64_t key;
-    Team team;
-    std::vector<bool> are_told;      // by rank
-    std::vector<uint32_t> num_sent;  // by rank: the point-to-point messages to it
+    Team team;                                          // without its topology
+    std::vector<bool> are_told;                         // by rank
+    std::unordered_map<uint32_t, uint32_t> num_sent{};  // by rank: the point-to-point messages to it, if there are any
   };
   // Late senders to the latest of these groups are notified. Sends to earlier ones fail when their operations time out.
   static constexpr size_t kMostLeft = 64;
+  static constexpr size_t kMostRanksLeft = size_t{1} << 14;  // of all but the latest one
 
+  void remember(const Inbox& inbox);
   void deliver(Inbox& inbox, const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void take_unowned(const transport::MessageHeader& header, const transport::Payload& payload) noexcept;
   void answer_late(const transport::MessageHeader& header) noexcept;
@@ -152,9 +154,10 @@ class Messenger final : public transport::Receiver {
   Addressee* latest_addressee_ = nullptr;                // a cache: the next message is often for the same one
   uint64_t latest_key_ = 0;
   EarlyMessages early_;
-  Recent retired_;          // keys that are gone, whether a group was formed or not
-  std::deque<Left> left_;   // oldest first
-  std::vector<bool> lost_;  // by peer
+  Recent retired_;             // keys that are gone, whether a group was formed or not
+  std::deque<Left> left_;      // oldest first
+  size_t num_ranks_left_ = 0;  // of all of them
+  std::vector<bool> lost_;     // by peer
   std::unordered_map<transport::PeerId, std::string> losses_;
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };
