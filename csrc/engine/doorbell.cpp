@@ -18,17 +18,9 @@
 
 namespace axon::engine {
 
-// The data of an epoll event: a process's descriptor and its peer, or one of two marks.
-static constexpr uint64_t kBackgroundEvent = UINT64_MAX;
-static constexpr uint64_t kOther = UINT64_MAX - 1;
-
+// The data of an epoll event: a process's descriptor and its peer.
 static uint64_t mark_of(int process, transport::PeerId peer) noexcept {
   return (static_cast<uint64_t>(peer) << 32) | static_cast<uint32_t>(process);
-}
-
-static FileDescriptor checked(int value, const char* what) {
-  if (value < 0) throw std::runtime_error("torch_axon: " + out_of(what, errno).message());
-  return FileDescriptor(value);
 }
 
 static FileDescriptor make_event() {
@@ -41,23 +33,8 @@ static timespec timespec_of(std::chrono::microseconds time) noexcept {
   return {.tv_sec = time.count() / 1'000'000, .tv_nsec = time.count() % 1'000'000 * 1000};
 }
 
-static void add(const FileDescriptor& set, int descriptor, uint64_t mark) {
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
-  if (epoll_ctl(set.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
-    throw std::runtime_error("torch_axon: " + out_of("epoll_ctl", errno).message());
-  }
-}
-
 Doorbell::Doorbell(int transport_fd)
-    : transport_fd_(transport_fd),
-      background_event_(make_event()),
-      waiter_event_(make_event()),
-      light_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      deep_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
-  add(light_, background_event_.get(), kBackgroundEvent);
-  add(deep_, light_.get(), kOther);
-  add(deep_, transport_fd, kOther);
-}
+    : transport_fd_(transport_fd), background_event_(make_event()), waiter_event_(make_event()) {}
 
 // Held while a descriptor is in use; close() waits for it. Sequentially consistent, so one of the two sees the other.
 class Doorbell::Pass {
@@ -88,19 +65,35 @@ void Doorbell::close() noexcept {
   const std::lock_guard lock(mutex_);
   watched_.clear();
   polled_.clear();
-  for (FileDescriptor* each : {&background_event_, &waiter_event_, &light_, &deep_}) *each = FileDescriptor();
+  processes_fd_.store(-1, std::memory_order_relaxed);  // the thread that reads it has ended
+  for (FileDescriptor* each : {&background_event_, &waiter_event_, &processes_}) *each = FileDescriptor();
 }
 
 Status Doorbell::watch(int32_t pid, transport::PeerId peer) {
   // glibc has no wrapper before 2.36.
   FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process.valid()) return watch_without_descriptor(pid, peer, errno);
-  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark_of(process.get(), peer)}};
-  if (epoll_ctl(light_.get(), EPOLL_CTL_ADD, process.get(), &event) != 0) {
-    return out_of("watching process " + std::to_string(pid) + ": epoll_ctl", errno);
+  if (Status added = add_to_set(process, mark_of(process.get(), peer)); !added.ok()) {
+    return Status(added.code(), "watching process " + std::to_string(pid) + ": " + added.message());
   }
   const std::lock_guard lock(mutex_);
   watched_.push_back(std::move(process));
+  return Status();
+}
+
+// The background thread may sleep already, without the set if it is new. It sleeps with the set once it has been rung.
+Status Doorbell::add_to_set(const FileDescriptor& process, uint64_t mark) {
+  if (!processes_.valid()) {
+    FileDescriptor made(epoll_create1(EPOLL_CLOEXEC));
+    if (!made.valid()) return out_of("epoll_create1", errno);
+    processes_ = std::move(made);
+  }
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = mark}};
+  if (epoll_ctl(processes_.get(), EPOLL_CTL_ADD, process.get(), &event) != 0) return out_of("epoll_ctl", errno);
+  if (processes_fd_.load(std::memory_order_relaxed) < 0) {
+    processes_fd_.store(processes_.get(), std::memory_order_release);
+    ring();
+  }
   return Status();
 }
 
@@ -139,27 +132,36 @@ size_t Doorbell::look_at_polled(size_t num_ended) noexcept {
 
 // Removes the descriptor explicitly: a forked child may hold a copy, and closing ours alone would leave it in the set.
 void Doorbell::forget(int process) noexcept {
-  epoll_ctl(light_.get(), EPOLL_CTL_DEL, process, nullptr);
+  epoll_ctl(processes_.get(), EPOLL_CTL_DEL, process, nullptr);
   const std::lock_guard lock(mutex_);
   std::erase_if(watched_, [&](const FileDescriptor& watched) { return watched.get() == process; });
 }
 
-std::span<const transport::PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
-  const bool polls = num_polled_.load(std::memory_order_relaxed) != 0;
-  const timespec timeout = timespec_of(polls ? std::min<std::chrono::microseconds>(at_most, kBetweenLooks) : at_most);
-  pollfd set{.fd = depth == Sleep::kDeep ? deep_.get() : light_.get(), .events = POLLIN, .revents = 0};
-  ppoll(&set, 1, &timeout, nullptr);
+// Appends the peers of watched processes that have ended to `ended_`, which is empty, and returns their number.
+size_t Doorbell::take_ended() noexcept {
   std::array<epoll_event, kMostEvents> events;
-  const int num_events = epoll_wait(light_.get(), events.data(), static_cast<int>(events.size()), 0);
+  const int num_events = epoll_wait(processes_.get(), events.data(), static_cast<int>(events.size()), 0);
   size_t num_ended = 0;
   for (int i = 0; i < num_events; ++i) {
     const uint64_t mark = events[i].data.u64;
-    if (mark == kBackgroundEvent) {
-      clear_event(background_event_);
-    } else {
-      ended_[num_ended++] = static_cast<transport::PeerId>(mark >> 32);
-      forget(static_cast<int>(mark & UINT32_MAX));
-    }
+    ended_[num_ended++] = static_cast<transport::PeerId>(mark >> 32);
+    forget(static_cast<int>(mark & UINT32_MAX));
+  }
+  return num_ended;
+}
+
+// ppoll ignores descriptors below 0.
+std::span<const transport::PeerId> Doorbell::sleep(Sleep depth, std::chrono::microseconds at_most) noexcept {
+  const bool polls = num_polled_.load(std::memory_order_relaxed) != 0;
+  const timespec timeout = timespec_of(polls ? std::min<std::chrono::microseconds>(at_most, kBetweenLooks) : at_most);
+  const int transport_fd = depth == Sleep::kDeep ? transport_fd_ : -1;
+  std::array<pollfd, 3> set{{{.fd = background_event_.get(), .events = POLLIN, .revents = 0},
+                             {.fd = processes_fd_.load(std::memory_order_acquire), .events = POLLIN, .revents = 0},
+                             {.fd = transport_fd, .events = POLLIN, .revents = 0}}};
+  size_t num_ended = 0;
+  if (ppoll(set.data(), set.size(), &timeout, nullptr) > 0) {
+    if (set[0].revents != 0) clear_event(background_event_);
+    if (set[1].revents != 0) num_ended = take_ended();
   }
   if (polls) num_ended = look_at_polled(num_ended);
   return {ended_.data(), num_ended};

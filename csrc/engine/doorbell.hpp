@@ -5,6 +5,14 @@
 //   waiter              the transport's event descriptor, and an event of its own; while a waiter blocks on them, the
 //                       background thread does not wait for the transport
 //
+// The processes are in an epoll set, which exists from the first of them on. All other descriptors are polled as they
+// are, so an engine without other processes on its host has two descriptors of its own.
+//
+// No wake-up is lost. An event stays readable from its ring until the thread that sleeps on it clears it, and that
+// thread checks its conditions after it has cleared the event and before its next sleep. So a ring between the checks
+// and the sleep ends the sleep at once. A sleep that begins before the set exists does not wait for it; watch() ends
+// that sleep by a ring.
+//
 // The kernel makes a pidfd readable the moment its process ends. UCX's shared memory transport never reports that.
 #pragma once
 
@@ -58,6 +66,8 @@ class Doorbell {
   class Pass;
 
   void forget(int process) noexcept;
+  Status add_to_set(const FileDescriptor& process, uint64_t mark);
+  size_t take_ended() noexcept;
   Status watch_without_descriptor(int32_t pid, transport::PeerId peer, int error);
   size_t look_at_polled(size_t num_ended) noexcept;
 
@@ -69,8 +79,10 @@ class Doorbell {
   std::atomic<int> num_inside_{0};  // threads that may use the descriptors
   FileDescriptor background_event_;
   FileDescriptor waiter_event_;
-  FileDescriptor light_;  // background_event_ and processes
-  FileDescriptor deep_;   // light_ and the transport
+  FileDescriptor processes_;  // an epoll set of watched_; made by the first watch(), then constant until close()
+  // The descriptor of processes_, or −1. Written by the progress owner, before it rings; the background thread reads it
+  // before each sleep. Release, acquire.
+  std::atomic<int> processes_fd_{-1};
   std::mutex mutex_;
   std::vector<FileDescriptor> watched_;  // guarded by mutex_; processes that have not ended
   std::vector<PolledProcess> polled_;    // guarded by mutex_; processes that pidfd_open does not serve
