@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/copy_threads.hpp"
 #include "base/log.hpp"
@@ -16,6 +17,9 @@ static constexpr size_t kDescriptorsOfAPeer = 3;
 // For descriptors that are open for a moment only: rings being mapped, connections being accepted, files of the
 // program.
 static constexpr size_t kSpareDescriptors = 8;
+
+// The numbers of processes are random, so they serve as their hashes.
+static constexpr size_t kFewestSlots = 16;
 
 Peers::Peers(transport::Transport& transport, uint64_t host)
     : transport_(transport),
@@ -39,8 +43,23 @@ void Peers::light_beacon() {
 }
 
 std::optional<transport::PeerId> Peers::find(const ProcessId& process) const noexcept {
-  const auto known = peer_of_.find(process);
-  return known == peer_of_.end() ? std::nullopt : std::optional(known->second);
+  if (slots_.empty()) return std::nullopt;
+  const transport::PeerId known = slots_[slot_of(process)];
+  return known == kNoPeer || peers_[known].is_forgotten ? std::nullopt : std::optional(known);
+}
+
+// Returns the slot of this process, or the free one that it would take.
+size_t Peers::slot_of(const ProcessId& process) const noexcept {
+  for (size_t slot = process[0] % slots_.size();; slot = (slot + 1) % slots_.size()) {
+    if (slots_[slot] == kNoPeer || peers_[slots_[slot]].address.process == process) return slot;
+  }
+}
+
+void Peers::make_slots(size_t number) {
+  const std::vector<transport::PeerId> before = std::exchange(slots_, std::vector(number, kNoPeer));
+  for (const transport::PeerId peer : before) {
+    if (peer != kNoPeer) slots_[slot_of(peers_[peer].address.process)] = peer;
+  }
 }
 
 Result<transport::PeerId> Peers::add(const PeerAddress& peer_address) {
@@ -48,10 +67,14 @@ Result<transport::PeerId> Peers::add(const PeerAddress& peer_address) {
   Result<transport::PeerId> added = transport_.add_peer(peer_address.transport_address, same_host);
   if (!added.ok()) return added;
   const transport::PeerId peer = added.value();
-  peer_of_.emplace(peer_address.process, peer);
+  if (2 * (num_slots_used_ + 1) > slots_.size()) make_slots(std::max(kFewestSlots, 2 * slots_.size()));
   peers_.resize(std::max<size_t>(peers_.size(), peer + 1));
   peers_[peer].address = peer_address;
   peers_[peer].shares_host = same_host;
+  transport::PeerId& slot = slots_[slot_of(peer_address.process)];
+  if (slot == kNoPeer) ++num_slots_used_;
+  slot = peer;
+  ++num_known_;
   if (is_neighbour(peer)) note_neighbours(num_neighbours_ + 1);
   return peer;
 }
@@ -70,8 +93,8 @@ Status Peers::watch(transport::PeerId peer) {
 // The end of a neighbour is certain. A process of another host may only have been unreachable.
 void Peers::note_loss(transport::PeerId peer) {
   if (is_neighbour(peer)) return note_neighbours(num_neighbours_ - 1);
-  const auto known = peer_of_.find(peers_[peer].address.process);
-  if (known != peer_of_.end() && known->second == peer) peer_of_.erase(known);
+  if (std::exchange(peers_[peer].is_forgotten, true)) return;
+  --num_known_;
 }
 
 void Peers::note_neighbours(int number) noexcept {

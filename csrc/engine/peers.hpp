@@ -9,7 +9,6 @@
 #pragma once
 
 #include <array>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -34,7 +33,7 @@ class Peers {
   std::optional<transport::PeerId> find(const ProcessId& process) const noexcept;
   // Adds a process that is not known yet.
   Result<transport::PeerId> add(const PeerAddress& peer_address);
-  size_t num_known() const noexcept { return peer_of_.size(); }
+  size_t num_known() const noexcept { return num_known_; }
 
   // Returns whether the peer has proven that it is on this host. Such a peer shares the kernel and the namespaces of
   // processes, network and shared memory, and its pid is valid here.
@@ -72,10 +71,14 @@ class Peers {
     PeerAddress address;
     bool shares_host = false;
     bool is_watched = false;
+    bool is_forgotten = false;  // lost, and on another host
   };
+  static constexpr transport::PeerId kNoPeer = UINT32_MAX;
 
   void note_neighbours(int number) noexcept;
 
+  size_t slot_of(const ProcessId& process) const noexcept;
+  void make_slots(size_t number);
   void light_beacon();
   bool is_here(const PeerAddress& peer_address) const;
 
@@ -83,7 +86,10 @@ class Peers {
   PeerAddress own_address_;
   std::optional<HostBeacon> beacon_;  // empty: other processes cannot tell that this one is on their host
   std::vector<Peer> peers_;           // by PeerId
-  std::map<ProcessId, transport::PeerId> peer_of_;
+  // A hash table of peers_ by process: the latest peer of each, or kNoPeer. At most half of the slots are used.
+  std::vector<transport::PeerId> slots_;
+  size_t num_slots_used_ = 0;
+  size_t num_known_ = 0;
   int num_neighbours_ = 0;
 };
 

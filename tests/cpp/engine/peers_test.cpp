@@ -41,5 +41,24 @@ TEST_F(PeersTest, a_lost_process_of_this_host_stays_lost) {
   EXPECT_EQ(peers_.find(address.process), peer);
 }
 
+TEST_F(PeersTest, each_of_many_processes_is_found) {
+  const Peers others(*other_transport_, 2);
+  PeerAddress address = others.own_address();
+  const auto process_of = [](uint64_t i) { return Peers::ProcessId{i / 2 * 16, i}; };  // pairs with one hash
+  constexpr uint64_t kMany = 300;
+  for (uint64_t i = 0; i < kMany; ++i) {
+    address.process = process_of(i);
+    EXPECT_EQ(peers_.find(address.process), std::nullopt);
+    EXPECT_EQ(peers_.add(address).value(), i);
+  }
+  peers_.note_loss(17);
+  peers_.note_loss(17);
+  EXPECT_EQ(peers_.num_known(), kMany - 1);
+  for (uint64_t i = 0; i < kMany; ++i) {
+    EXPECT_EQ(peers_.find(process_of(i)), i == 17 ? std::nullopt : std::optional(static_cast<transport::PeerId>(i)));
+  }
+  EXPECT_EQ(peers_.find(process_of(kMany)), std::nullopt);
+}
+
 }  // namespace
 }  // namespace axon::engine
