@@ -37,7 +37,12 @@ inline constexpr microseconds kLongSleep{500};
 // for which nothing has moved, at least kShortSleep and at most kLongSleep. Looking every 50 µs takes 11 % of a core,
 // and every 500 µs 1.5 %.
 inline constexpr int kFlagSleepFraction = 32;
-inline constexpr milliseconds kDeepSleepRunning{20};  // deadlines are checked in between
+// Deadlines are checked in between. The sleeps of the background thread grow to this fraction of the time for which
+// nothing has moved, so the engines of a long wait take little of a core, and an operation that has just begun or moved
+// is looked at soon. Only the thread's own looks come later: messages, ends of processes and submissions end its sleep.
+inline constexpr milliseconds kDeepSleepRunning{20};
+inline constexpr milliseconds kLongestSleepRunning{100};
+inline constexpr int kDeepSleepFraction = 8;
 // … or is idle while a waiter blocks. The waiter may not report its end if processes outnumber cores.
 inline constexpr milliseconds kIdle{5};
 inline constexpr milliseconds kDeepSleepIdle{500};  // bounds the time until a fault of a device hook is seen

@@ -299,7 +299,9 @@ microseconds Progress::drive_in_background() noexcept {
   if (oversubscribed)
     return pace::kDeepSleepRunning;  // short enough for deadlines of later operations, which need not wake the thread
   deeply_asleep_.store(true);        // before the token is released: a thread that starts something next sees it
-  return running ? pace::kDeepSleepRunning : pace::kDeepSleepIdle;
+  if (!running) return pace::kDeepSleepIdle;
+  const auto fraction = std::chrono::duration_cast<microseconds>(quiet / pace::kDeepSleepFraction);
+  return std::clamp<microseconds>(fraction, pace::kDeepSleepRunning, pace::kLongestSleepRunning);
 }
 
 // Without the token: a file system may be slow, and waiters drive meanwhile.

@@ -24,6 +24,8 @@ inline constexpr microseconds kShortSleep{10};
 inline constexpr microseconds kLongSleep{20};
 inline constexpr int kFlagSleepFraction = 2;
 inline constexpr std::chrono::seconds kDeepSleepRunning{10};
+inline constexpr std::chrono::seconds kLongestSleepRunning{50};
+inline constexpr int kDeepSleepFraction = 8;
 inline constexpr std::chrono::seconds kIdle{10};
 inline constexpr std::chrono::seconds kDeepSleepIdle{1000};
 inline constexpr unsigned kRoundsBetweenLooks = 3;
