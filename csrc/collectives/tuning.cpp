@@ -28,6 +28,9 @@ static constexpr TuningRow kTuning[] = {
     {OperationKind::kAllReduce, {.most_bytes = 16 * kKiB}, "recursive_doubling"},
     {OperationKind::kAllReduce, {.hosts = Hosts::kShared}, "hierarchical"},
     {OperationKind::kAllReduce, {.most_ranks = 32}, "two_shot"},
+    {OperationKind::kAllReduce, {.hosts = Hosts::kOne}, "ring"},
+    // Between many hosts, the 2·(n−1) steps of a ring take longer than the bytes (ADR 0067).
+    {OperationKind::kAllReduce, {.most_bytes = 256 * kKiB}, "recursive_doubling"},
     {OperationKind::kAllReduce, {}, "ring"},
     {OperationKind::kReduce, {.most_bytes = 32 * kKiB}, "binomial"},
     {OperationKind::kReduce, {.hosts = Hosts::kShared}, "hierarchical"},

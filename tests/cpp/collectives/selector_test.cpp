@@ -46,6 +46,13 @@ TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
   EXPECT_EQ(chosen(transport::OperationKind::kAllGather, 16, 128), "bruck");
 }
 
+TEST(SelectorTest, many_hosts_reduce_medium_tensors_in_few_steps) {
+  const size_t most = size_t{256} << 10;
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {64, 64}, most, {}).name, "recursive_doubling");
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {64, 64}, most + 1, {}).name, "ring");
+  EXPECT_EQ(select(transport::OperationKind::kAllReduce, {64, 1}, most, {}).name, "ring");
+}
+
 TEST(SelectorTest, hosts_with_several_ranks_reduce_within_them_first) {
   EXPECT_EQ(select(transport::OperationKind::kAllReduce, {4, 2}, 64 << 20, {}).name, "hierarchical");
   EXPECT_EQ(select(transport::OperationKind::kAllReduce, {5, 4}, 64 << 20, {}).name, "hierarchical");
