@@ -22,8 +22,9 @@ static constexpr std::chrono::milliseconds kDrainTime{20};
 static constexpr std::chrono::milliseconds kUnreadDrainTime{1000};
 
 Engine::Engine(std::unique_ptr<transport::Transport> transport, uint64_t host,
-               collectives::AlgorithmOverrides overrides)
-    : transport_(std::move(transport)),
+               collectives::AlgorithmOverrides overrides, std::shared_ptr<StatusPage> status_page)
+    : status_page_(std::move(status_page)),
+      transport_(std::move(transport)),
       peers_(*transport_, host),
       overrides_(std::move(overrides)),
       messenger_(*transport_, *this),

@@ -42,8 +42,10 @@ struct GroupSpecification {
 // whose submissions, completions and peers one progress owner handles together.
 class Engine final : private messaging::LossListener, private Driver {
  public:
-  // Tests pass their own transport and host identity; all other code uses instance() (instance.hpp).
-  Engine(std::unique_ptr<transport::Transport> transport, uint64_t host, collectives::AlgorithmOverrides overrides);
+  // Tests pass their own transport and host identity, and may leave out the status page; all other code uses instance()
+  // (instance.hpp). `status_page`: see status_page().
+  Engine(std::unique_ptr<transport::Transport> transport, uint64_t host, collectives::AlgorithmOverrides overrides,
+         std::shared_ptr<StatusPage> status_page = StatusPage::make());
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -178,7 +180,7 @@ class Engine final : private messaging::LossListener, private Driver {
   size_t begin_submitted() noexcept;
   void finish_ended() noexcept;
 
-  const std::shared_ptr<StatusPage> status_page_ = StatusPage::make();
+  const std::shared_ptr<StatusPage> status_page_;
   std::unique_ptr<transport::Transport> transport_;  // null after shut_down()
   Peers peers_;
   const collectives::AlgorithmOverrides overrides_;

@@ -68,12 +68,14 @@ std::unique_ptr<TestOperation> TestOperation::receive(size_t num_elements, int s
 }
 
 Engines::Engines(std::vector<std::unique_ptr<transport::Transport>> transports,
-                 std::vector<collectives::AlgorithmOverrides> overrides, std::vector<uint64_t> hosts) {
+                 std::vector<collectives::AlgorithmOverrides> overrides, std::vector<uint64_t> hosts,
+                 StatusPages status_pages) {
   static constexpr uint64_t kHost = 1;
   overrides.resize(transports.size());
   hosts.resize(transports.size(), kHost);
   for (size_t rank = 0; rank < transports.size(); ++rank) {
-    engines_.push_back(std::make_unique<Engine>(std::move(transports[rank]), hosts[rank], overrides[rank]));
+    engines_.push_back(std::make_unique<Engine>(std::move(transports[rank]), hosts[rank], overrides[rank],
+                                                status_pages == StatusPages::kNone ? nullptr : StatusPage::make()));
   }
 }
 

@@ -46,10 +46,14 @@ std::vector<std::unique_ptr<transport::Transport>> loopback_transports(transport
 
 class Engines {
  public:
+  // Thousands of engines leave out their status pages, which take a descriptor and 109 KiB each.
+  enum class StatusPages : uint8_t { kOneEach, kNone };
+
   // Each rank looks like a separate process to the others. `overrides`: those of the first ranks. `hosts`: what the
   // ranks claim to be their hosts; all are on one if it is empty.
   explicit Engines(std::vector<std::unique_ptr<transport::Transport>> transports,
-                   std::vector<collectives::AlgorithmOverrides> overrides = {}, std::vector<uint64_t> hosts = {});
+                   std::vector<collectives::AlgorithmOverrides> overrides = {}, std::vector<uint64_t> hosts = {},
+                   StatusPages status_pages = StatusPages::kOneEach);
 
   // Forms a new group of all ranks.
   std::vector<std::unique_ptr<Communicator>> form(const std::string& name);
