@@ -1,5 +1,5 @@
-// A table with one entry per index, of which most may never be written: for the state of each rank of a large group,
-// where a rank exchanges messages with few others. Memory comes in chunks of 16 entries, each at its first write.
+// A table of which most entries may never be written. It holds the state of the ranks of a large group, where a rank
+// exchanges messages with few others. Memory comes in chunks of 16 entries, each at its first write.
 //
 //   ChunkedTable<Credit> credits(num_ranks, Credit{.num_left = 256});
 //   credits[7].num_left;               // 256: an entry that was never written equals the initial one

@@ -8,10 +8,10 @@
 // The processes are in an epoll set, which exists from the first of them on. All other descriptors are polled as they
 // are, so an engine without other processes on its host has two descriptors of its own.
 //
-// No wake-up is lost. An event stays readable from its ring until the thread that sleeps on it clears it, and that
-// thread checks its conditions after it has cleared the event and before its next sleep. So a ring between the checks
-// and the sleep ends the sleep at once. A sleep that begins before the set exists does not wait for it; watch() ends
-// that sleep by a ring.
+// No wake-up is lost. An event stays readable from its ring until the thread that sleeps on it clears it. That thread
+// checks its conditions after it has cleared the event and before its next sleep, and a caller changes them before it
+// rings. So a ring between the checks and the sleep ends the sleep at once. A sleep that begins before the set exists
+// does not wait for it; watch() ends that sleep by a ring.
 //
 // The kernel makes a pidfd readable the moment its process ends. UCX's shared memory transport never reports that.
 #pragma once

@@ -38,8 +38,8 @@ inline constexpr microseconds kLongSleep{500};
 // and every 500 µs 1.5 %.
 inline constexpr int kFlagSleepFraction = 32;
 // Deadlines are checked in between. The sleeps of the background thread grow to this fraction of the time for which
-// nothing has moved, so the engines of a long wait take little of a core, and an operation that has just begun or moved
-// is looked at soon. Only the thread's own looks come later: messages, ends of processes and submissions end its sleep.
+// nothing has moved. So operations that wait for long take little of a core, and those that have just moved are looked
+// at soon. Only these looks come later: messages, ends of processes and submissions end the sleep at once.
 inline constexpr milliseconds kDeepSleepRunning{20};
 inline constexpr milliseconds kLongestSleepRunning{100};
 inline constexpr int kDeepSleepFraction = 8;
