@@ -353,5 +353,47 @@ TEST_F(MessengerTest, group_whose_strangers_were_all_kept_is_whole) {
   messenger_.detach(inbox_);
 }
 
+class LeftGroupsTest : public MessengerTest {
+ protected:
+  static constexpr size_t kManyRanks = 5000;
+
+  // Forms and leaves a group of 5,000 ranks whose rank 0 is this one, after `num_sent` messages to rank 3,001.
+  void leave_large_group(uint64_t key, uint32_t num_sent) {
+    Team team{
+        .rank = 0, .peers = std::vector<transport::PeerId>(kManyRanks), .keys = std::vector<uint64_t>(kManyRanks)};
+    team.keys[0] = key;
+    Inbox inbox(transport_, messenger_.size_class_pool(), team, listener_);
+    messenger_.expect(key);
+    messenger_.attach(inbox);
+    for (uint32_t i = 0; i < num_sent; ++i) inbox.next_point_to_point(3001);
+    messenger_.detach(inbox);
+  }
+  // Returns the answer to a message that rank 3,001 or 3,002 sends to that group: how many messages were sent to it.
+  std::optional<uint64_t> answer(uint64_t key, uint32_t source) {
+    transport_.sent.clear();
+    transport::OperationHeader late = header(kMessage, source, 0, 0);
+    late.key = key;
+    arrive(late, 1);
+    if (transport_.sent.empty()) return std::nullopt;
+    const auto told = transport_.sent[0].as<transport::CreditHeader>();
+    EXPECT_EQ(told.kind, transport::MessageKind::kLeave);
+    return told.num_sent;
+  }
+};
+
+TEST_F(LeftGroupsTest, late_senders_learn_once_how_many_messages_they_get) {
+  leave_large_group(1000, 5);
+  EXPECT_EQ(answer(1000, 3001), 5u);
+  EXPECT_EQ(answer(1000, 3001), std::nullopt);
+  EXPECT_EQ(answer(1000, 3002), 0u);
+}
+
+TEST_F(LeftGroupsTest, only_the_latest_large_groups_answer_late_senders) {
+  for (uint64_t key = 1000; key < 1006; ++key) leave_large_group(key, 1);
+  EXPECT_EQ(answer(1000, 3001), std::nullopt);
+  EXPECT_EQ(answer(1001, 3001), std::nullopt);
+  for (uint64_t key = 1002; key < 1006; ++key) EXPECT_EQ(answer(key, 3001), 1u) << key;
+}
+
 }  // namespace
 }  // namespace axon::messaging
