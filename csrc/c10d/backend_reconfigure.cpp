@@ -186,7 +186,8 @@ AxonBackend::WorkPtr AxonBackend::await_members(int64_t uuid, const std::vector<
         separator = ", ";
       }
     } else if (status.code() == ErrorCode::kMismatch) {
-      why = "the ranks were given different handles, or the same in another order, for uuid " + std::to_string(uuid);
+      why = "the ranks were given different handles, or the same in another order, for uuid " + std::to_string(uuid) +
+            ": " + why;
     }
     const Status failure(status.code(), communicator_->signed_text("reconfigure: " + why));
     communicator_->abort("reconfigure() has failed: " + why);

@@ -277,6 +277,8 @@ static std::string describe(const transport::Fingerprint& fingerprint) {
   const bool has_size = fingerprint.operation != OperationKind::kBarrier &&
                         fingerprint.operation != OperationKind::kAllToAll;  // whose sizes differ by pair of ranks
   if (has_size) text += std::to_string(fingerprint.num_elements) + " elements, ";
+  const bool has_digest = fingerprint.operation == OperationKind::kBarrier && fingerprint.num_elements != 0;
+  if (has_digest) text += "digest of handles " + std::to_string(fingerprint.num_elements) + ", ";  // of reconfigure()
   if (fingerprint.reduction != Reduction::kNone) text += std::string(name_of(fingerprint.reduction)) + ", ";
   if (fingerprint.root >= 0) text += "root " + std::to_string(fingerprint.root) + ", ";
   constexpr uint8_t kDivision = Operation::kSegments | Operation::kColumns;
