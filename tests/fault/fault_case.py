@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -16,8 +16,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from fault_operations import Step, make_step
+from fault_operations import ARE_FORMED_ANEW, Step, make_step
 
+import torch_axon
 from support.hosts import Hosts
 from support.pool import BACKEND, own_rank
 from support.reference import same_bits
@@ -147,8 +148,14 @@ class Case:
         return FAULTS[self.fault]
 
     @property
+    def is_silent(self) -> bool:
+        """Returns whether the survivors get no notice of the fault."""
+        leaves_former = self.fault == "interrupt" and self.moment != "inside" and self.operation in ARE_FORMED_ANEW
+        return self.kind.is_silent or leaves_former
+
+    @property
     def timeout_s(self) -> float:
-        return TIMEOUT_S if self.kind.is_silent else FORMING_TIMEOUT_S
+        return TIMEOUT_S if self.is_silent else FORMING_TIMEOUT_S
 
     @property
     def strike(self) -> str:
@@ -157,7 +164,14 @@ class Case:
 
     def limit_s(self, device: str) -> float:
         """Returns the limit within which survivors must raise."""
-        return TIMEOUT_S + 1 if self.kind.takes_long else NOTICE_S[device]
+        return TIMEOUT_S + 1 if self.is_silent or self.kind.takes_long else NOTICE_S[device]
+
+    def publish_handle(self) -> None:
+        Path(self.folder, f"handle {dist.get_rank()}").write_text(torch_axon.reconfigure_handle())
+
+    def handles_of(self, ranks: Sequence[int]) -> list[str]:
+        """Returns the handles that these ranks published before the fault."""
+        return [Path(self.folder, f"handle {rank}").read_text() for rank in ranks]
 
     def leave(self) -> None:
         """Leaves the group by one of the two ways, so that the cases test both."""
@@ -331,6 +345,7 @@ def set_timeout(timeout_s: float) -> None:
 
 
 def _prepare(case: Case) -> Step:
+    case.publish_handle()
     step = make_step(case.operation, case.victim)
     step()
     dist.barrier()

@@ -1,6 +1,7 @@
 """How ranks go on in the group that has failed: `reconfigure` gives it other members.
 
-The survivors leave the victim out while it is stopped or cut off. Then it joins again, or another process in its place.
+The survivors leave the victim out while it is stopped or cut off, by handles that they exchanged before. Then it joins
+again, or another process in its place.
 """
 
 from __future__ import annotations
@@ -56,16 +57,14 @@ def _use(size: int) -> None:
 
 def endure_as_members(ranks: Ranks, case: Case, journal: Journal) -> None:
     with ranks.breaking():
-        without: list[str] = []
 
         def leave_victim_out() -> list[Stretch]:
-            without.extend(ranks.survivors.run(handle))
-            return ranks.survivors.run(go_on, case, WITHOUT, without)
+            return ranks.survivors.run(go_on, case, WITHOUT, case.handles_of(case.survivors))
 
         outcomes, stretches = ranks.fail(case, leave_victim_out)
         ranks.judge(case, journal, outcomes)
         ranks.end_victim(case)
-        handles = list(without)
+        handles = case.handles_of(case.survivors)
         handles.insert(case.victim, *ranks.victim.run(handle))
         ranks.victim.start(go_on, case, WITH, handles)
         ranks.survivors.run(go_on, case, WITH, handles)

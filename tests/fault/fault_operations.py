@@ -1,4 +1,4 @@
-"""Steps in which ranks wait for each other: every operation by itself, small and large, and training.
+"""Steps in which ranks wait for each other: every operation by itself, small and large, training, and reconfiguring.
 
     step = make_step("large_all_to_all", victim=2)   # on every rank, once the group is formed
     step()                                           # no rank returns before each of the others has entered
@@ -9,13 +9,15 @@ data goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import torch_axon
 from support.reference import synchronize
 
 Step = Callable[[], object]
@@ -99,6 +101,45 @@ def _fsdp() -> Step:
     return _train(fully_shard(nn.Linear(32, 32), mesh=mesh))
 
 
+_latest_instance = 100  # the number of the latest instance that a step has made, in any of this process's groups
+
+
+def _exchange_handles() -> tuple[Sequence[str], Iterator[int]]:
+    """Returns the handles of all ranks, and the numbers of the group's next instances: the same on all ranks."""
+    offers: list[tuple[str, int]] = [("", 0)] * dist.get_world_size()
+    dist.all_gather_object(offers, (torch_axon.reconfigure_handle(), _latest_instance))
+    handles, latest = zip(*offers, strict=True)
+    return handles, itertools.count(max(latest) + 1)
+
+
+def _reconfigure_as(number: int, handles: Sequence[str]) -> None:
+    """A rank to which the victim has sent all it must may succeed although another one fails. The barrier fails on
+    both."""
+    global _latest_instance
+    _latest_instance = number
+    torch_axon.reconfigure(number, handles)
+    dist.barrier()
+
+
+def _reconfigure() -> Step:
+    """The members stay the same."""
+    handles, numbers = _exchange_handles()
+    return lambda: _reconfigure_as(next(numbers), handles)
+
+
+def _join(victim: int) -> Step:
+    """The victim leaves the others, for a group of its own, and joins them again."""
+    handles, numbers = _exchange_handles()
+    is_victim = dist.get_rank() == victim
+    apart = [handle for rank, handle in enumerate(handles) if (rank == victim) == is_victim]
+
+    def step() -> None:
+        _reconfigure_as(next(numbers), apart)
+        _reconfigure_as(next(numbers), handles)
+
+    return step
+
+
 _BY_SIZE: dict[str, Callable[..., Step]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
@@ -118,6 +159,8 @@ OPERATIONS: dict[str, Callable[..., Step]] = {
     "barrier": lambda: dist.barrier,
     "ddp_step": _ddp,
     "fsdp_step": _fsdp,
+    "reconfigure": _reconfigure,
+    "join": _join,
 }
 
 # Other names that an error may use for the operation: the first operation for which a step waits.
@@ -125,12 +168,20 @@ _NAMES = {
     "send_recv": "receive|send",
     "ddp_step": "all_reduce|broadcast",
     "fsdp_step": "all_gather|reduce_scatter|all_reduce",
+    "reconfigure": "reconfigure|barrier",
+    "join": "reconfigure|barrier",
 }
+
+
+# Whoever leaves a group tells its members, and not the other processes that are about to make it a member of another.
+ARE_FORMED_ANEW = ("reconfigure", "join")
+# The victim has another part in them than the other ranks.
+_HAVE_VICTIMS = ("send_recv", "large_send_recv", "join")
 
 
 def make_step(name: str, victim: int) -> Step:
     make = OPERATIONS[name]
-    start = make(victim=victim) if name.endswith("send_recv") else make()
+    start = make(victim=victim) if name in _HAVE_VICTIMS else make()
 
     def step() -> None:
         start()

@@ -101,9 +101,9 @@ class Ranks:
         for message, whole in outcomes:
             stretch = case.since_strike(whole)
             journal.note(case.fault, stretch.seconds)
-            assert f"rank {case.victim}" in message
+            assert f"rank {case.victim}" in message, message
             assert stretch.is_within(case.limit_s(self._device), victim_starved_s), f"{stretch}: {message}"
-            assert ("Timed out" in message) <= case.kind.is_silent, message
+            assert ("Timed out" in message) <= case.is_silent, message
             assert re.search(names_in_errors(case.operation), message), message
 
     def _regroup(self, case: Case) -> None:

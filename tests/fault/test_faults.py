@@ -37,7 +37,7 @@ MOST_KIB, MOST_KIB_A_ROUND = 4096, 8
 MOST_GPU_KIB = 4 << 10
 
 # Every case without a timeout runs every time; of the others, a part runs.
-_THOROUGH = ("all_reduce", "all_gather", "large_send_recv", "barrier", "ddp_step", "fsdp_step")
+_THOROUGH = ("all_reduce", "all_gather", "large_send_recv", "barrier", "ddp_step", "fsdp_step", "reconfigure")
 # Operations that leave work pending, each at another point.
 _IN_ROUNDS = list(
     itertools.product(
