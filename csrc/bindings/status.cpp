@@ -69,6 +69,11 @@ py::dict dict_of(const engine::GroupSnapshot& group) {
   row["launched"] = object_of(group.launched);
   row["message"] = object_of(group.message);
   row["captured"] = object_of(group.captured);
+  py::list progress;
+  for (const engine::DeviceProgress& each : group.progress)
+    progress.append(py::make_tuple(each.rank, each.num_entered, text_of(each.call)));
+  row["progress"] = progress;
+  row["progress_read_at"] = static_cast<double>(group.progress_read_at_ns) * 1e-9;
   row["num_torn"] = group.num_torn;
   return row;
 }
@@ -89,6 +94,7 @@ py::dict read_status(int descriptor) {
 
 void bind_status(py::module_& module) {
   module.def("read_status", &read_status, py::arg("descriptor"));
+  module.def("ask_for_progress", &engine::ask_for_progress, py::arg("descriptor"));
 }
 
 }  // namespace axon

@@ -110,6 +110,13 @@ class Communicator final {
     group_->note_launch(operation, kernel, launch == Launch::kRuns);
   }
 
+  // For the live view (engine/status_page.hpp); any thread, one at a time. The number says how often readers have
+  // asked.
+  uint32_t num_progress_requests() const noexcept { return group_->status().num_requests(); }
+  void show_progress(std::span<const DeviceProgress> ranks, sync::Clock::time_point read_at) noexcept {
+    group_->status().note_progress(ranks, read_at);
+  }
+
   // Returns the number of collectives that this rank has started.
   uint32_t num_started() const noexcept { return num_started_.load(std::memory_order_relaxed); }
 

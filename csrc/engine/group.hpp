@@ -49,6 +49,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   std::string signed_text(const std::string& text) const;
   const collectives::AlgorithmRow& algorithm_for(transport::OperationKind kind, size_t num_bytes) const noexcept;
   void note_launch(const Operation& operation, std::string_view kernel, bool runs);  // one call at a time
+  GroupStatus& status() noexcept { return status_; }
 
   // From here on the group gets its messages.
   void open();

@@ -20,7 +20,7 @@ namespace axon::engine {
 inline constexpr const char* kStatusPageName = "torch_axon.status";
 inline constexpr uint64_t kStatusMagic = 0x737574617473'7861;  // "axstatus"
 // Must be incremented with any change to this file, and with new values of the enums in it.
-inline constexpr uint32_t kStatusVersion = 1;
+inline constexpr uint32_t kStatusVersion = 2;
 
 // Values are part of the layout: append, never renumber.
 enum class CallState : uint32_t {
@@ -64,6 +64,23 @@ static_assert(sizeof(CallSlot) == 256);
 // Returns what the slot says, but for the call site. Of values from another process, the lengths are clamped.
 CallRecord record_of(const CallSlot& slot) noexcept;
 
+// How far the kernels of this host's ranks are, as this rank's GPU has seen them. A GPU counts the collectives that it
+// enters, also those that CUDA graphs hold, alike on all ranks. What it is told with a count arrives before the call
+// ends.
+struct DeviceRank {
+  int32_t rank;          // in the group
+  uint32_t num_entered;  // collectives; it wraps
+  StatusText<72> call;   // the last of them; empty: not known to this rank
+};
+struct DeviceSlot {
+  static constexpr size_t kMostRanks = 16;
+
+  std::atomic<uint32_t> version;  // guards the rest
+  uint32_t num_ranks;             // 0: the group has no kernels
+  int64_t read_at_ns;             // by the monotonic clock; 0: no reader has asked for it
+  std::array<DeviceRank, kMostRanks> ranks;
+};
+
 // One group. A process that no longer uses the slot has cleared `is_used`.
 struct GroupSlot {
   static constexpr size_t kMostCalls = 8;
@@ -84,7 +101,8 @@ struct GroupSlot {
   std::array<CallSlot, kMostCalls> calls;  // the latest collective is the one with the highest sequence
   CallSlot launched;                       // the collective that the GPU was given last
   CallSlot message;                        // the message that it was given last, or that was captured last
-  CallSlot captured;  // the collective that was captured last into a CUDA graph, whose launches are not seen
+  CallSlot captured;                       // the collective that was captured last into a CUDA graph
+  DeviceSlot device;
 };
 
 struct StatusHeader {
@@ -93,6 +111,7 @@ struct StatusHeader {
   uint32_t num_bytes;                  // of the whole page
   int32_t pid;                         // in the process's own pid namespace
   std::atomic<uint32_t> num_left_out;  // groups that have no slot
+  std::atomic<uint32_t> num_requests;  // a reader increments it, to have the `device` of all groups written anew
 };
 
 struct StatusMemory {

@@ -144,6 +144,8 @@ GroupStatus::GroupStatus(std::shared_ptr<StatusPage> page, const GroupFacts& fac
     for (CallSlot& call : slot_.calls) call.state.store(CallState::kNone, kRelaxed);
     for (CallSlot* call : {&slot_.launched, &slot_.message, &slot_.captured})
       call->state.store(CallState::kNone, kRelaxed);
+    slot_.device.num_ranks = 0;
+    slot_.device.read_at_ns = 0;
   });
 }
 
@@ -258,6 +260,20 @@ void GroupStatus::note_capture(const CallRecord& record) noexcept {
 
 void GroupStatus::note_message(const CallRecord& record) noexcept {
   write_record(slot_.message, record);
+}
+
+// A time of 0 says that the ranks can be asked for.
+void GroupStatus::note_progress(std::span<const DeviceProgress> ranks, sync::Clock::time_point read_at) noexcept {
+  DeviceSlot& device = slot_.device;
+  write_versioned(device.version, [&] {
+    device.num_ranks = static_cast<uint32_t>(std::min(ranks.size(), DeviceSlot::kMostRanks));
+    device.read_at_ns = nanoseconds(read_at);
+    for (size_t index = 0; index < device.num_ranks; ++index) {
+      device.ranks[index].rank = ranks[index].rank;
+      device.ranks[index].num_entered = ranks[index].num_entered;
+      assign(device.ranks[index].call, ranks[index].call);
+    }
+  });
 }
 
 uint32_t kernel_thread() noexcept {

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "base/forks.hpp"
@@ -35,6 +37,9 @@ class StatusPage {
   // Returns whether this process is a fork of the one that the page describes. It must not write then.
   bool is_inherited() const noexcept { return num_forks() != born_after_; }
 
+  // Returns how often readers have asked for the progress of GPUs.
+  uint32_t num_requests() const noexcept { return memory().header.num_requests.load(std::memory_order_relaxed); }
+
   // Returns a slot, which is the caller's until it is returned, or null if all are taken, which the page counts.
   GroupSlot* take() noexcept;
   // `slot` may be null, as take() has returned it.
@@ -59,6 +64,13 @@ struct GroupFacts {
   int rank = 0;
   int size = 0;
   int num_on_host = 0;
+};
+
+// What a GPU knows of a rank of its host.
+struct DeviceProgress {
+  int rank = 0;
+  uint32_t num_entered = 0;  // collectives
+  std::string call;          // the last of them, or empty
 };
 
 // The part of the page that one group writes. Progress owner only, except for what is marked.
@@ -90,6 +102,10 @@ class GroupStatus {
   void note_launch(const CallRecord& record, uint32_t num_launched) noexcept;
   void note_capture(const CallRecord& record) noexcept;
   void note_message(const CallRecord& record) noexcept;
+
+  // Any thread, one at a time.
+  uint32_t num_requests() const noexcept { return page_ == nullptr ? 0 : page_->num_requests(); }
+  void note_progress(std::span<const DeviceProgress> ranks, sync::Clock::time_point read_at) noexcept;
 
  private:
   static constexpr uint32_t kAllFree = (1u << GroupSlot::kMostCalls) - 1;

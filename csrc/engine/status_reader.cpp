@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <system_error>
 
@@ -99,6 +100,7 @@ class GroupReader {
     found.num_on_host = slot_->num_on_host;
     read_failure(found);
     read_calls(found);
+    read_progress(found);
     if (!read_facts() || slot_->version.load(std::memory_order_relaxed) != version) return std::nullopt;
     return found;
   }
@@ -129,6 +131,16 @@ class GroupReader {
     return page_.read(&count, sizeof count, offset_ + offset) ? count : 0;
   }
 
+  void read_progress(GroupSnapshot& group) {
+    DeviceSlot& device = slot_->device;
+    const size_t begin = offset_ + offsetof(GroupSlot, device);
+    if (!page_.read_whole(&device, sizeof device, begin, begin + offsetof(DeviceSlot, version))) return;
+    group.progress_read_at_ns = device.read_at_ns;
+    const size_t num_ranks = std::min<size_t>(device.num_ranks, DeviceSlot::kMostRanks);
+    for (const DeviceRank& each : std::span(device.ranks).first(num_ranks))
+      group.progress.push_back({.rank = each.rank, .num_entered = each.num_entered, .call = text_of(each.call)});
+  }
+
   void read_calls(GroupSnapshot& group) {
     group.launched = read_call(group, offsetof(GroupSlot, launched));
     group.message = read_call(group, offsetof(GroupSlot, message));
@@ -154,6 +166,15 @@ class GroupReader {
 };
 
 }  // namespace
+
+// Two readers may write the same number. Their requests are then one.
+void ask_for_progress(int descriptor) noexcept {
+  const Page page(descriptor);
+  StatusHeader header{};
+  if (!page.read(&header, sizeof header, 0) || header.magic != kStatusMagic || header.version != kStatusVersion) return;
+  const uint32_t next = header.num_requests.load(std::memory_order_relaxed) + 1;
+  (void)!pwrite(descriptor, &next, sizeof next, offsetof(StatusHeader, num_requests));
+}
 
 Result<ProcessStatus> read_status(int descriptor) {
   const Page page(descriptor);

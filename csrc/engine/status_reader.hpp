@@ -15,6 +15,7 @@
 #include "base/status.hpp"
 #include "engine/call_record.hpp"
 #include "engine/status_layout.hpp"
+#include "engine/status_page.hpp"
 
 namespace axon::engine {
 
@@ -45,6 +46,8 @@ struct GroupSnapshot {
   std::optional<CallSnapshot> launched;
   std::optional<CallSnapshot> message;
   std::optional<CallSnapshot> captured;
+  std::vector<DeviceProgress> progress;  // of the ranks on its host; empty: it has no kernels, or is writing it
+  int64_t progress_read_at_ns = 0;       // 0: no reader has asked for it
   uint32_t num_torn = 0;  // calls that the process was writing at every attempt, for example because it is stopped
 };
 
@@ -53,6 +56,10 @@ struct ProcessStatus {
   std::vector<GroupSnapshot> groups;
   uint32_t num_left_out = 0;  // groups that the page has no room for
 };
+
+// Asks the process for the progress of its GPUs (ProgressReader), which read_status() then shows some 0.1 s later. Does
+// nothing if the descriptor is not open for writing too, or is not a status page of this version.
+void ask_for_progress(int descriptor) noexcept;
 
 // Fails if the descriptor is not a status page, or is that of another version of torch_axon.
 Result<ProcessStatus> read_status(int descriptor);

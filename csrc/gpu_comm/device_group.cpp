@@ -15,6 +15,7 @@
 #include "cuda/memory.hpp"
 #include "gpu_comm/fault_text.hpp"
 #include "gpu_comm/launch.hpp"
+#include "gpu_comm/progress_reader.hpp"
 #include "kernels/host_slots.hpp"
 #include "kernels/ll128/collectives.hpp"
 #include "kernels/load.hpp"
@@ -110,6 +111,8 @@ DeviceGroup::~DeviceGroup() {
   communicator_.set_device_hook(nullptr);
   links_->close();
   if (slice_.num_bytes == 0) return;
+  if (local_access_.value_or(PeerAccess::kNone) != PeerAccess::kNone)
+    ProgressReader::instance().remove(teams_[index_of(*local_access_)].state);
   arena_->launches().forget(order_);
   arena_->detach({.rank = team_.index(),
                   .slice = slice_,
@@ -159,7 +162,15 @@ Result<PeerAccess> DeviceGroup::agree_all() {
     if (index != team_.index()) connect(index, agreed.value());
   }
   local_access_ = agreed.value();
+  if (agreed.value() != PeerAccess::kNone) show_progress();
   return agreed;
+}
+
+// Call this with the lock held.
+void DeviceGroup::show_progress() {
+  const Status added = ProgressReader::instance().add(
+      {.communicator = &communicator_, .arena = arena_, .local = team_, .team = teams_[index_of(*local_access_)]});
+  if (!added.ok()) log::info("the doctor's live view will not show launches of CUDA graphs: " + added.message());
 }
 
 Result<bool> DeviceGroup::has_local_links() {

@@ -190,6 +190,7 @@ class DeviceGroup final : public engine::DeviceHook {
   Result<uint64_t> total(uint32_t cuda::TeamState::* counter) const;
   void build_team(PeerAccess access, const cuda::TeamLayout& layout);
   Result<PeerAccess> agree_all();
+  void show_progress();
   void connect(int index, PeerAccess access);
   bool mark_ended_ranks() noexcept;
   Status check_addressee(const engine::Operation& message);

@@ -38,7 +38,7 @@ static std::string root_of(const cuda::DeviceDescriptor& call, const LocalTeam& 
   return std::to_string(root < team.size() ? team.rank_of(root) : root);
 }
 
-static std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag, const LocalTeam& team) {
+std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag, const LocalTeam& team) {
   const auto operation = static_cast<cuda::DeviceOperation>(call.operation);
   std::string text = name_of(operation);
   if (operation == cuda::DeviceOperation::kBarrier) return text;

@@ -2,6 +2,9 @@
 // ranks of the group.
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
 #include "gpu_comm/local_team.hpp"
@@ -10,5 +13,8 @@ namespace axon::gpu_comm {
 
 // Returns the first fault of this rank's team, or ok. Cheap if there is no fault.
 Status fault_in(const cuda::TeamControl& control, const LocalTeam& team);
+
+// Returns "all_reduce (float32, 8 elements, SUM)". The tag counts for messages only.
+std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag, const LocalTeam& team);
 
 }  // namespace axon::gpu_comm

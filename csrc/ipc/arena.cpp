@@ -147,6 +147,7 @@ Status Arena::make_memory() {
 Status Arena::give_back() {
   const cuda::RelaxedCapture relaxed;
   const cuda::DeviceGuard guard(device_);
+  const std::lock_guard reading(copy_out_mutex_);
   const std::lock_guard lock(mutex_);
   if (!memory_) return Status();
   AXON_TRY(collect_until([this] { return slices_.num_bytes_taken() == 0; }));
@@ -156,6 +157,20 @@ Status Arena::give_back() {
   memory_.reset();
   shared_ = FileDescriptor();
   return Status();
+}
+
+Status Arena::copy_out(std::span<const CopyOut> copies, const std::function<bool()>& is_taken) {
+  const cuda::RelaxedCapture relaxed;
+  const cuda::DeviceGuard guard(device_);
+  const std::lock_guard lock(copy_out_mutex_);
+  if (!is_taken()) return Status(ErrorCode::kAborted, "the slices are not taken any more");
+  if (!copy_out_) {
+    Result<cuda::Stream> made = cuda::Stream::create();
+    if (!made.ok()) return std::move(made.status());
+    copy_out_.emplace(std::move(made).value());
+  }
+  for (const CopyOut& copy : copies) AXON_TRY(copy_async(copy.to, copy.from, copy.num_bytes, *copy_out_));
+  return copy_out_->view().synchronize();
 }
 
 Status Arena::clear(size_t offset, size_t num_bytes) const {

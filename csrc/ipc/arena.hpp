@@ -22,6 +22,7 @@
 // Thread-safe.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -89,6 +90,14 @@ class Arena final : public SliceMapper {
   Registrations& registrations() const noexcept { return *registrations_; }
   // The ledger of all groups on this device.
   LaunchLedger& launches() noexcept { return launches_; }
+  // Copies from slices while kernels may write to them, unless `is_taken` says that they are not taken any more. Waits
+  // for the copies, which kernels do not delay.
+  struct CopyOut {
+    void* to;
+    const void* from;
+    size_t num_bytes;
+  };
+  Status copy_out(std::span<const CopyOut> copies, const std::function<bool()>& is_taken);
   // Returns two controls per slice, in pinned memory. They are zero-initialised and valid as long as the slice is
   // taken.
   cuda::TeamControl* controls(ArenaSlice slice) const noexcept;
@@ -120,6 +129,9 @@ class Arena final : public SliceMapper {
   std::optional<cuda::Stream> upkeep_;  // clears slices and reads notices
   std::optional<cuda::Stream>
       detach_stream_;  // may wait for kernels, so no work that a thread waits for is enqueued here
+
+  std::optional<cuda::Stream> copy_out_;
+  std::mutex copy_out_mutex_;  // held while slices are read, so that their memory remains; taken before mutex_
 
   // Remains while a slice is taken, so groups use it without the lock.
   std::optional<cuda::SharedMemory> memory_;

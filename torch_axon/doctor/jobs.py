@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from torch_axon.doctor.processes import Call, Membership, Process
+from torch_axon.doctor.processes import Call, Membership, Process, Progress
 
 # Ranks are not read at the same moment, and in a healthy job they follow each other within this time.
 _LONG_S = 1.0
@@ -58,6 +58,28 @@ def _job(processes: list[Process]) -> Job:
 
     processes.sort(key=order)
     return job
+
+
+def progress_of(members: Iterable[Membership]) -> dict[int, Progress]:
+    """Returns how far the GPUs of a group are, by rank. Of what several GPUs know of a rank, the latest counts."""
+    latest: dict[int, Progress] = {}
+    for each in (each for group in members if group.progress_read_at for each in group.progress):
+        known = latest.get(each.rank)
+        if (
+            known is None
+            or _is_after(each.num_entered, known.num_entered)
+            or (not known.call and _is_same(each, known))
+        ):
+            latest[each.rank] = each
+    return latest
+
+
+def _is_same(left: Progress, right: Progress) -> bool:
+    return left.num_entered == right.num_entered
+
+
+def _is_after(left: int, right: int) -> bool:
+    return 0 < (left - right) % 2**32 < 2**31  # they wrap
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -124,7 +146,14 @@ class _Group:
 
     def findings(self) -> list[str]:
         name = f"group '{self._group.name}': "
-        found = [*self._failures(), *self._missing(), *self._different(), *self._late_on_gpus(), *self._unanswered()]
+        found = [
+            *self._failures(),
+            *self._missing(),
+            *self._different(),
+            *self._late_on_gpus(),
+            *self._late_kernels(),
+            *self._unanswered(),
+        ]
         return [name + each for each in found]
 
     def _failures(self) -> list[str]:
@@ -190,6 +219,24 @@ class _Group:
         which = f"{latest.text}, which {ranks_text(ahead)} launched {self._now - latest.called_at:.1f} s ago"
         return [f"{ranks_text(late)} {verb} not launched {which}{self._lines(late)}"]
 
+    def _late_kernels(self) -> list[str]:
+        """Finds ranks whose kernels have not entered a collective that others wait in, also in launches of graphs."""
+        progress = progress_of(self._members.values())
+        first = next(iter(progress.values()), None)
+        if first is None or not all(each.is_old for each in progress.values()):
+            return []
+        most = max(progress.values(), key=lambda each: (each.num_entered - first.num_entered + 2**31) % 2**32)
+        ahead = [rank for rank, each in progress.items() if each.num_entered == most.num_entered]
+        late = [rank for rank in progress if rank not in ahead]
+        if not late:
+            return []
+        call = next((progress[rank].call for rank in ahead if progress[rank].call), "a collective")
+        verb = ("GPU", "has") if len(late) == 1 else ("GPUs", "have")
+        return [
+            f"{ranks_text(late)}: the {verb[0]} {verb[1]} not entered {call}, which the kernels of {ranks_text(ahead)} "
+            f"entered over {_LONG_S:.0f} s ago{self._lines([rank for rank in late if rank in self._processes])}"
+        ]
+
     def _unanswered(self) -> list[str]:
         """Finds sends and receives without a counterpart."""
         found = []
@@ -218,4 +265,4 @@ def _answers(call: Call, operation: str, rank: int) -> bool:
 def _is_before(group: Membership, sequence: int) -> bool:
     if group.failure:
         return False
-    return group.latest is None or 0 < (sequence - group.latest.sequence) % 2**32 < 2**31  # they wrap
+    return group.latest is None or _is_after(sequence, group.latest.sequence)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch_axon.doctor import processes
-from torch_axon.doctor.jobs import Job, findings, jobs_of
-from torch_axon.doctor.processes import Call, Process
+from torch_axon.doctor.jobs import Job, findings, jobs_of, progress_of
+from torch_axon.doctor.processes import Call, Membership, Process, Progress
 from torch_axon.doctor.stacks import INSTALL, Stacks, find_tool, stacks_of
+
+# A process answers within 0.1 s, unless it is stopped or its driver is busy.
+_LONGEST_ANSWER_S = 0.5
+# Kernels of a healthy job that meet do so within this time.
+_LONG_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,8 @@ class View:
     def _process(self, job: Job, process: Process) -> dict[str, Any]:
         row = asdict(process)
         for group in row["groups"]:
+            read_at = group.pop("progress_read_at")
+            group["progress_age_s"] = round(self.now - read_at, 3) if read_at else None
             group["identity"] = f"{group['identity']:016x}"  # readers of JSON may round large numbers
             for call in (*group["running"], *(group[name] for name in processes.SINGLE_CALLS)):
                 if call is not None:
@@ -68,7 +75,7 @@ def look(pid: int | None) -> View:
         ValueError: the process cannot be read; the message says why
     """
     uid = os.geteuid() if pid is None else processes.check(pid)
-    found = processes.find(uid)
+    found = _with_progress(processes.find(uid), lambda: processes.find(uid))
     now = time.monotonic()
     jobs = jobs_of(found)
     if pid is not None:
@@ -78,6 +85,52 @@ def look(pid: int | None) -> View:
     pids = [process.pid for job in jobs for process in job.processes]
     stacks, notes = _stacks(pids)
     return View(jobs, now, stacks, notes)
+
+
+def _with_progress(found: list[Process], find: Callable[[], list[Process]]) -> list[Process]:
+    """Asks the processes how far their GPUs are, and again after a second if some GPUs are later than others."""
+    if not any(group.progress for process in found for group in process.groups):
+        return found
+    found = _ask(found, find)
+    before = _progress(found)
+    if all(len({each.num_entered for each in ranks.values()}) < 2 for ranks in before.values()):
+        return found
+    time.sleep(_LONG_S)
+    found = _ask(found, find)
+    after = _progress(found)
+
+    def marked(group: Membership) -> Membership:
+        known = before.get(group.identity, {}), after[group.identity]
+        old = {rank for rank, each in known[1].items() if rank in known[0] and _is_unchanged(known[0][rank], each)}
+        return replace(group, progress=[replace(each, is_old=each.rank in old) for each in group.progress])
+
+    return [replace(process, groups=list(map(marked, process.groups))) for process in found]
+
+
+def _is_unchanged(before: Progress, after: Progress) -> bool:
+    return before.num_entered == after.num_entered
+
+
+def _progress(found: Sequence[Process]) -> dict[int, dict[int, Progress]]:
+    """Returns the progress of the ranks, by the group's identity."""
+    members: dict[int, list[Membership]] = {}
+    for group in (group for process in found for group in process.groups):
+        members.setdefault(group.identity, []).append(group)
+    return {identity: progress_of(groups) for identity, groups in members.items()}
+
+
+def _ask(found: Sequence[Process], find: Callable[[], list[Process]]) -> list[Process]:
+    asked_at = time.monotonic()
+    asked = {process.pid for process in found if any(group.progress for group in process.groups)}
+    for pid in asked:
+        processes.ask_for_progress(pid)
+    while True:
+        time.sleep(0.02)
+        latest = find()
+        groups = [group for process in latest if process.pid in asked for group in process.groups if group.progress]
+        has_all = all(group.progress_read_at >= asked_at for group in groups)
+        if has_all or time.monotonic() > asked_at + _LONGEST_ANSWER_S:
+            return latest
 
 
 def _stacks(pids: Sequence[int]) -> tuple[dict[int, Stacks], list[str]]:

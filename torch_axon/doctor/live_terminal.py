@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from torch_axon.doctor.jobs import Job, ranks_text
+from torch_axon.doctor.jobs import Job, progress_of, ranks_text
 from torch_axon.doctor.live import View
 from torch_axon.doctor.processes import Call, Membership, Process
 
@@ -90,10 +90,10 @@ def _idle_rows(view: View, job: Job) -> Iterator[list[str]]:
     alike: dict[tuple[str, ...], list[Process]] = defaultdict(list)
     for process in job.processes:
         if all(map(_is_idle, process.groups)):
-            alike[(*_idle_state(process), view.line_of(process))].append(process)
+            alike[(*_idle_state(job, process), view.line_of(process))].append(process)
         for group in process.groups:
             # A GPU may still run what its rank has launched, whatever the rank does.
-            if not _is_idle(group) and (text := _on_gpu(group)):
+            if not _is_idle(group) and (text := _on_gpu(job, group)):
                 alike[group.name, text, "", view.line_of(process)].append(process)
     for (name, text, stopped, line), those in alike.items():
         ranks = [rank for process in those if (rank := job.rank_of(process)) is not None]
@@ -102,24 +102,24 @@ def _idle_rows(view: View, job: Job) -> Iterator[list[str]]:
         yield [numbers, pids, name, text, "", stopped, line]
 
 
-def _idle_state(process: Process) -> tuple[str, str, str]:
+def _idle_state(job: Job, process: Process) -> tuple[str, str, str]:
     """Returns group, call and state of a process that is in no call."""
-    used = [group for group in process.groups if group.latest is not None or _on_gpu(group)]
+    used = [group for group in process.groups if group.latest is not None or _on_gpu(job, group)]
     latest = max(used, key=_latest_time, default=None)
     state = process.stopped or "idle"
     if latest is None:
         return ("", "none yet" if process.groups else "", state if process.groups else f"{state}, in no group")
-    texts = [f"last {latest.latest.text}" if latest.latest is not None else "", _on_gpu(latest)]
+    texts = [f"last {latest.latest.text}" if latest.latest is not None else "", _on_gpu(job, latest)]
     return (latest.name, "; ".join(filter(None, texts)), state)
 
 
 def _latest_time(group: Membership) -> float:
     calls = (group.latest, group.replay, group.launched, group.message, group.captured)
-    return max(call.called_at for call in calls if call is not None)
+    return max((call.called_at for call in calls if call is not None), default=0.0)
 
 
-def _on_gpu(group: Membership) -> str:
-    """Returns what the group's GPU was given. How far it is, the process does not know."""
+def _on_gpu(job: Job, group: Membership) -> str:
+    """Returns what the group's GPU was given, and how far it is."""
     parts = []
     if group.replay is not None and not group.replay.is_running:
         parts.append(f"replayed {group.replay.text}")
@@ -128,5 +128,10 @@ def _on_gpu(group: Membership) -> str:
     if group.message is not None:
         parts.append(f"launched {group.message.text}")
     if group.captured is not None:
-        parts.append(f"captured {group.captured.text} in a CUDA graph, whose launches are not seen")
+        parts.append(f"captured {group.captured.text} in a CUDA graph")
+    members = [each for process in job.processes for each in process.groups if each.identity == group.identity]
+    progress = progress_of(members).get(group.rank)
+    if progress is not None and progress.num_entered:
+        last = f", the last {progress.call}" if progress.call else ""
+        parts.append(f"its kernels have entered {progress.num_entered} collectives{last}")
     return "; ".join(parts)

@@ -42,6 +42,16 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Progress:
+    """How far the kernels of a rank are, as a GPU of its host has seen them."""
+
+    rank: int
+    num_entered: int  # collectives, also those that CUDA graphs hold; it wraps at 2³²
+    call: str  # the last of them, "all_reduce (float32, 4 elements, SUM)"; empty if this GPU does not know
+    is_old: bool = False  # it has entered no further one for at least a second
+
+
+@dataclass(frozen=True)
 class Membership:
     """What one rank of a group shows."""
 
@@ -59,6 +69,8 @@ class Membership:
     launched: Call | None  # the last of them
     message: Call | None  # the message that the GPU was given last
     captured: Call | None  # the collective that a CUDA graph captured last
+    progress: list[Progress]  # of the ranks on its host, if kernels serve the group
+    progress_read_at: float  # in seconds of time.monotonic(); 0 if nothing has asked for it
     num_torn: int  # calls that the process was about to write
 
     @property
@@ -85,10 +97,11 @@ SINGLE_CALLS = ("latest", "replay", "launched", "message", "captured")
 
 def _membership(row: dict[str, Any]) -> Membership:
     calls = {name: row[name] and Call(**row[name]) for name in SINGLE_CALLS}
-    return Membership(**{**row, **calls, "running": [Call(**call) for call in row["running"]]})
+    running = [Call(**call) for call in row["running"]]
+    return Membership(**{**row, **calls, "running": running, "progress": [Progress(*each) for each in row["progress"]]})
 
 
-def _pages(pid: int) -> Iterator[int]:
+def _pages(pid: int, flags: int = os.O_RDONLY) -> Iterator[int]:
     """Opens each status page of a process.
 
     Raises:
@@ -99,7 +112,7 @@ def _pages(pid: int) -> Iterator[int]:
         with contextlib.suppress(OSError):  # it was closed meanwhile
             if os.readlink(folder / entry) != _PAGE:
                 continue
-            descriptor = os.open(folder / entry, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(folder / entry, flags | os.O_CLOEXEC)
             try:
                 yield descriptor
             finally:
@@ -154,6 +167,13 @@ def read(pid: int) -> Process | None:
     state = _text(pid, "stat").rpartition(")")[2].split()
     stopped = _STOPPED.get(state[0], "") if state else ""
     return Process(pid, command_of(pid), stopped, groups, num_left_out, failure)
+
+
+def ask_for_progress(pid: int) -> None:
+    """Asks a process to show how far its GPUs are, which it does some 0.1 s later."""
+    with contextlib.suppress(OSError):  # it has ended
+        for descriptor in _pages(pid, os.O_RDWR):
+            load().ask_for_progress(descriptor)
 
 
 def find(uid: int) -> list[Process]:

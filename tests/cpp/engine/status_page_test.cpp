@@ -203,6 +203,47 @@ TEST_F(StatusPageTest, a_reader_does_not_wait_for_a_writer_that_has_stopped) {
   munmap(data, sizeof(StatusMemory));
 }
 
+TEST_F(StatusPageTest, shows_the_progress_of_gpus_and_counts_requests_for_it) {
+  GroupStatus status(page_, kFacts);
+  EXPECT_TRUE(read_group().progress.empty());
+  EXPECT_EQ(status.num_requests(), 0u);
+  ask_for_progress(page_->descriptor());
+  EXPECT_EQ(status.num_requests(), 1u);
+  const std::string long_call(200, 'x');
+  const std::vector<DeviceProgress> ranks{{.rank = 1, .num_entered = 57, .call = {}},
+                                          {.rank = 3, .num_entered = 58, .call = long_call}};
+  const auto now = sync::Clock::now();
+  status.note_progress(ranks, now);
+  const GroupSnapshot group = read_group();
+  ASSERT_EQ(group.progress.size(), 2u);
+  EXPECT_EQ(group.progress[0].rank, 1);
+  EXPECT_EQ(group.progress[0].num_entered, 57u);
+  EXPECT_EQ(group.progress[0].call, "");
+  EXPECT_EQ(group.progress[1].rank, 3);
+  EXPECT_EQ(group.progress[1].call, long_call.substr(200 - 72));
+  EXPECT_EQ(group.progress_read_at_ns, std::chrono::nanoseconds(now.time_since_epoch()).count());
+  const std::vector<DeviceProgress> too_many(DeviceSlot::kMostRanks + 1);
+  status.note_progress(too_many, now);
+  EXPECT_EQ(read_group().progress.size(), DeviceSlot::kMostRanks);
+}
+
+TEST_F(StatusPageTest, a_later_group_does_not_show_the_progress_of_one_before) {
+  const std::vector<DeviceProgress> ranks(2);
+  std::make_unique<GroupStatus>(page_, kFacts)->note_progress(ranks, sync::Clock::now());
+  const GroupStatus later(page_, kFacts);
+  EXPECT_TRUE(read_group().progress.empty());
+  EXPECT_EQ(read_group().progress_read_at_ns, 0);
+}
+
+TEST_F(StatusPageTest, other_memory_is_not_asked) {
+  const FileDescriptor other(memfd_create(kStatusPageName, MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(other.get(), sizeof(StatusMemory)), 0);
+  ask_for_progress(other.get());
+  StatusHeader header{};
+  ASSERT_EQ(pread(other.get(), &header, sizeof header, 0), static_cast<ssize_t>(sizeof header));
+  EXPECT_EQ(header.num_requests.load(), 0u);
+}
+
 TEST_F(StatusPageTest, refuses_other_memory_and_other_versions) {
   const FileDescriptor other(memfd_create(kStatusPageName, MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(other.get(), sizeof(StatusMemory)), 0);

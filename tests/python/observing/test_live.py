@@ -293,7 +293,7 @@ def _call(sequence: int = 0, called_at: float = 0.0, **changes: object) -> Call:
 
 
 def _member(rank: int, latest: Call | None, **changes: object) -> Membership:
-    member = Membership("0", 5, rank, 8, 4, "", latest, None, [], 0, 0, None, None, None, 0)
+    member = Membership("0", 5, rank, 8, 4, "", latest, None, [], 0, 0, None, None, None, [], 0.0, 0)
     return replace(member, **changes)  # type: ignore[arg-type]
 
 
