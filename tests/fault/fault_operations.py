@@ -173,7 +173,7 @@ _NAMES = {
 }
 
 
-# Whoever leaves a group tells its members, and not the other processes that are about to make it a member of another.
+# A rank that leaves a group tells its members, and not processes that are about to make it a member of another one.
 ARE_FORMED_ANEW = ("reconfigure", "join")
 # The victim has another part in them than the other ranks.
 _HAVE_VICTIMS = ("send_recv", "large_send_recv", "join")
