@@ -114,7 +114,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
   void fail(Status reason) noexcept;
   void fail_quietly(Status reason) noexcept;
-  std::optional<messaging::Team> team_met_again() const;
+  std::optional<messaging::Team> team_met_again(std::span<const int> ranks) const;
   std::vector<int> ranks_to_notify(transport::MessageKind kind, ErrorCode code) const;
   void notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept;
   void notify(const messaging::Team& team, int other, transport::MessageKind kind, ErrorCode code,
@@ -122,6 +122,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void on_notice(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void pass_on(const transport::ControlHeader& notice, const std::string& text) noexcept;
   void make_contacts(sync::Clock::time_point now) noexcept;
+  void make_contact(int rank, bool is_repeated, std::vector<int>& unwatched) noexcept;
   bool is_watched(int rank) const noexcept;
   void watch(int rank) noexcept;
   void on_contact(int source) noexcept;

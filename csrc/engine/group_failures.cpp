@@ -62,16 +62,18 @@ void Group::end(Status reason) noexcept {
 
 // While a group forms, a lost rank of another host may only have lost this one earlier, and connect again. It would
 // wait for this rank until its timeout, so it is told over another connection.
-std::optional<messaging::Team> Group::team_met_again() const {
-  const auto is_lost = [&](transport::PeerId peer) {
-    return engine_.messenger().is_lost(peer) && !engine_.peers().is_neighbour(peer);
+std::optional<messaging::Team> Group::team_met_again(std::span<const int> ranks) const {
+  const auto peer_of = [&](int rank) { return team_.peers[static_cast<size_t>(rank)]; };
+  const auto is_lost = [&](int rank) {
+    return engine_.messenger().is_lost(peer_of(rank)) && !engine_.peers().is_neighbour(peer_of(rank));
   };
-  if (has_worked_.load(std::memory_order_relaxed) || std::ranges::none_of(team_.peers, is_lost)) return std::nullopt;
+  if (has_worked_.load(std::memory_order_relaxed) || std::ranges::none_of(ranks, is_lost)) return std::nullopt;
   messaging::Team team = team_;
-  for (transport::PeerId& peer : team.peers) {
-    if (!is_lost(peer)) continue;
-    const PeerAddress address = engine_.peers().address_of(peer);
-    if (const Result<transport::PeerId> again = engine_.meet(address); again.ok()) peer = again.value();
+  for (const int rank : ranks) {
+    if (!is_lost(rank)) continue;
+    const PeerAddress address = engine_.peers().address_of(peer_of(rank));
+    if (const Result<transport::PeerId> again = engine_.meet(address); again.ok())
+      team.peers[static_cast<size_t>(rank)] = again.value();
   }
   return team;
 }
@@ -96,9 +98,10 @@ std::vector<int> Group::ranks_to_notify(transport::MessageKind kind, ErrorCode c
 // An operation that begins after the group was detached may be the first to fail.
 void Group::notify_others(transport::MessageKind kind, ErrorCode code, const std::string& text) noexcept {
   if (is_detached()) return;
-  const std::optional<messaging::Team> met_again = team_met_again();
+  const std::vector<int> ranks = ranks_to_notify(kind, code);
+  const std::optional<messaging::Team> met_again = team_met_again(ranks);
   const messaging::Team& team = met_again ? *met_again : team_;
-  for (const int other : ranks_to_notify(kind, code)) notify(team, other, kind, code, text);
+  for (const int other : ranks) notify(team, other, kind, code, text);
 }
 
 void Group::notify(const messaging::Team& team, int other, transport::MessageKind kind, ErrorCode code,
@@ -135,17 +138,21 @@ void Group::make_contacts(sync::Clock::time_point now) noexcept {
   std::vector<int> unwatched;  // they may turn out to be lost, which ends operations
   for_each_running([&](Operation& operation) {
     if (now < operation.called_at() + kContactDelay) return;
-    operation.exchange().for_each_awaited([&](int other) {
-      if (other == team_.rank) return;
-      if (!is_watched(other)) {
-        unwatched.push_back(other);
-      } else if (is_repeated || !inbox_->is_known_to(other)) {
-        inbox_->note_asked(other);
-        send(engine_.messenger(), team_, other, {.kind = transport::MessageKind::kContact});
-      }
-    });
+    operation.exchange().for_each_awaited([&](int other) { make_contact(other, is_repeated, unwatched); });
+    // A receive from any source fails once all other ranks are gone. It suffices to watch one that is not.
+    for (const int other : operation.exchange().some_awaited()) make_contact(other, is_repeated, unwatched);
   });
   for (const int rank : unwatched) watch(rank);
+}
+
+void Group::make_contact(int rank, bool is_repeated, std::vector<int>& unwatched) noexcept {
+  if (rank == team_.rank) return;
+  if (!is_watched(rank)) {
+    unwatched.push_back(rank);
+  } else if (is_repeated || !inbox_->is_known_to(rank)) {
+    inbox_->note_asked(rank);
+    send(engine_.messenger(), team_, rank, {.kind = transport::MessageKind::kContact});
+  }
 }
 
 bool Group::is_watched(int rank) const noexcept {

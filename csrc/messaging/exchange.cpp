@@ -133,6 +133,22 @@ std::vector<int> Exchange::ranks_short_of_credit() {
   return {ranks.begin(), ranks.end()};
 }
 
+// The search begins at the next rank, which is watched in any case.
+std::vector<int> Exchange::some_awaited() {
+  std::vector<int> ranks;
+  if (live_.find([](const Request& request) { return request.peer == kNoPeer; }) == nullptr) return ranks;
+  size_t num_silent = 0;
+  for (int distance = 1; distance < size() && ranks.size() <= num_silent; ++distance) {
+    const int other = (rank() + distance) % size();
+    if (is_silent(other)) {
+      ++num_silent;
+    } else {
+      ranks.push_back(other);
+    }
+  }
+  return ranks;
+}
+
 bool Exchange::awaits(transport::PeerId peer) noexcept {
   return live_.find([&](const Request& request) {
     return request.peer == peer || (request.peer == kNoPeer && are_others_silent());

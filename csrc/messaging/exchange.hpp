@@ -81,6 +81,9 @@ class Exchange {
   // Calls the action with each rank whose message or acknowledgement has not arrived, once for each message.
   template <typename Action>
   void for_each_awaited(Action action);
+  // If it receives from any source, returns ranks from which a message may still come. It returns one, and one more for
+  // each rank that is found gone. So all are found in few steps.
+  std::vector<int> some_awaited();
   // Returns whether it waits for this lost peer: also if it receives from any rank and all other ranks are gone.
   bool awaits(transport::PeerId peer) noexcept;
 
