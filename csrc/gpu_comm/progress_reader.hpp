@@ -6,7 +6,7 @@
 // Kernels take no part: the counts and descriptors by which ranks meet are in the rank's slice anyway. A thread of its
 // own looks ten times a second whether the doctor has asked for them, and then lets a copy engine fetch them. It is
 // another thread than the IPC cache's, since the driver may hold a copy back until kernels end that wait for a peer.
-// docs/adr/0067-copy-the-progress-of-gpus-for-the-doctor.md.
+// docs/adr/0068-copy-the-progress-of-gpus-for-the-doctor.md.
 #pragma once
 
 #include <array>
