@@ -110,9 +110,8 @@ void DeviceGroup::build_team(PeerAccess access, const cuda::TeamLayout& layout) 
 DeviceGroup::~DeviceGroup() {
   communicator_.set_device_hook(nullptr);
   links_->close();
+  ProgressReader::instance().remove(communicator_);
   if (slice_.num_bytes == 0) return;
-  if (local_access_.value_or(PeerAccess::kNone) != PeerAccess::kNone)
-    ProgressReader::instance().remove(teams_[index_of(*local_access_)].state);
   arena_->launches().forget(order_);
   arena_->detach({.rank = team_.index(),
                   .slice = slice_,
@@ -162,7 +161,7 @@ Result<PeerAccess> DeviceGroup::agree_all() {
     if (index != team_.index()) connect(index, agreed.value());
   }
   local_access_ = agreed.value();
-  if (agreed.value() != PeerAccess::kNone) show_progress();
+  if (agreed.value() != PeerAccess::kNone && slice_.num_bytes != 0) show_progress();  // a rank alone has no slice
   return agreed;
 }
 

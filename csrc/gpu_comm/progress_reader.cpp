@@ -63,38 +63,38 @@ Status ProgressReader::add(ProgressSource source) {
     }
     source.communicator->show_progress(progress_in({}, source.local), {});
     const uint32_t num_answered = source.communicator->num_progress_requests();
-    entries_.push_back({.source = std::move(source), .num_answered = num_answered});
+    entries_.push_back({.source = std::move(source), .number = ++num_added_, .num_answered = num_answered});
   }
   thread().wake();
   return Status();
 }
 
-void ProgressReader::remove(const cuda::TeamState* state) noexcept {
+void ProgressReader::remove(const engine::Communicator& communicator) noexcept {
   const std::lock_guard lock(mutex_);
-  entries_.remove_if([=](const Entry& entry) { return entry.source.team.state == state; });
+  entries_.remove_if([&](const Entry& entry) { return entry.source.communicator == &communicator; });
 }
 
-ProgressReader::Entry* ProgressReader::find(const cuda::TeamState* state) noexcept {
-  const auto found = std::ranges::find_if(entries_, [=](Entry& entry) { return entry.source.team.state == state; });
-  return found == entries_.end() ? nullptr : &*found;
+bool ProgressReader::has(const Entry& entry) const noexcept {
+  return std::ranges::find(entries_, entry.number, &Entry::number) != entries_.end();
 }
 
 ipc::Liveliness ProgressReader::tend() {
-  std::vector<ProgressSource> due;
+  std::vector<Entry> due;
   {
     const std::lock_guard lock(mutex_);
     if (entries_.empty()) return ipc::Liveliness::kIdle;
     for (Entry& entry : entries_) {
       const uint32_t num_requests = entry.source.communicator->num_progress_requests();
-      if (std::exchange(entry.num_answered, num_requests) != num_requests) due.push_back(entry.source);
+      if (std::exchange(entry.num_answered, num_requests) != num_requests) due.push_back(entry);
     }
   }
-  for (const ProgressSource& source : due) answer(source);
+  for (const Entry& entry : due) answer(entry);
   return ipc::Liveliness::kLive;
 }
 
 // The group may end meanwhile, so its communicator is used under the lock only.
-void ProgressReader::answer(const ProgressSource& source) {
+void ProgressReader::answer(const Entry& entry) {
+  const ProgressSource& source = entry.source;
   TeamCopy copy;
   const cuda::TeamLayout& layout = source.team.layout;
   const std::byte* const packets = source.team.slices[source.team.rank] + layout.packets;
@@ -108,12 +108,12 @@ void ProgressReader::answer(const ProgressSource& source) {
   };
   const auto is_taken = [&] {
     const std::lock_guard lock(mutex_);
-    return find(source.team.state) != nullptr;
+    return has(entry);
   };
   if (!source.arena->copy_out(copies, is_taken).ok()) return;
   const std::vector<engine::DeviceProgress> ranks = progress_in(copy, source.local);
   const std::lock_guard lock(mutex_);
-  if (find(source.team.state) != nullptr) source.communicator->show_progress(ranks, sync::Clock::now());
+  if (has(entry)) source.communicator->show_progress(ranks, sync::Clock::now());
 }
 
 }  // namespace axon::gpu_comm

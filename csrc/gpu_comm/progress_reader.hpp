@@ -1,7 +1,7 @@
 // Shows the doctor how far the kernels of groups are, also those that CUDA graphs launch, on the status page.
 //
 //   AXON_TRY(ProgressReader::instance().add({…}));        // once kernels can run
-//   ProgressReader::instance().remove(team.state);        // before the slice is detached
+//   ProgressReader::instance().remove(communicator);      // before the slice is detached
 //
 // Kernels take no part: the counts and descriptors by which ranks meet are in the rank's slice anyway. A thread of its
 // own looks ten times a second whether the doctor has asked for them, and then lets a copy engine fetch them. It is
@@ -46,20 +46,23 @@ class ProgressReader {
 
   // The communicator and the slice must remain until remove().
   Status add(ProgressSource source);
-  void remove(const cuda::TeamState* state) noexcept;
+  // Does nothing if the communicator was not added.
+  void remove(const engine::Communicator& communicator) noexcept;
 
  private:
   struct Entry {
     ProgressSource source;
+    uint64_t number;  // of no other entry: a later group may have the same addresses
     uint32_t num_answered;
   };
 
   ipc::Liveliness tend();
-  void answer(const ProgressSource& source);
-  Entry* find(const cuda::TeamState* state) noexcept;
+  void answer(const Entry& entry);
+  bool has(const Entry& entry) const noexcept;
 
   std::mutex mutex_;  // guards the members below
   std::list<Entry> entries_;
+  uint64_t num_added_ = 0;
   bool has_task_ = false;
 };
 
