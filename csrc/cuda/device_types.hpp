@@ -150,8 +150,9 @@ struct ChannelCounters {
 
 // Counts the large point-to-point messages of a directed link, from 1.
 struct MessageCount {
-  uint32_t number;    // of the last finished message
-  uint32_t num_left;  // warps that have finished their work on the next message
+  uint32_t number;     // of the last finished message
+  uint32_t num_left;   // warps that have finished their work on the next message
+  uint32_t num_taken;  // chunks of the next message that the sender's warps have taken; more than it has at the end
 };
 
 // What a rank and one of its peers send each other about these messages, in the rank's slice. The packets carry the

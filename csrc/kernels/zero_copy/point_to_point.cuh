@@ -36,6 +36,7 @@ __device__ __forceinline__ uint32_t next_message(const cuda::MessageCount& count
 __device__ __forceinline__ bool leave_message(cuda::MessageCount& count, uint32_t number, uint32_t num_warps) {
   if (atomicAdd(&count.num_left, 1u) + 1 != num_warps) return false;
   store_relaxed(&count.num_left, 0u);
+  store_relaxed(&count.num_taken, 0u);
   store_relaxed(&count.number, number);
   return true;
 }
@@ -114,16 +115,22 @@ __device__ __forceinline__ void lead_sending(const ll128::WaitContext& wait_cont
   finish_sending(context, peer, __shfl_sync(ll128::kWholeWarp, target, 0), num_warps);
 }
 
-// One warp's part of a message that begins at a vector boundary. Chunks are distributed over the warps in turn.
+// One warp's part of a message that begins at a vector boundary. Warps are unequally fast, so each takes its next chunk
+// when it has written the last one.
 __device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, std::byte* target,
-                                           const ll128::Job& part) {
+                                           const ll128::Job& part, cuda::MessageCount& count) {
   constexpr uint32_t kInFlight = 16;  // vectors per thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
   const uint64_t num_vectors = messages.send_bytes / kVectorBytes;
   const auto* from = reinterpret_cast<const uint4*>(messages.send);
   auto* to = reinterpret_cast<uint4*>(target);
-  for (uint64_t first = part.channel * kChunk + ll128::thread_of_warp(); first < num_vectors;
-       first += part.num_channels * kChunk) {
+  uint32_t following = 0;
+  if (ll128::thread_of_warp() == 0) following = atomicAdd(&count.num_taken, 1u);
+  for (;;) {
+    const uint64_t chunk = __shfl_sync(ll128::kWholeWarp, following, 0);
+    if (chunk * kChunk >= num_vectors) break;
+    if (ll128::thread_of_warp() == 0) following = atomicAdd(&count.num_taken, 1u);  // arrives during the chunk
+    const uint64_t first = chunk * kChunk + ll128::thread_of_warp();
     uint4 vectors[kInFlight];
 #pragma unroll
     for (uint32_t k = 0; k < kInFlight; ++k) {
@@ -157,7 +164,8 @@ __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_co
   target = __shfl_sync(ll128::kWholeWarp, target, 0);
   __syncwarp();
   if (target != kByLl128 && target != kNowhere) {
-    write_part(messages, reinterpret_cast<std::byte*>(target), {job.group, job.channel - 1, job.num_channels - 1});
+    const ll128::Job part{job.group, job.channel - 1, job.num_channels - 1};
+    write_part(messages, reinterpret_cast<std::byte*>(target), part, own.sent);
   }
   finish_sending(context, peer, target, job.num_channels);
   return target == kByLl128;
