@@ -22,7 +22,9 @@ template <typename T>
 class ChunkedTable {
  public:
   explicit ChunkedTable(size_t size) : size_(size), chunks_(num_chunks_of(size)) {}
-  ChunkedTable(size_t size, const T& initial) : size_(size), initial_(initial), chunks_(num_chunks_of(size)) {}
+  ChunkedTable(size_t size, const T& initial)
+    requires std::is_copy_assignable_v<T>
+      : size_(size), initial_(initial), chunks_(num_chunks_of(size)) {}
 
   size_t size() const noexcept { return size_; }
 

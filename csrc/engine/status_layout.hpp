@@ -69,7 +69,7 @@ CallRecord record_of(const CallSlot& slot) noexcept;
 // ends.
 struct DeviceRank {
   int32_t rank;          // in the group
-  uint32_t num_entered;  // collectives; it wraps
+  uint32_t num_entered;  // collectives; it wraps. Of this rank itself: how many it has finished
   StatusText<72> call;   // the last of them; empty: not known to this rank
 };
 struct DeviceSlot {

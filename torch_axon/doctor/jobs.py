@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch_axon.doctor.processes import Call, Membership, Process, Progress
 
 # Ranks are not read at the same moment, and in a healthy job they follow each other within this time.
-_LONG_S = 1.0
+LONG_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ class _Group:
             call
             for group in self._members.values()
             for call in group.active
-            if call.sequence != 0 and self._now - call.called_at >= _LONG_S
+            if call.sequence != 0 and self._now - call.called_at >= LONG_S
         ]
         if not waiting:
             return []
@@ -213,7 +213,7 @@ class _Group:
         ahead = [rank for rank, count in counts.items() if count == most]
         late = [rank for rank in counts if rank not in ahead]
         latest = self._members[ahead[0]].launched
-        if not late or latest is None or self._now - latest.called_at < _LONG_S:
+        if not late or latest is None or self._now - latest.called_at < LONG_S:
             return []
         verb = "has" if len(late) == 1 else "have"
         which = f"{latest.text}, which {ranks_text(ahead)} launched {self._now - latest.called_at:.1f} s ago"
@@ -227,15 +227,20 @@ class _Group:
             return []
         most = max(progress.values(), key=lambda each: (each.num_entered - first.num_entered + 2**31) % 2**32)
         ahead = [rank for rank, each in progress.items() if each.num_entered == most.num_entered]
-        late = [rank for rank in progress if rank not in ahead]
+        late = [rank for rank in progress if rank not in ahead and self._is_told(rank)]
         if not late:
             return []
         call = next((progress[rank].call for rank in ahead if progress[rank].call), "a collective")
         verb = ("GPU", "has") if len(late) == 1 else ("GPUs", "have")
         return [
             f"{ranks_text(late)}: the {verb[0]} {verb[1]} not entered {call}, which the kernels of {ranks_text(ahead)} "
-            f"entered over {_LONG_S:.0f} s ago{self._lines([rank for rank in late if rank in self._processes])}"
+            f"entered over {LONG_S:.0f} s ago{self._lines([rank for rank in late if rank in self._processes])}"
         ]
+
+    def _is_told(self, rank: int) -> bool:
+        """Returns whether another rank's GPU says what this one has entered. Its own says what it has finished."""
+        members = (group for group in self._members.values() if group.rank != rank and group.progress_read_at)
+        return any(each.rank == rank for group in members for each in group.progress)
 
     def _unanswered(self) -> list[str]:
         """Finds sends and receives without a counterpart."""
@@ -243,7 +248,7 @@ class _Group:
         for rank, group in self._members.items():
             for call in group.running:
                 other = self._members.get(call.peer)
-                is_old = call.sequence == 0 and self._now - call.called_at >= _LONG_S
+                is_old = call.sequence == 0 and self._now - call.called_at >= LONG_S
                 if other is None or not is_old or other.num_unlisted or call.operation not in _COUNTERPARTS:
                     continue
                 counterpart = _COUNTERPARTS[call.operation]

@@ -1,4 +1,4 @@
-"""Shows which rank of the jobs on this host is in which call, since when, and at which line. The jobs do not notice."""
+"""Shows which rank of the jobs on this host is in which call, since when, and at which line. No job is stopped."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch_axon.doctor import processes
-from torch_axon.doctor.jobs import Job, findings, jobs_of, progress_of
+from torch_axon.doctor.jobs import LONG_S, Job, findings, jobs_of, progress_of
 from torch_axon.doctor.processes import Call, Membership, Process, Progress
 from torch_axon.doctor.stacks import INSTALL, Stacks, find_tool, stacks_of
 
 # A process answers within 0.1 s, unless it is stopped or its driver is busy.
 _LONGEST_ANSWER_S = 0.5
-# Kernels of a healthy job that meet do so within this time.
-_LONG_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def _with_progress(found: list[Process], find: Callable[[], list[Process]]) -> l
     before = _progress(found)
     if all(len({each.num_entered for each in ranks.values()}) < 2 for ranks in before.values()):
         return found
-    time.sleep(_LONG_S)
+    time.sleep(LONG_S)
     found = _ask(found, find)
     after = _progress(found)
 

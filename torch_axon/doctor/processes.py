@@ -46,7 +46,7 @@ class Progress:
     """How far the kernels of a rank are, as a GPU of its host has seen them."""
 
     rank: int
-    num_entered: int  # collectives, also those that CUDA graphs hold; it wraps at 2³²
+    num_entered: int  # collectives, also in CUDA graphs; of its own, a GPU knows those finished; it wraps at 2³²
     call: str  # the last of them, "all_reduce (float32, 4 elements, SUM)"; empty if this GPU does not know
     is_old: bool = False  # it has entered no further one for at least a second
 

@@ -115,10 +115,13 @@ __device__ __forceinline__ void lead_sending(const ll128::WaitContext& wait_cont
   finish_sending(context, peer, __shfl_sync(ll128::kWholeWarp, target, 0), num_warps);
 }
 
+// Whether a warp writes the bytes at the message's end that are no whole vector.
+enum class Rest : uint8_t { kWritten, kLeft };
+
 // One warp's part of a message that begins at a vector boundary. Warps are unequally fast, so each takes its next chunk
 // when it has written the last one.
-__device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, std::byte* target,
-                                           const ll128::Job& part, cuda::MessageCount& count) {
+__device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, std::byte* target, Rest rest,
+                                           cuda::MessageCount& count) {
   constexpr uint32_t kInFlight = 16;  // vectors per thread
   constexpr uint64_t kChunk = uint64_t{32} * kInFlight;
   const uint64_t num_vectors = messages.send_bytes / kVectorBytes;
@@ -142,12 +145,12 @@ __device__ __forceinline__ void write_part(const ll128::PeerMessages& messages, 
     }
   }
   const uint64_t num_whole = num_vectors * kVectorBytes, num_rest = messages.send_bytes - num_whole;
-  if (num_rest == 0 || part.channel != 0 || ll128::thread_of_warp() != 0) return;
+  if (num_rest == 0 || rest == Rest::kLeft || ll128::thread_of_warp() != 0) return;
   ll128::store_partial_vector(target + num_whole, num_rest, 0,
                               ll128::load_partial_vector(messages.send + num_whole, num_rest));
 }
 
-// Called by the sender's other warps, of which channel 1 has the first part. Returns whether the message must go over
+// Called by the sender's other warps, of which channel 1 writes the rest. Returns whether the message must go over
 // LL128; then none of it has been written.
 __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_context,
                                                const ll128::PeerMessages& messages, int peer, const ll128::Job& job) {
@@ -164,8 +167,8 @@ __device__ __forceinline__ bool sends_by_ll128(const ll128::WaitContext& wait_co
   target = __shfl_sync(ll128::kWholeWarp, target, 0);
   __syncwarp();
   if (target != kByLl128 && target != kNowhere) {
-    const ll128::Job part{job.group, job.channel - 1, job.num_channels - 1};
-    write_part(messages, reinterpret_cast<std::byte*>(target), part, own.sent);
+    write_part(messages, reinterpret_cast<std::byte*>(target), job.channel == 1 ? Rest::kWritten : Rest::kLeft,
+               own.sent);
   }
   finish_sending(context, peer, target, job.num_channels);
   return target == kByLl128;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,11 +22,12 @@ using namespace std::chrono_literals;
 constexpr auto kLong = 60s;  // ends by something else, or the test takes this long
 constexpr auto kSoon = 30s;
 
-// A child that ends when it is told, or with this process.
+// A child that ends when it is told, or with the thread that made it.
 class Child {
  public:
   Child() : pid_(fork()) {
     if (pid_ != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     pause();
     _exit(0);
   }

@@ -49,7 +49,7 @@ def test_launches_of_graphs_are_counted(two_ranks: RankPool, tmp_path: Path) -> 
         go = tmp_path / str(num_replays)
         two_ranks.start(_replay, go, num_replays)
         try:
-            counts.append(_until_level(two_ranks.pids[0], above=counts[0] if counts else 0))
+            counts.append(_until_level(two_ranks.pids[0], above=counts[0] + num_replays if counts else 0))
         finally:
             go.touch()
             two_ranks.finish()

@@ -51,6 +51,13 @@ def test_the_rank_whose_kernels_are_late_is_named(first: int) -> None:
     ]
 
 
+def test_a_rank_that_only_its_own_gpu_speaks_of_is_not_named() -> None:
+    """Rank 0 waits in collective 58, and has finished 57."""
+    only_rank_0 = _member(0, [Progress(0, 57, "", True), Progress(1, 58, _CALL, True), Progress(2, 57, _CALL, True)])
+    (finding,) = _findings([only_rank_0])
+    assert "rank 2: the GPU has not entered" in finding
+
+
 def test_kernels_that_go_on_or_are_level_are_not_named() -> None:
     assert _findings(_three(58, 57, 58, is_old=False)) == []
     assert _findings(_three(58, 58, 58)) == []
