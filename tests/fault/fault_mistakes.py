@@ -51,8 +51,6 @@ MISTAKES: dict[str, Mistake] = {
     "names itself alone": lambda members: members.form([own_rank()]),
     "gives another number": lambda members: members.form(later=1),
 }
-# The others notice these before the timeout, whatever the lists.
-AT_ONCE = ("leaves", "aborts", "calls another operation", "swaps the other ranks")
 
 
 def _with_others_swapped(size: int) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from fault_case import LAST, NUM_RANKS, TIMEOUT_S
 from fault_members import handle
-from fault_mistakes import AT_ONCE, MISTAKES, Members, go_on_as, reconfigure_but_for
+from fault_mistakes import MISTAKES, Members, go_on_as, reconfigure_but_for
 
 from support.devices import on
 from support.pool import BACKEND, RankPool
@@ -51,6 +51,5 @@ def test_ranks_name_the_one_that_reconfigures_otherwise(
     for text, stretch in (outcomes[rank] for rank in survivors):
         assert re.search(rf"\] reconfigure: .*\b{_named(mistake, victim)}\b", text), text
         assert stretch.is_within(TIMEOUT_S + 1, starved_s), f"{stretch}: {text}"
-        assert mistake not in AT_ONCE or "Timed out" not in text
     pool.run(go_on_as, survivors, Members(next(_NUMBERS), handles))
     pool.run(go_on_as, _ALL, Members(next(_NUMBERS), pool.run(handle)))
