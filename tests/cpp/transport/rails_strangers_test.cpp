@@ -130,7 +130,7 @@ TEST_F(RailStrangers, whose_handshakes_are_slow_are_dropped_in_time) {
     const auto due = began + 200ms * num_said;
     if (num_said < hello.size() && std::chrono::steady_clock::now() >= due)
       (void)::send(socket.get(), &hello[num_said++], 1, MSG_NOSIGNAL);
-    return receiver.num_refused == 1;
+    return receiver.num_refused >= 1;  // a busy machine may be too slow for a peer's handshake, too
   }));
   const auto took = std::chrono::steady_clock::now() - began;
   EXPECT_LT(num_said, hello.size()) << "the hello must not have been complete";
