@@ -113,8 +113,7 @@ def _scatter_and_gather(_host: int) -> None:
 def test_ranks_connect_to_those_with_which_they_exchange_messages(pools: Pools) -> None:
     _on_both(pools, _use)
     counts = _on_both(pools, _num_connections)
-    # On a busy machine some have waited for more than 200 ms, and have connected to those they awaited.
-    assert min(int(str(count)) for count in counts.values()) < _RANKS_ON_A_HOST
+    assert max(int(str(count)) for count in counts.values()) < _RANKS_ON_A_HOST
     _on_both(pools, _scatter_and_gather)
     counts = _on_both(pools, _num_connections)
     assert min(int(str(count)) for count in counts.values()) >= _RANKS_ON_A_HOST
