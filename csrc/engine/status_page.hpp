@@ -66,7 +66,7 @@ struct GroupFacts {
   int num_on_host = 0;
 };
 
-// What a GPU knows of a rank of its host.
+// How far a rank is, as a GPU on its host has seen it.
 struct DeviceProgress {
   int rank = 0;
   uint32_t num_entered = 0;  // collectives

@@ -1,4 +1,5 @@
 #include "engine/status_reader.hpp"
+#include "base/wrapping.hpp"
 
 #include <unistd.h>
 
@@ -78,11 +79,6 @@ bool is_running(const CallSnapshot& call) noexcept {
   return call.state == CallState::kRunning || call.state == CallState::kAwaitsDevice;
 }
 
-// Sequence numbers wrap.
-bool is_after(uint32_t left, uint32_t right) noexcept {
-  return static_cast<int32_t>(left - right) > 0;
-}
-
 class GroupReader {
  public:
   GroupReader(const Page& page, size_t index)
@@ -153,8 +149,8 @@ class GroupReader {
       const bool is_later_replay =
           call->is_replay && (!group.replay || call->called_at_ns > group.replay->called_at_ns);
       if (is_later_replay) group.replay = call;
-      const bool is_later = call->sequence != 0 && (!group.latest || is_after(call->sequence, group.latest->sequence));
-      if (is_later) std::swap(call, group.latest);
+      const bool is_latest = call->sequence != 0 && (!group.latest || is_later(call->sequence, group.latest->sequence));
+      if (is_latest) std::swap(call, group.latest);
       if (call && is_running(*call)) group.running.push_back(std::move(*call));
     }
     std::ranges::sort(group.running, {}, &CallSnapshot::called_at_ns);

@@ -4,6 +4,7 @@
 #include <bit>
 #include <utility>
 
+#include "base/wrapping.hpp"
 #include "gpu_comm/fault_text.hpp"
 
 namespace axon::gpu_comm {
@@ -23,10 +24,6 @@ ProgressReader& ProgressReader::instance() {
   return reader;
 }
 
-static bool is_after(uint32_t left, uint32_t right) noexcept {
-  return static_cast<int32_t>(left - right) > 0;
-}
-
 // Epochs alternate between the regions. A region that was wiped holds epochs of the other one.
 static engine::DeviceProgress latest_of(const TeamCopy& copy, const LocalTeam& team, int index) {
   engine::DeviceProgress found{.rank = team.rank_of(index), .num_entered = 0, .call = {}};
@@ -34,7 +31,7 @@ static engine::DeviceProgress latest_of(const TeamCopy& copy, const LocalTeam& t
     const cuda::LlPacket& packet = copy.descriptors[region][static_cast<size_t>(index)];
     const bool is_whole = packet.low_epoch == packet.high_epoch && packet.low_epoch % 2 == region;
     if (!is_whole || packet.low_epoch == 0) continue;
-    if (!found.call.empty() && !is_after(packet.low_epoch, found.num_entered)) continue;
+    if (!found.call.empty() && !is_later(packet.low_epoch, found.num_entered)) continue;
     const uint64_t bits = uint64_t{packet.high} << 32 | packet.low;
     found.num_entered = packet.low_epoch;
     found.call = describe(std::bit_cast<cuda::DeviceDescriptor>(bits), 0, team);

@@ -22,7 +22,7 @@
 
 namespace axon::gpu_comm {
 
-// What is copied from a rank's slice.
+// The part of a rank's slice that is copied.
 struct TeamCopy {
   cuda::TeamState state{};
   // The descriptors that the ranks have sent to this one, by local index, in each of the two regions.

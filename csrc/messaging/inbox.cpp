@@ -2,14 +2,10 @@
 
 #include <algorithm>
 
+#include "base/wrapping.hpp"
 #include "messaging/exchange.hpp"
 
 namespace axon::messaging {
-
-// Sequence numbers wrap: "later" means less than half the range ahead.
-static bool is_later(uint32_t left, uint32_t right) noexcept {
-  return static_cast<int32_t>(left - right) > 0;
-}
 
 static transport::OperationHeader header_of(const Unexpected& held) noexcept {
   return held.header.as<transport::OperationHeader>();

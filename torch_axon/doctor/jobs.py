@@ -68,14 +68,10 @@ def progress_of(members: Iterable[Membership]) -> dict[int, Progress]:
         if (
             known is None
             or _is_after(each.num_entered, known.num_entered)
-            or (not known.call and _is_same(each, known))
+            or (not known.call and each.num_entered == known.num_entered)
         ):
             latest[each.rank] = each
     return latest
-
-
-def _is_same(left: Progress, right: Progress) -> bool:
-    return left.num_entered == right.num_entered
 
 
 def _is_after(left: int, right: int) -> bool:

@@ -98,15 +98,12 @@ def _with_progress(found: list[Process], find: Callable[[], list[Process]]) -> l
     after = _progress(found)
 
     def marked(group: Membership) -> Membership:
-        known = before.get(group.identity, {}), after[group.identity]
-        old = {rank for rank, each in known[1].items() if rank in known[0] and _is_unchanged(known[0][rank], each)}
+        known = before.get(group.identity, {})
+        latest = after[group.identity]
+        old = [rank for rank in known.keys() & latest if known[rank].num_entered == latest[rank].num_entered]
         return replace(group, progress=[replace(each, is_old=each.rank in old) for each in group.progress])
 
     return [replace(process, groups=list(map(marked, process.groups))) for process in found]
-
-
-def _is_unchanged(before: Progress, after: Progress) -> bool:
-    return before.num_entered == after.num_entered
 
 
 def _progress(found: Sequence[Process]) -> dict[int, dict[int, Progress]]:

@@ -115,7 +115,7 @@ __device__ __forceinline__ void lead_sending(const ll128::WaitContext& wait_cont
   finish_sending(context, peer, __shfl_sync(ll128::kWholeWarp, target, 0), num_warps);
 }
 
-// What a warp does with the bytes at the end of the message that are no whole vector.
+// Tells a warp whether to write the last bytes of the message, which do not fill a vector.
 enum class Rest : uint8_t { kWritten, kLeft };
 
 // One warp's part of a message that begins at a vector boundary. Warps are unequally fast, so each takes its next chunk

@@ -1,6 +1,7 @@
 // The callee's side of a connection.
 #include <algorithm>
 
+#include "base/wrapping.hpp"
 #include "rpc/core/connection.hpp"
 #include "rpc/core/runtime_core.hpp"
 
@@ -8,11 +9,6 @@ namespace axon::rpc {
 
 // Deadlines have milliseconds, and callers check theirs every ten.
 static constexpr std::chrono::milliseconds kDeadlineMargin{20};
-
-// Numbers wrap: "later" means less than half the range ahead.
-static bool is_later(uint32_t left, uint32_t right) noexcept {
-  return static_cast<int32_t>(left - right) > 0;
-}
 
 // Returns the invocation that a message belongs to, or a new one for a new number. Null if the message is outdated.
 Invocation* Connection::invocation_for(const transport::CallHeader& header) noexcept {
