@@ -58,7 +58,8 @@ struct Payload {
 class Receiver {
  public:
   virtual void on_message(const MessageHeader& header, const Payload& payload) noexcept = 0;
-  // The transport itself learned that the peer is gone. Called once per peer.
+  // The transport itself learned that the peer is gone. Called once per peer, before its transfers fail, so that the
+  // loss is what their owners report. UCX alone may fail transfers earlier.
   virtual void on_peer_lost(PeerId peer, Status reason) noexcept = 0;
   // The transport has refused a message that was addressed to itself: no transport of ours sends such bytes, or the
   // message was a duplicate.

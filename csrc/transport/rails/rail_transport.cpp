@@ -258,8 +258,9 @@ void RailTransport::on_peer_lost(PeerId id, Status reason) noexcept {
   Peer& peer = peers_[id];
   mark_gone(peer);
   std::erase_if(partings_, [&](const Parting& parting) { return parting.peer == id; });
-  end_all_with(peer, reason);
-  receiver_->on_peer_lost(id, std::move(reason));
+  withdraw_memory_of(peer);
+  receiver_->on_peer_lost(id, reason.clone());
+  end_all_with(peers_[id], reason);
 }
 
 void RailTransport::end_all_with(Peer& peer, const Status& why) noexcept {
@@ -349,10 +350,11 @@ void RailTransport::rescue_messages_of(Peer& peer, const Status& why) noexcept {
 
 unsigned RailTransport::progress() noexcept {
   for (Parting& parting : std::exchange(partings_, {})) {
+    if (parting.is_news) {
+      network_->drop_peer(parting.peer);
+      receiver_->on_peer_lost(parting.peer, parting.why.clone());
+    }
     end_all_with(peers_[parting.peer], parting.why);
-    if (!parting.is_news) continue;
-    network_->drop_peer(parting.peer);
-    receiver_->on_peer_lost(parting.peer, std::move(parting.why));
   }
   return handle_events() + network_->progress();
 }

@@ -219,9 +219,9 @@ void SocketTransport::lose(SocketLink& link, Status why) noexcept {
   links_.note_loss();
   rails_.close_all_of(link);
   connector_.cancel(link);
+  if (link.peer) receiver_->on_peer_lost(*link.peer, link.loss.clone());
   messages_.end_all_of(link);
   messages_.finish_ended();
-  if (link.peer) receiver_->on_peer_lost(*link.peer, link.loss.clone());
 }
 
 // The caller may free the memory of transfers with this peer when this returns.

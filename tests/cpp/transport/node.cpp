@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace axon::transport {
@@ -96,6 +97,7 @@ void Node::on_message(const MessageHeader& header, const Payload& payload) noexc
 
 void Node::on_peer_lost(PeerId peer, Status reason) noexcept {
   EXPECT_FALSE(reason.ok());
+  num_unfinished_at_loss = static_cast<size_t>(std::ranges::count_if(sends, std::not_fn(&Transfer::finished)));
   lost.push_back(peer);
 }
 

@@ -72,7 +72,8 @@ class Node final : public Receiver {
   std::deque<Arrival> arrivals;
   std::deque<Transfer> sends;
   std::vector<PeerId> lost;
-  size_t num_refused = 0;  // messages refused by the transport itself
+  size_t num_unfinished_at_loss = 0;  // sends of this node when it learned of the latest loss
+  size_t num_refused = 0;             // messages refused by the transport itself
 
  private:
   using Sending = std::optional<Status> (Transport::*)(PeerId, const MessageHeader&, ConstBuffer, Completion&) noexcept;

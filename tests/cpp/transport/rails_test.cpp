@@ -159,6 +159,7 @@ TEST_P(Rails, that_all_break_for_good_lose_the_peer_with_the_reason) {
   EXPECT_EQ(send.status.code(), ErrorCode::kPeerLost);
   EXPECT_NE(send.status.message().find("all rails to it broke"), std::string::npos) << send.status.message();
   EXPECT_EQ(sender.lost, std::vector<PeerId>{to_receiver});
+  EXPECT_EQ(sender.num_unfinished_at_loss, 1u);
 }
 
 // Between messages a break is nothing to worry about: the network carries long ones until rails are open again.

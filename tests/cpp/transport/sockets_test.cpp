@@ -169,6 +169,7 @@ TEST_F(Sockets, to_a_process_that_is_gone_fail_by_name) {
   second.close();
   const Transfer& send = first.send(to_second, pattern(10, 1));
   ASSERT_TRUE(drive({&first}, [&] { return send.finished() && !first.lost.empty(); }));
+  EXPECT_EQ(first.num_unfinished_at_loss, 1u);
   EXPECT_EQ(send.status.code(), ErrorCode::kPeerLost);
   EXPECT_NE(send.status.message().find("no connection to it can be opened"), std::string::npos)
       << send.status.message();
