@@ -185,12 +185,13 @@ def test_messages_of_any_layout(two_ranks: RankPool) -> None:
 
 
 def _beside_collectives() -> None:
+    """All tensors are made first: on a GPU, a kernel that is launched for the first time would await the receive."""
     rank, following, preceding = _ring_neighbours()
-    incoming = garbage(LONG, torch.float32)
-    receive = dist.irecv(incoming, preceding, tag=1)
+    incoming, outgoing = garbage(LONG, torch.float32), contribution(rank, LONG, torch.float32)
     total = torch.ones(1000)
+    receive = dist.irecv(incoming, preceding, tag=1)
     work = dist.all_reduce(total, async_op=True)
-    send = dist.isend(contribution(rank, LONG, torch.float32), following, tag=1)
+    send = dist.isend(outgoing, following, tag=1)
     dist.barrier()
     for pending in (work, send, receive):
         pending.wait()
