@@ -117,7 +117,7 @@ Status Arena::open() {
   Result<cuda::DeviceUuid> uuid = cuda::uuid_of(device_);
   if (!uuid.ok()) return std::move(uuid.status());
   uuid_ = uuid.value();
-  for (std::optional<cuda::Stream>* stream : {&upkeep_, &detach_stream_}) {
+  for (std::optional<cuda::Stream>* stream : {&upkeep_, &detach_stream_, &copy_out_}) {
     Result<cuda::Stream> made = cuda::Stream::create();
     if (!made.ok()) return std::move(made.status());
     *stream = std::move(made).value();
@@ -164,11 +164,6 @@ Status Arena::copy_out(std::span<const CopyOut> copies, const std::function<bool
   const cuda::DeviceGuard guard(device_);
   const std::lock_guard lock(copy_out_mutex_);
   if (!is_taken()) return Status(ErrorCode::kAborted, "the slices are not taken any more");
-  if (!copy_out_) {
-    Result<cuda::Stream> made = cuda::Stream::create();
-    if (!made.ok()) return std::move(made.status());
-    copy_out_.emplace(std::move(made).value());
-  }
   for (const CopyOut& copy : copies) AXON_TRY(copy_async(copy.to, copy.from, copy.num_bytes, *copy_out_));
   return copy_out_->view().synchronize();
 }

@@ -73,16 +73,23 @@ def look(pid: int | None) -> View:
         ValueError: the process cannot be read; the message says why
     """
     uid = os.geteuid() if pid is None else processes.check(pid)
-    found = _with_progress(processes.find(uid), lambda: processes.find(uid))
+    members = [process for job in _jobs(processes.find(uid), pid) for process in job.processes]
+    pids = [process.pid for process in members]
+    members = _with_progress(members, lambda: processes.read_all(pids))
     now = time.monotonic()
-    jobs = jobs_of(found)
-    if pid is not None:
-        jobs = [job for job in jobs if any(process.pid == pid for process in job.processes)]
-        if not jobs:
-            raise ValueError(f"process {pid} has ended")
-    pids = [process.pid for job in jobs for process in job.processes]
-    stacks, notes = _stacks(pids)
+    jobs = _jobs(members, pid)
+    stacks, notes = _stacks([process.pid for process in members])
     return View(jobs, now, stacks, notes)
+
+
+def _jobs(found: Sequence[Process], pid: int | None) -> list[Job]:
+    jobs = jobs_of(found)
+    if pid is None:
+        return jobs
+    chosen = [job for job in jobs if any(process.pid == pid for process in job.processes)]
+    if not chosen:
+        raise ValueError(f"process {pid} has ended")
+    return chosen
 
 
 def _with_progress(found: list[Process], find: Callable[[], list[Process]]) -> list[Process]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -178,12 +178,22 @@ def ask_for_progress(pid: int) -> None:
 
 def find(uid: int) -> list[Process]:
     """Returns the processes of this user that run an engine, by PID."""
+    return read_all(int(entry) for entry in os.listdir(_PROC) if entry.isdecimal() and _is_of(entry, uid))
+
+
+def _is_of(pid: str, uid: int) -> bool:
+    try:
+        return os.stat(_PROC / pid).st_uid == uid
+    except OSError:  # it has ended
+        return False
+
+
+def read_all(pids: Iterable[int]) -> list[Process]:
+    """Returns those of these processes that run an engine and can be read, by PID."""
     found = []
-    for entry in os.listdir(_PROC):
-        if not entry.isdecimal():
-            continue
-        with contextlib.suppress(OSError):  # it has ended, or may not be inspected
-            if os.stat(_PROC / entry).st_uid == uid and (process := read(int(entry))) is not None:
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it may not be inspected
+            if (process := read(pid)) is not None:
                 found.append(process)
     return sorted(found, key=lambda process: process.pid)
 

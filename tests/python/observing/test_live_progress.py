@@ -87,3 +87,19 @@ def test_jobs_without_kernels_are_read_once() -> None:
     found, pause = _view_of([[_member(rank, []) for rank in range(3)]])
     assert len(found) == 3
     assert not pause.called
+
+
+def test_only_the_job_of_the_process_is_asked() -> None:
+    own = [Process(100 + each.rank, "a", "", [each]) for each in _three(58, 58, 58)]
+    other = [Process(200 + each.rank, "b", "", [replace(each, identity=6)]) for each in _three(7, 7, 7)]
+    with (
+        mock.patch.object(processes, "check", return_value=0),
+        mock.patch.object(processes, "find", return_value=own + other),
+        mock.patch.object(processes, "read_all", return_value=own) as read_all,
+        mock.patch.object(processes, "ask_for_progress") as ask,
+        mock.patch.object(live, "find_tool", return_value=None),
+    ):
+        (job,) = live.look(101).jobs
+    assert [process.pid for process in job.processes] == [100, 101, 102]
+    assert sorted(call.args[0] for call in ask.call_args_list) == [100, 101, 102]
+    assert all(call.args[0] == [100, 101, 102] for call in read_all.call_args_list)
