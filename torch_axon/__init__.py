@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch_axon.options import Options as Options
     from torch_axon.prepared import prepare as prepare
     from torch_axon.runtime import Runtime as Runtime
+    from torch_axon.windows import new_window as new_window
 
 __all__ = [
     "Options",
@@ -43,6 +44,7 @@ __all__ = [
     "all_gather_matmul",
     "make_default",
     "matmul_reduce_scatter",
+    "new_window",
     "prepare",
     "reconfigure",
     "reconfigure_handle",
@@ -56,6 +58,7 @@ _LAZY = {
     "Runtime": "runtime",
     "all_gather_matmul": "fused",
     "matmul_reduce_scatter": "fused",
+    "new_window": "windows",
     "prepare": "prepared",
     "reconfigure": "elastic",
     "reconfigure_handle": "elastic",

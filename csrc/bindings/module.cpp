@@ -18,6 +18,7 @@
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 #include "rpc/python/bindings.hpp"
+#include "transport/rails/rail_address.hpp"
 #include "transport/ucx/ucx.hpp"
 
 namespace axon {
@@ -141,6 +142,14 @@ py::list selected(axon::c10d_backend::AxonBackend& backend, size_t num_bytes) {
   return rows;
 }
 
+// Addresses of this host for others, as rails use them.
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> texts;
+  for (const transport::IpAddress& address : transport::addresses_of_devices({}))
+    texts.push_back(transport::text_of(address));
+  return texts;
+}
+
 std::string ucx_version() {
   Result<std::string> version = transport::ucx_version();
   if (!version.ok()) throw std::runtime_error(version.status().message());
@@ -233,6 +242,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::call_guard<axon::python::GilReleased>());
 
   axon::bind_prepared_transfer(module);
+  using axon::c10d_backend::WindowWork;
+  py::class_<WindowWork, c10d::Work, c10::intrusive_ptr<WindowWork>>(module, "WindowWork")
+      .def(py::init([] { return c10::make_intrusive<WindowWork>(); }))
+      .def("complete", &WindowWork::complete, py::arg("failure"), py::call_guard<axon::python::GilReleased>());
   axon::bind_status(module);
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),
              py::call_guard<axon::python::GilReleased>());
@@ -242,6 +255,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());
   module.def("end_unused_engine", &axon::engine::end_unused_instance, py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);
+  module.def("own_addresses", &axon::own_addresses);
   module.def("use_ucx_of_wheel", &axon::transport::use_ucx_of_wheel, py::arg("folder"));
   module.def("ucx_version", &axon::ucx_version, py::call_guard<axon::python::GilReleased>());
   module.def("algorithms", &axon::algorithms, py::arg("fewest_ranks"), py::arg("most_ranks"), py::arg("num_hosts"));

@@ -29,6 +29,7 @@
 #include "c10d/estimator.hpp"
 #include "c10d/registered_memory.hpp"
 #include "c10d/success_hooks.hpp"
+#include "c10d/window.hpp"
 #include "c10d/work.hpp"
 #include "collectives/choices.hpp"
 #include "engine/communicator.hpp"
@@ -155,6 +156,12 @@ class AxonBackend final : public c10d::Backend {
   bool supportsReconfigure() const override { return true; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return reconfigure_handle(); }
   WorkPtr reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
+#ifdef C10D_BACKEND_HAS_WINDOW  // since 2.14
+  bool supportsWindow() const override { return true; }
+  c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override {
+    return make_window(*this, tensor);
+  }
 #endif
 
   // Times. The first of these calls starts the timing of calls; torch's hook receives the times of each.

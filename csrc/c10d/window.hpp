@@ -1,0 +1,30 @@
+// What torch_axon/windows.py needs of C++: the Work of its calls and, since torch 2.14, the window that c10d returns.
+#pragma once
+
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace axon::c10d_backend {
+
+class AxonBackend;
+
+// The Work of a call on a window, which ends by complete().
+class WindowWork final : public c10d::Work {
+ public:
+  WindowWork();
+  // At most once. An empty text means success, another one what DistBackendError says.
+  void complete(const std::string& failure);
+  // Completes as the Work does, without a value.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+
+ private:
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+#ifdef C10D_BACKEND_HAS_WINDOW  // since 2.14
+// Returns a torch_axon.windows.Window as c10d knows it. A collective. Without the GIL.
+c10::intrusive_ptr<c10d::Window> make_window(AxonBackend& backend, const std::optional<at::Tensor>& tensor);
+#endif
+
+}  // namespace axon::c10d_backend

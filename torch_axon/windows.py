@@ -1,0 +1,454 @@
+"""Windows: tensors of a group's ranks into which the other ranks put data, without a call of the owner.
+
+    window = torch_axon.new_window(tensor)    # on all ranks
+    window.put(data, 1)                       # into the tensor of rank 1
+    window.signal(1)                          # tells rank 1 that all of this rank's puts are there
+    window.wait_signal(0)                     # on rank 1; then it may read its tensor
+
+From torch 2.14 on, `torch.distributed._new_window` and `ProcessGroup.new_window` return the same as a `c10d::Window`.
+A window is a client of `torch_axon.Runtime`: it has one of its own, and connects to a rank when it first needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import struct
+import threading
+import time
+import weakref
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+
+from torch_axon import _native
+from torch_axon.elastic import _backend_of, _resolve
+from torch_axon.runtime import Runtime, RuntimeClosedError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torch_axon._C import AxonBackend, WindowWork
+    from torch_axon.runtime import Peer, Region, Remote, Transfer
+
+_SIGNAL = struct.Struct("<I")  # the tag of a signal: its sender's rank
+_POLL_S = 0.5  # how often the thread that takes signals looks for deadlines and for the end of its window
+_POLL_OF_WAIT_S = 0.1  # how often a thread that waits for a signal sees that its rank is gone
+_LONGEST_ATTEMPT_S = 5.0  # to connect to one of several addresses of a rank
+
+
+def new_window(tensor: Tensor | None = None, group: dist.ProcessGroup | None = None) -> Window:
+    """Makes a window of a group. This is a collective: all ranks call it, in the same order.
+
+    Args:
+        tensor: this rank's tensor, which is registered as by `Window.tensor_register`; None: that is called later
+        group: a group of the backend axon; None means the default one
+
+    Returns:
+        The window.
+
+    Raises:
+        TypeError, ValueError: `tensor` cannot be registered, or the group has other backends
+        torch.distributed.DistBackendError: the ranks could not tell each other their addresses
+    """
+    return Window(_backend_of(_resolve(group), "new_window"), tensor)
+
+
+@dataclass(frozen=True)
+class _Registered:
+    """A rank's tensor, as the others see it."""
+
+    handle: bytes
+    numel: int
+    dtype: torch.dtype
+
+
+@dataclass
+class _Waiter:
+    rank: int
+    deadline: float
+    work: WindowWork
+    has_ended: bool = False
+    failure: str = ""
+
+
+class Window:
+    """Memory of all ranks into which each may put data. Thread-safe, but for collectives.
+
+    Calls take effect in the order of the current stream, where their tensor is on a GPU, and return when the data are
+    in the other tensor. With `async_op` they return at once, and the Work's wait() blocks the host. A CUDA graph cannot
+    hold them.
+    """
+
+    def __init__(self, backend: AxonBackend, tensor: Tensor | None = None) -> None:
+        self._backend = backend
+        self._rank, self._size = backend.rank(), backend.size()
+        offers = _gather(backend, (secrets.token_bytes(32), _host()))
+        self._runtime = Runtime(_name_of(self._rank), secret=offers[0][0])
+        is_one_host = len({host for _, host in offers}) == 1
+        self._runtime.listen("127.0.0.1" if is_one_host else "0.0.0.0")
+        names = ["127.0.0.1"] if is_one_host else _ipv4_addresses()
+        self._addresses = _gather(backend, [self._runtime.address_at(name) for name in names])
+        self._connecting = threading.RLock()  # guards these two
+        self._peers: dict[int, Peer] = {}
+        self._remotes: dict[int, Remote] = {}
+        self._lock = threading.RLock()  # guards the members below; nothing blocks with it
+        self._region: Region | None = None
+        self._tensor: Tensor | None = None
+        self._registered: list[_Registered] = []
+        self._unsettled: defaultdict[int, list[Transfer]] = defaultdict(list)  # puts, until a signal has followed them
+        self._signals: Counter[int] = Counter()  # that have arrived, by the sender's rank
+        self._waiters: list[_Waiter] = []
+        self._lost: dict[int, str] = {}
+        window = weakref.WeakMethod(self._on_lost)
+        self._runtime.on_peer_lost(lambda peer, error: _call(window, peer.name, str(error)))
+        threading.Thread(
+            target=_listen, args=(self._runtime, weakref.ref(self)), name="axon-window", daemon=True
+        ).start()
+        if tensor is not None:
+            self.tensor_register(tensor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_runtime"):
+            self._runtime.close(drain=False)
+
+    # ---- Registering
+
+    def tensor_register(self, tensor: Tensor, owning: bool = True) -> None:
+        """Makes this rank's tensor the memory into which others put. A collective.
+
+        Args:
+            tensor: contiguous, on the CPU or a GPU; the ranks' sizes and types may differ. The window keeps its memory
+                until `tensor_deregister`.
+            owning: has no effect; it exists for the sake of c10d
+
+        Raises:
+            TypeError: `tensor` is no tensor
+            ValueError: the window has a tensor, or this one cannot be exposed
+            torch.distributed.DistBackendError: a rank is gone, or has not called this in time
+        """
+        del owning
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"tensor_register: tensor is of type {type(tensor).__name__}; allowed: torch.Tensor")
+        if self._region is not None:
+            raise ValueError("tensor_register: the window has a tensor; allowed: tensor_deregister() before")
+        region = self._runtime.expose(tensor, "w", name=f"the window of rank {self._rank}")
+        own = _Registered(region.handle(), tensor.numel(), tensor.dtype)
+        with self._lock:
+            self._region, self._tensor = region, tensor
+        self._registered = _gather(self._backend, own)
+
+    def tensor_deregister(self) -> None:
+        """Ends the registration once all ranks have called this. Puts that are in flight then fail. A collective.
+
+        Raises:
+            ValueError: the window has no tensor
+            torch.distributed.DistBackendError: a rank is gone, or has not called this in time
+        """
+        region = self._region
+        if region is None:
+            raise ValueError("tensor_deregister: the window has no tensor; allowed: after tensor_register()")
+        cast("Any", self._backend).barrier().wait()
+        region.close()
+        with self._connecting, self._lock:
+            self._region = self._tensor = None
+            self._registered = []
+            self._remotes.clear()
+
+    def map_remote_tensor(self, rank: int) -> Tensor:
+        """Returns the registered tensor of this rank itself. Those of others cannot be mapped.
+
+        Raises:
+            ValueError: `rank` is another one, or the window has no tensor
+        """
+        if rank != self._rank or self._tensor is None:
+            allowed = "to put data there" if rank != self._rank else "after tensor_register()"
+            raise ValueError(f"map_remote_tensor: rank is {rank}, of which no tensor is mapped; allowed: {allowed}")
+        return self._tensor
+
+    # ---- Calls
+
+    def put(
+        self,
+        tensor: Tensor,
+        dst_rank: int,
+        target_offset_nelems: int = 0,
+        async_op: bool = False,
+        timeout: timedelta | None = None,
+    ) -> dist.Work:
+        """Writes a tensor into that of another rank, or of this one. That rank makes no call.
+
+        Args:
+            tensor: contiguous, of the type of the other rank's tensor; unchanged until the put has ended
+            dst_rank: the rank in the group
+            target_offset_nelems: the first element there that is written
+            async_op: returns before the data are there
+            timeout: of this call; None: the group's timeout
+
+        Returns:
+            A Work that ends when the data are in the other tensor.
+
+        Raises:
+            TypeError, ValueError: an argument is not allowed, and nothing is written
+            torch.distributed.DistBackendError: the put has failed, and may have written some of the data
+        """
+        what = f"put to rank {dst_rank}"
+        target = self._target(dst_rank)
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{what}: tensor is of type {type(tensor).__name__}; allowed: torch.Tensor")
+        if tensor.dtype != target.dtype:
+            raise ValueError(f"{what}: tensor is of {tensor.dtype}; allowed: {target.dtype}, as the tensor there")
+        end = target_offset_nelems + tensor.numel()
+        if not 0 <= target_offset_nelems <= end <= target.numel:
+            raise ValueError(
+                f"{what}: elements {target_offset_nelems} to {end}; allowed: within the {target.numel} elements there"
+            )
+        size = tensor.element_size()
+        limit = self._limit(timeout)
+
+        def start() -> Transfer:
+            remote = self._remote(dst_rank, limit)[target_offset_nelems * size : end * size]
+            transfer = self._peer(dst_rank, limit).write(remote, tensor, timeout=limit)
+            with self._lock:
+                unsettled = [put for put in self._unsettled[dst_rank] if not (put.done() and put.exception() is None)]
+                self._unsettled[dst_rank] = [*unsettled, transfer]
+            return transfer
+
+        return self._perform(what, start, async_op)
+
+    def signal(self, peer_rank: int, async_op: bool = False, timeout: timedelta | None = None) -> dist.Work:
+        """Sends a signal to a rank, which arrives after all that this rank has put there before.
+
+        Args:
+            peer_rank: the rank in the group
+            async_op: returns before the signal has arrived
+            timeout: of this call; None: the group's timeout
+
+        Returns:
+            A Work that ends when the signal has arrived.
+
+        Raises:
+            ValueError: there is no such rank
+            torch.distributed.DistBackendError: it has failed, or a put before it has, and the signal is not sent
+        """
+        self._check_rank("signal", peer_rank)
+        what = f"signal to rank {peer_rank}"
+        limit = self._limit(timeout)
+        with self._lock:
+            puts = self._unsettled.pop(peer_rank, [])
+
+        def start() -> Transfer:
+            for put in puts:
+                put.result()
+            return self._peer(peer_rank, limit).notify(_SIGNAL.pack(self._rank), timeout=limit)
+
+        if not async_op or all(put.done() for put in puts):
+            return self._perform(what, start, async_op)
+        work = _new_work()
+        thread = threading.Thread(target=self._follow, args=(what, start, work), name="axon-window", daemon=True)
+        thread.start()
+        return work
+
+    def wait_signal(self, peer_rank: int, async_op: bool = False, timeout: timedelta | None = None) -> dist.Work:
+        """Waits for a signal of a rank, and takes it: each call takes one, those that came earlier first.
+
+        Args:
+            peer_rank: the rank in the group
+            async_op: returns at once
+            timeout: of this call; None: the group's timeout
+
+        Returns:
+            A Work that ends when the signal has arrived.
+
+        Raises:
+            ValueError: there is no such rank
+            torch.distributed.DistBackendError: the rank is gone, or sent no signal in time
+        """
+        self._check_rank("wait_signal", peer_rank)
+        limit = self._limit(timeout)
+        work = _new_work()
+        waiter = _Waiter(peer_rank, time.monotonic() + limit, work)
+        try:
+            self._peer(peer_rank, limit)  # its end is noticed over the connection
+        except (ConnectionError, TimeoutError) as error:
+            self._on_lost(_name_of(peer_rank), str(error))
+        with self._lock:
+            self._waiters.append(waiter)
+        self._take_signals()
+        if async_op:
+            return work
+        while not waiter.has_ended:
+            self._await_signals(_POLL_OF_WAIT_S)
+        if waiter.failure:
+            raise dist.DistBackendError(waiter.failure)
+        return work
+
+    # ---- Peers
+
+    def _target(self, rank: int) -> _Registered:
+        self._check_rank("put", rank)
+        if not self._registered:
+            raise ValueError(f"put to rank {rank}: the window has no tensor; allowed: after tensor_register()")
+        return self._registered[rank]
+
+    def _check_rank(self, call: str, rank: int) -> None:
+        if not isinstance(rank, int) or not 0 <= rank < self._size:
+            raise ValueError(f"{call}: rank is {rank!r}; allowed: 0 to {self._size - 1}, its number in the group")
+
+    def _limit(self, timeout: timedelta | None) -> float:
+        limit = (timeout or self._backend.options._timeout).total_seconds()
+        if limit <= 0:
+            raise ValueError(f"window: timeout is {timeout}; allowed: more than 0")
+        return limit
+
+    def _peer(self, rank: int, limit: float) -> Peer:
+        with self._connecting:
+            peer = self._peers.get(rank)
+            if peer is None:
+                peer = self._peers[rank] = self._connect(rank, limit)
+            return peer
+
+    def _connect(self, rank: int, limit: float) -> Peer:
+        *others, last = self._addresses[rank]
+        for address in others:
+            with suppress(ConnectionError, TimeoutError):
+                return self._runtime.connect(address, timeout=min(limit, _LONGEST_ATTEMPT_S))
+        return self._runtime.connect(last, timeout=limit)
+
+    def _remote(self, rank: int, limit: float) -> Remote:
+        with self._connecting:
+            remote = self._remotes.get(rank)
+            if remote is None:
+                remote = self._remotes[rank] = self._peer(rank, limit).open(self._registered[rank].handle, limit)
+            return remote
+
+    # ---- Ends
+
+    def _failure(self, what: str, error: BaseException | str) -> str:
+        return f"[rank {self._rank}] {what}, of a window: {error}"
+
+    def _perform(self, what: str, start: Callable[[], Transfer], async_op: bool) -> dist.Work:
+        work = _new_work()
+        try:
+            transfer = start()
+            if not async_op:
+                transfer.result()
+                work.complete("")
+                return work
+        except (ConnectionError, TimeoutError, BufferError, PermissionError) as error:
+            raise dist.DistBackendError(self._failure(what, error)) from error
+        transfer.add_done_callback(lambda done: self._complete(work, what, done.exception()))
+        return work
+
+    def _complete(self, work: WindowWork, what: str, error: BaseException | None) -> None:
+        work.complete("" if error is None else self._failure(what, error))
+
+    def _follow(self, what: str, start: Callable[[], Transfer], work: WindowWork) -> None:
+        """Sends a signal after puts that have not ended, on a thread of its own."""
+        try:
+            start().result()
+        except BaseException as error:
+            work.complete(self._failure(what, error))
+        else:
+            work.complete("")
+
+    # ---- Signals
+
+    def _await_signals(self, timeout: float) -> None:
+        _native.load().await_notification(self._runtime._core, None, timeout)
+        self._take_signals()
+
+    def _take_signals(self) -> bool:
+        """Returns False once the runtime is closed."""
+        is_open = True
+        with self._lock:  # what is taken is counted before another thread finds that the sender is gone
+            try:
+                for _, tag in self._runtime.notifications():
+                    self._signals[_SIGNAL.unpack(tag)[0]] += 1
+            except RuntimeClosedError:
+                is_open = False
+            self._serve()
+        return is_open
+
+    def _on_lost(self, name: str, why: str) -> None:
+        with self._lock:
+            self._lost[int(name.rpartition(" ")[2])] = why
+            self._take_signals()
+
+    def _serve(self) -> None:
+        """Ends the waits that have their signal, and those that cannot get one any more. With the lock."""
+        left: list[_Waiter] = []
+        for waiter in self._waiters:
+            if self._signals[waiter.rank] > 0:
+                self._signals[waiter.rank] -= 1
+            elif waiter.rank in self._lost:
+                waiter.failure = self._lost[waiter.rank]
+            elif time.monotonic() > waiter.deadline:
+                waiter.failure = "no signal has arrived in time"
+            else:
+                left.append(waiter)
+                continue
+            if waiter.failure:
+                waiter.failure = self._failure(f"wait for a signal of rank {waiter.rank}", waiter.failure)
+            waiter.work.complete(waiter.failure)
+            waiter.has_ended = True
+        self._waiters = left
+
+
+def _new_work() -> WindowWork:
+    work: WindowWork = _native.load().WindowWork()
+    return work
+
+
+def _name_of(rank: int) -> str:
+    return f"window of rank {rank}"
+
+
+def _call(method: weakref.WeakMethod[Callable[..., None]], *arguments: object) -> None:
+    if (bound := method()) is not None:
+        bound(*arguments)
+
+
+def _listen(runtime: Runtime, reference: weakref.ref[Window]) -> None:
+    """Takes the signals of a window, on a thread that does not keep the window."""
+    native = _native.load()
+    while reference() is not None:
+        native.await_notification(runtime._core, None, _POLL_S)
+        window = reference()
+        if window is not None and not window._take_signals():
+            return
+        del window
+
+
+def _host() -> tuple[str, int]:
+    """Identifies the host, and its network namespace."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/net").st_ino
+
+
+def _ipv4_addresses() -> list[str]:
+    found = [address for address in _native.load().own_addresses() if ":" not in address]
+    if not found:
+        raise ValueError("new_window: this host has no IPv4 address for others; allowed: ranks of one host, or IPv4")
+    return found
+
+
+def _gather(backend: AxonBackend, own: Any) -> list[Any]:
+    """Returns what each rank has given."""
+    data = pickle.dumps(own)
+    size = backend.size()
+    all_gather = cast("Any", backend).allgather
+    lengths = [torch.empty(1, dtype=torch.int64, device="cpu") for _ in range(size)]
+    all_gather([lengths], [torch.tensor([len(data)], device="cpu")]).wait()
+    longest = max(int(length) for length in lengths)
+    padded = torch.tensor(list(data.ljust(longest, b"\0")), dtype=torch.uint8, device="cpu")
+    texts = [torch.empty(longest, dtype=torch.uint8, device="cpu") for _ in range(size)]
+    all_gather([texts], [padded]).wait()
+    return [pickle.loads(bytes(text.tolist())) for text in texts]
