@@ -9,6 +9,7 @@
 #include "base/config.hpp"
 #include "bindings/status.hpp"
 #include "c10d/backend.hpp"
+#include "c10d/hook_in_progress.hpp"
 #include "c10d/nan_checks.hpp"
 #include "c10d/prepared_transfer.hpp"
 #include "collectives/choices.hpp"
@@ -159,7 +160,7 @@ std::string ucx_version() {
 // For exit: ends all waits with an error.
 void shut_down() noexcept {
   python::note_end_of_python();
-  axon::c10d_backend::CompletionHook::await_those_under_way();
+  axon::c10d_backend::HookInProgress::await_all();
   engine::shut_down_instance();
 }
 

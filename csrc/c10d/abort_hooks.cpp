@@ -6,8 +6,8 @@
 
 #include "base/log.hpp"
 #include "c10d/callbacks.hpp"
+#include "c10d/hook_in_progress.hpp"
 #include "engine/progress.hpp"
-#include "python/signals.hpp"
 
 namespace axon::c10d_backend {
 
@@ -35,7 +35,8 @@ void AbortHooks::run() noexcept {
 }
 
 void AbortHooks::call_all() const noexcept {
-  if (!python::has_python()) return;
+  const HookInProgress in_progress;
+  if (!in_progress.may_call()) return;
   std::map<int64_t, std::shared_ptr<const Hook>> hooks;
   {
     const std::lock_guard lock(mutex_);

@@ -1,9 +1,7 @@
 #include "c10d/completion_hook.hpp"
 
-#include <c10/util/ScopeExit.h>
 #include <pthread.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -18,6 +16,7 @@
 #include "base/log.hpp"
 #include "base/resources.hpp"
 #include "c10d/errors.hpp"
+#include "c10d/hook_in_progress.hpp"
 #include "python/gil.hpp"
 #include "python/signals.hpp"
 
@@ -40,32 +39,15 @@ struct CompletionHook::State {
   bool ends = false;
 };
 
-static constexpr std::chrono::seconds kLongestHook{2};
-static constexpr std::chrono::milliseconds kHookLookInterval{1};
-
-// A thread increments this before it checks whether Python is still running; Python's exit flag is set before this is
-// read. A forked child has no such thread.
-static std::atomic<int> num_in_hooks{0};
-
-[[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { num_in_hooks.store(0); });
-
 static void tell(const CompletionHook::Hook& hook, const CompletionHook::Call& call) {
   try {
     call.times->make_device_current();
     const auto ended = call.times->await();
-    num_in_hooks.fetch_add(1);
-    const auto however_it_ends = c10::make_scope_exit([]() noexcept { num_in_hooks.fetch_sub(1); });
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (python::has_python()) hook(call, ended);
+    const HookInProgress in_progress;
+    if (in_progress.may_call()) hook(call, ended);
   } catch (const std::exception& error) {
     log::warn(std::string("a completion hook has thrown: ") + error.what());
   }
-}
-
-void CompletionHook::await_those_under_way() noexcept {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto deadline = Times::Clock::now() + kLongestHook;
-  while (num_in_hooks.load() > 0 && Times::Clock::now() < deadline) std::this_thread::sleep_for(kHookLookInterval);
 }
 
 // Throws if the system refuses to start a thread.

@@ -33,10 +33,6 @@ class CompletionHook {
   CompletionHook& operator=(const CompletionHook&) = delete;
 
   void note(Call call);
-  // Waits for the running hooks of all groups, with a time limit. note_end_of_python() must have kept others from
-  // beginning. Without the GIL.
-  static void await_those_under_way() noexcept;
-
   // Waits until the hook has been called for all calls noted so far. Throws ValueError if the hook itself calls it,
   // because it would wait for its own end.
   void drain();

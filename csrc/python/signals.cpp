@@ -34,6 +34,10 @@ void note_end_of_python() noexcept {
   ending_thread.store(PyThread_get_thread_ident(), std::memory_order_relaxed);
 }
 
+bool is_ending() noexcept {
+  return ending_thread.load(std::memory_order_relaxed) != 0;
+}
+
 void note_end_of_runtimes() noexcept {
   closing_thread.store(PyThread_get_thread_ident(), std::memory_order_relaxed);
 }

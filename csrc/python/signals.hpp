@@ -10,6 +10,7 @@ bool has_python() noexcept;
 
 // Notes that the calling thread runs Python's exit handlers.
 void note_end_of_python() noexcept;
+bool is_ending() noexcept;
 // Notes that it closes all runtimes, which happens first.
 void note_end_of_runtimes() noexcept;
 // Notes that the calling thread belongs to a runtime whose closing waits for it: its waits return even if Python ends.

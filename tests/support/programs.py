@@ -240,6 +240,23 @@ def outlives_its_peer() -> None:
             print(f"raised {error}", flush=True)
 
 
+def ends_within_an_abort_hook() -> None:
+    """Rank 1 exits without notice. Rank 0 ends while the hook that this has called still runs."""
+    join()
+    begun = threading.Event()
+
+    def hook() -> None:
+        begun.set()
+        time.sleep(0.5)
+        print("the hook has ended", flush=True)
+
+    dist.group.WORLD.register_abort_hook(7, hook)
+    ready()
+    if dist.get_rank() == 0:
+        pending = dist.irecv(torch.ones(1), 1)  # noqa: F841 - its end must not be awaited here
+        assert begun.wait(20)
+
+
 def has_children() -> None:
     """Forked children, which share all memory that the engine has mapped, start and exit; the group still works."""
     join()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from support.pool import RankPool
+from support.processes import run_ranks
 from support.reference import failure
 
 pytestmark = pytest.mark.skipif(
@@ -39,6 +41,13 @@ def _fail_and_abort() -> bool:
 
 def test_hooks_are_called_at_failures_and_aborts(fresh_ranks: Callable[..., RankPool]) -> None:
     assert fresh_ranks(2).run(_fail_and_abort) == [False, False]
+
+
+def test_a_process_ends_after_its_hooks(tmp_path: Path) -> None:
+    """torch's flight recorder writes a file in such a hook, with objects that the end of the process destroys."""
+    ended, _ = run_ranks("ends_within_an_abort_hook", 2, tmp_path / "store")
+    assert ended.code == 0, ended.errors
+    assert ended.output.endswith("the hook has ended\n")
 
 
 def _wait_longer() -> str:

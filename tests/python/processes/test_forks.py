@@ -29,7 +29,8 @@ def test_ranks_are_forked_from_a_process_that_has_destroyed_its_groups(tmp_path:
     before = leftovers()
     (ended,) = run_ranks("forks_ranks", 1, tmp_path / "store", timeout_s=100)
     assert ended.code == 0, ended.errors
-    assert not ended.errors
+    # Since 2.15, torch's flight recorder remarks that a child has another rank than its parent had.
+    assert [line for line in ended.errors.splitlines() if "FlightRecorderHook" not in line] == []
     assert leftovers() <= before
 
 
