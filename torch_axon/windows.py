@@ -20,7 +20,6 @@ import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -32,17 +31,17 @@ import torch.distributed as dist
 from torch_axon import _native
 from torch_axon.elastic import _backend_of, _resolve
 from torch_axon.runtime import Runtime, RuntimeClosedError
+from torch_axon.runtime._reaching import connect_to_any, listen
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from torch_axon._C import AxonBackend, WindowWork
+    from torch_axon._C import AxonBackend, TransferWork
     from torch_axon.runtime import Peer, Region, Remote, Transfer
 
 _SIGNAL = struct.Struct("<I")  # the tag of a signal: its sender's rank
 _POLL_S = 0.5  # how often the thread that takes signals looks for deadlines and for the end of its window
 _POLL_OF_WAIT_S = 0.1  # how often a thread that waits for a signal sees that its rank is gone
-_LONGEST_ATTEMPT_S = 5.0  # to connect to one of several addresses of a rank
 
 
 def new_window(tensor: Tensor | None = None, group: dist.ProcessGroup | None = None) -> Window:
@@ -75,7 +74,7 @@ class _Registered:
 class _Waiter:
     rank: int
     deadline: float
-    work: WindowWork
+    work: TransferWork
     has_ended: bool = False
     failure: str = ""
 
@@ -94,9 +93,7 @@ class Window:
         offers = _gather(backend, (secrets.token_bytes(32), _host()))
         self._runtime = Runtime(_name_of(self._rank), secret=offers[0][0])
         is_one_host = len({host for _, host in offers}) == 1
-        self._runtime.listen("127.0.0.1" if is_one_host else "0.0.0.0")
-        names = ["127.0.0.1"] if is_one_host else _ipv4_addresses()
-        self._addresses = _gather(backend, [self._runtime.address_at(name) for name in names])
+        self._addresses = _gather(backend, listen(self._runtime, within_host=is_one_host))
         self._connecting = threading.RLock()  # guards these two
         self._peers: dict[int, Peer] = {}
         self._remotes: dict[int, Remote] = {}
@@ -304,7 +301,7 @@ class Window:
             raise ValueError(f"{call}: rank is {rank!r}; allowed: 0 to {self._size - 1}, its number in the group")
 
     def _limit(self, timeout: timedelta | None) -> float:
-        limit = (timeout or self._backend.options._timeout).total_seconds()
+        limit = (self._backend.options._timeout if timeout is None else timeout).total_seconds()
         if limit <= 0:
             raise ValueError(f"window: timeout is {timeout}; allowed: more than 0")
         return limit
@@ -313,15 +310,8 @@ class Window:
         with self._connecting:
             peer = self._peers.get(rank)
             if peer is None:
-                peer = self._peers[rank] = self._connect(rank, limit)
+                peer = self._peers[rank] = connect_to_any(self._runtime, self._addresses[rank], limit)
             return peer
-
-    def _connect(self, rank: int, limit: float) -> Peer:
-        *others, last = self._addresses[rank]
-        for address in others:
-            with suppress(ConnectionError, TimeoutError):
-                return self._runtime.connect(address, timeout=min(limit, _LONGEST_ATTEMPT_S))
-        return self._runtime.connect(last, timeout=limit)
 
     def _remote(self, rank: int, limit: float) -> Remote:
         with self._connecting:
@@ -348,10 +338,10 @@ class Window:
         transfer.add_done_callback(lambda done: self._complete(work, what, done.exception()))
         return work
 
-    def _complete(self, work: WindowWork, what: str, error: BaseException | None) -> None:
+    def _complete(self, work: TransferWork, what: str, error: BaseException | None) -> None:
         work.complete("" if error is None else self._failure(what, error))
 
-    def _follow(self, what: str, start: Callable[[], Transfer], work: WindowWork) -> None:
+    def _follow(self, what: str, start: Callable[[], Transfer], work: TransferWork) -> None:
         """Sends a signal after puts that have not ended, on a thread of its own."""
         try:
             start().result()
@@ -403,8 +393,8 @@ class Window:
         self._waiters = left
 
 
-def _new_work() -> WindowWork:
-    work: WindowWork = _native.load().WindowWork()
+def _new_work() -> TransferWork:
+    work: TransferWork = _native.load().TransferWork()
     return work
 
 
@@ -431,13 +421,6 @@ def _listen(runtime: Runtime, reference: weakref.ref[Window]) -> None:
 def _host() -> tuple[str, int]:
     """Identifies the host, and its network namespace."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/net").st_ino
-
-
-def _ipv4_addresses() -> list[str]:
-    found = [address for address in _native.load().own_addresses() if ":" not in address]
-    if not found:
-        raise ValueError("new_window: this host has no IPv4 address for others; allowed: ranks of one host, or IPv4")
-    return found
 
 
 def _gather(backend: AxonBackend, own: Any) -> list[Any]:

@@ -243,10 +243,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
            py::call_guard<axon::python::GilReleased>());
 
   axon::bind_prepared_transfer(module);
-  using axon::c10d_backend::WindowWork;
-  py::class_<WindowWork, c10d::Work, c10::intrusive_ptr<WindowWork>>(module, "WindowWork")
-      .def(py::init([] { return c10::make_intrusive<WindowWork>(); }))
-      .def("complete", &WindowWork::complete, py::arg("failure"), py::call_guard<axon::python::GilReleased>());
+  using axon::c10d_backend::TransferWork;
+  py::class_<TransferWork, c10d::Work, c10::intrusive_ptr<TransferWork>>(module, "TransferWork")
+      .def(py::init([] { return c10::make_intrusive<TransferWork>(); }))
+      .def("complete", &TransferWork::complete, py::arg("failure"), py::call_guard<axon::python::GilReleased>());
   axon::bind_status(module);
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),
              py::call_guard<axon::python::GilReleased>());

@@ -12,13 +12,14 @@
 
 namespace axon::c10d_backend {
 
-WindowWork::WindowWork()
-    : c10d::Work(-1, c10d::OpType::UNKNOWN), future_(c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get())) {}
+TransferWork::TransferWork()
+    : c10d::Work(-1, c10d::OpType::UNKNOWN),
+      future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
-void WindowWork::complete(const std::string& failure) {
+void TransferWork::complete(const std::string& failure) {
   if (failure.empty()) {
     finish();
-    return future_->markCompleted();
+    return future_->markCompleted(c10::List<at::Tensor>());
   }
   const std::exception_ptr exception = to_exception({ErrorCode::kTransport, failure});
   finish(exception);

@@ -1,4 +1,5 @@
-// What torch_axon/windows.py needs of C++: the Work of its calls and, since torch 2.14, the window that c10d returns.
+// What torch's interfaces to one-sided transfers need of C++: the Work of a transfer (torch_axon/windows.py,
+// torch_axon/transport.py) and, since torch 2.14, the window that c10d returns.
 #pragma once
 
 #include <string>
@@ -9,13 +10,13 @@ namespace axon::c10d_backend {
 
 class AxonBackend;
 
-// The Work of a call on a window, which ends by complete().
-class WindowWork final : public c10d::Work {
+// The Work of a transfer that Python code carries out. It ends by complete().
+class TransferWork final : public c10d::Work {
  public:
-  WindowWork();
+  TransferWork();
   // At most once. An empty text means success, another one what DistBackendError says.
   void complete(const std::string& failure);
-  // Completes as the Work does, without a value.
+  // Completes as the Work does, with an empty list.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
