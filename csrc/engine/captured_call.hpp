@@ -16,10 +16,11 @@
 
 #include "engine/group.hpp"
 #include "engine/operation.hpp"
+#include "engine/triggered.hpp"
 
 namespace axon::engine {
 
-class CapturedCall final : public std::enable_shared_from_this<CapturedCall>, private Submission {
+class CapturedCall final : public Triggered, public std::enable_shared_from_this<CapturedCall>, private Submission {
  public:
   using OnFailure = std::function<void(const Status&)>;
 
@@ -32,13 +33,12 @@ class CapturedCall final : public std::enable_shared_from_this<CapturedCall>, pr
   CapturedCall(const CapturedCall&) = delete;
   CapturedCall& operator=(const CapturedCall&) = delete;
 
-  uint32_t trigger_id() const noexcept { return trigger_id_; }
+  uint32_t trigger_id() const noexcept override { return trigger_id_; }
 
-  void trigger() noexcept;
+  void trigger() noexcept override;
   // Nothing triggers it any more. Launches that have not been read from the ring yet still count.
   void release() noexcept;
-  // The engine has shut down: the device must not wait.
-  void fail() noexcept { segments_->fail(); }
+  void fail() noexcept override { segments_->fail(); }
 
  private:
   class Run final : public Operation {

@@ -48,6 +48,8 @@ class Communicator final {
   Communicator& operator=(const Communicator&) = delete;
 
   Engine& engine() const noexcept { return engine_; }
+  // For what starts operations of its own as progress owner (engine/partitioned_message.hpp).
+  const std::shared_ptr<Group>& group() const noexcept { return group_; }
   int rank() const noexcept { return group_->team().rank; }
   int size() const noexcept { return group_->team().size(); }
   const std::string& name() const noexcept { return group_->name(); }

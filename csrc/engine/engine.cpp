@@ -272,6 +272,13 @@ void Engine::wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag, 
   progress_->wake_to_look();
 }
 
+void Engine::wait_for_any_flag(FlagWaiter& item, std::span<const std::atomic<uint32_t>> flags,
+                               uint32_t awaited) noexcept {
+  if (!transport_) return item.on_flag_set();
+  flag_waiters_.add(item, flags, awaited);
+  progress_->wake_to_look();
+}
+
 unsigned Engine::drive() noexcept {
   const size_t num_begun = begin_submitted() + flag_waiters_.run_set();
   if (num_begun != 0) run_ready();  // before messages arrive for what failed at once: peers must get the reason first

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,8 @@ class Engine final : private messaging::LossListener, private Driver {
   void note_served() noexcept { progress_->note_served(); }
   // Calls the waiter after the flag, which a device writes, has reached the awaited value.
   void wait_for_flag(FlagWaiter& item, const std::atomic<uint32_t>& flag, uint32_t awaited = 1) noexcept;
+  // The same after any of these flags has the awaited value.
+  void wait_for_any_flag(FlagWaiter& item, std::span<const std::atomic<uint32_t>> flags, uint32_t awaited) noexcept;
   // An operation on a device's tensors has begun, or has ended.
   void begin_device_operation() noexcept { ++num_device_operations_; }
   void end_device_operation() noexcept { --num_device_operations_; }

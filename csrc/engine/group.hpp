@@ -69,6 +69,8 @@ class Group final : public Client, public messaging::InboxListener, public std::
   void abort(const std::string& reason) noexcept;
   void leave(const std::string& reason) noexcept;
   void end(Status reason) noexcept;
+  // Ends the group's collectives, and its kernels: this rank has found the failure, and notifies the others.
+  void fail(Status reason) noexcept;
   // Returns why the group has failed, or ok if it has not.
   const Status& failure() const noexcept { return aborted_.ok() ? failure_ : aborted_; }
 
@@ -111,8 +113,7 @@ class Group final : public Client, public messaging::InboxListener, public std::
   // Returns the algorithm of each of its segments.
   const collectives::AlgorithmRow& algorithm_for(const Operation& operation) const noexcept;
 
-  // Ends the group's collectives: this rank found the failure and notifies the others, or was notified.
-  void fail(Status reason) noexcept;
+  // The same for a rank that was notified.
   void fail_quietly(Status reason) noexcept;
   std::optional<messaging::Team> team_met_again(std::span<const int> ranks) const;
   std::vector<int> ranks_to_notify(transport::MessageKind kind, ErrorCode code) const;

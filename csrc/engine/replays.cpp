@@ -14,13 +14,13 @@ void Replays::watch(const TriggerRing& ring) {
   if (polls_) reader.wait();
 }
 
-void Replays::add(std::shared_ptr<CapturedCall> call) noexcept {
+void Replays::add(std::shared_ptr<Triggered> call) noexcept {
   if (has_ended_) return call->fail();
   const uint32_t id = call->trigger_id();
   calls_.emplace(id, std::move(call));
 }
 
-void Replays::remove(CapturedCall& call) noexcept {
+void Replays::remove(Triggered& call) noexcept {
   for (Reader& reader : readers_) reader.read();
   calls_.erase(call.trigger_id());
 }

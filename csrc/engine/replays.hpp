@@ -21,6 +21,7 @@
 
 #include "engine/captured_call.hpp"
 #include "engine/flag_waiters.hpp"
+#include "engine/triggered.hpp"
 
 namespace axon::engine {
 
@@ -38,9 +39,9 @@ class Replays final : private Submission {
 
   // No other engine reads the ring any more.
   void watch(const TriggerRing& ring);
-  void add(std::shared_ptr<CapturedCall> call) noexcept;
+  void add(std::shared_ptr<Triggered> call) noexcept;
   // Runs what the call's graph has triggered before, and forgets it.
-  void remove(CapturedCall& call) noexcept;
+  void remove(Triggered& call) noexcept;
 
   // Any thread, also of CUDA.
   void wake() noexcept;
@@ -79,7 +80,7 @@ class Replays final : private Submission {
   Engine& engine_;
   std::atomic<bool> is_submitted_{false};  // sequentially consistent: cleared before the rings are read
   std::list<Reader> readers_;
-  std::unordered_map<uint32_t, std::shared_ptr<CapturedCall>> calls_;  // by trigger id
+  std::unordered_map<uint32_t, std::shared_ptr<Triggered>> calls_;  // by trigger id
   bool polls_ = false;
   bool polls_always_ = false;
   bool has_ended_ = false;
