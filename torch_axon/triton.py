@@ -60,7 +60,7 @@ _NO_SENDER = tl.constexpr(5)
 
 @triton.jit
 def pready(request, partition, BLOCK: tl.constexpr = 2048):
-    """Sender. Sends the partition once: copies it into the receiver's tensor, `BLOCK` words at a time, and says so."""
+    """Sender. Sends the partition once: copies it to the receiver, `BLOCK` words at a time, and says so."""
     tl.debug_barrier()
     partition = _scalar(partition)
     target = begin(request, partition)

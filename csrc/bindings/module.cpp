@@ -187,6 +187,8 @@ void bind_prepared_transfer(py::module_& module) {
       .def_property_readonly("address", [](const PreparedTransfer& self) { return py::bytes(self.address()); })
       .def_static("record_bytes", &PreparedTransfer::record_bytes)
       .def("open", &PreparedTransfer::open, Unlocked())
+      .def("open_through_host", &PreparedTransfer::open_through_host, Unlocked())
+      .def_static("most_host_partitions", &PreparedTransfer::most_host_partitions)
       .def("close", &PreparedTransfer::close, Unlocked())
       .def("has_ended", &PreparedTransfer::has_ended, Unlocked())
       .def_static("memory_stream", &PreparedTransfer::memory_stream)

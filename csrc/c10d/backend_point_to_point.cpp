@@ -6,16 +6,9 @@ namespace axon::c10d_backend {
 
 namespace {
 
-constexpr uint32_t kReserved =
-    0x4000'0000;  // with the bit that no user's tag has; control messages do not set this one
-
 uint32_t checked_tag(const char* operation, int tag) {
   check_tag({operation, "tag"}, tag);
   return static_cast<uint32_t>(tag);
-}
-
-constexpr uint32_t reserved(uint32_t tag) noexcept {
-  return 0x8000'0000 | kReserved | tag;
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ void give_back_arenas() noexcept;
 std::string_view typical_kernel(transport::OperationKind kind, int num_ranks, size_t num_bytes,
                                 const collectives::AlgorithmOverrides& overrides);
 
-// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and four prepared
+// More than 30 methods: seven of them serve the schedules of fused/, which move data themselves, and five prepared
 // transfers.
 class CudaSide {
  public:
@@ -129,6 +129,8 @@ class CudaSide {
   gpu_comm::DeviceGroup& device_group() noexcept { return *group_; }
   // Returns the current stream, on which the caller is about to enqueue work. Throws if the group is broken.
   c10::Stream begin_step();
+  // The stream is captured, and holds a call that the engine takes part in: its launches wake the engine.
+  void note_captured(c10::Stream stream);
 
   // Blocks the host until all enqueued work is done. If a signal's handler raises meanwhile, this aborts the group to
   // end the wait soon, and keeps the exception (python/signals.hpp).
@@ -174,6 +176,7 @@ class CudaSide {
   void open_relay(WorkOperation& operation);
   void capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single);
   c10::Stream stream_of_relay(const WorkOperation& operation, const AxonWork::StreamPosition& of_call);
+  void wake_engine_at_launch(c10::Stream capturing);
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;

@@ -1,8 +1,9 @@
-// One end of a prepared transfer of a CUDA tensor to (or from) another GPU of the host, for torch_axon/prepared.
+// One end of a prepared transfer of a CUDA tensor to (or from) another GPU, for torch_axon/prepared.
 //
 // Each rank makes its end and sends its address() to the peer, then calls open() with the peer's, if the GPUs of the
 // two have peer access (AxonBackend::has_peer_access). From then on every step is one kernel in the order of the
-// current stream, which may be captured. No other operation of the group is ordered with it.
+// current stream, which may be captured. No other operation of the group is ordered with it. Otherwise
+// open_through_host() takes the place of open(), whatever the peer does: partitions pass through host memory.
 //
 // Calls out of order throw at once if the host knows all steps. It does not once a graph or a kernel of the user takes
 // some; then the kernels report such calls, and the group fails.
@@ -42,6 +43,9 @@ class PreparedTransfer {
   // Empty if no other GPU can map the tensor.
   const std::string& address() const noexcept { return address_; }
   void open(const std::string& address_of_peer);
+  // The partitions are messages under the reserved tags from this one on.
+  void open_through_host(uint32_t first_tag);
+  static uint32_t most_host_partitions() noexcept;
 
   void start();
   // Steps of the partitions from `first` to `end` − 1.

@@ -16,6 +16,7 @@
 #include "gpu_comm/fault_text.hpp"
 #include "gpu_comm/launch.hpp"
 #include "gpu_comm/progress_reader.hpp"
+#include "kernels/host_partitions.hpp"
 #include "kernels/host_slots.hpp"
 #include "kernels/ll128/collectives.hpp"
 #include "kernels/load.hpp"
@@ -59,6 +60,8 @@ Result<std::unique_ptr<DeviceGroup>> DeviceGroup::form(engine::Communicator& com
   // rank.
   if (Status loaded = kernels::load_slot_kernels(); !loaded.ok()) return loaded;
   if (Status loaded = kernels::load_reduce_slots_kernels(); !loaded.ok()) return loaded;
+  if (Status loaded = kernels::load_transfer_kernels(); !loaded.ok()) return loaded;
+  if (Status loaded = kernels::load_host_partition_kernels(); !loaded.ok()) return loaded;
   std::unique_ptr<DeviceGroup> group(new DeviceGroup(communicator, device, timeout, std::move(event).value()));
   if (Status taken = group->take_slice(); !taken.ok()) {
     log::info("group '" + communicator.name() + "' sends CUDA tensors through host memory: " + taken.message());
@@ -330,37 +333,6 @@ Status DeviceGroup::await(const Arrivals& arrivals, int tile, cuda::StreamView s
   return enqueue(stream, [&] { return arrivals.await(tile, stream); });
 }
 
-cuda::IpcLocation DeviceGroup::locate(const std::byte* data, size_t num_bytes) {
-  if (arena_ == nullptr) return {};
-  const cuda::RelaxedCapture beside_captures;
-  const cuda::DeviceGuard guard(device_);
-  return arena_->registrations().locate(data, num_bytes);
-}
-
-Result<std::byte*> DeviceGroup::find(int peer, cuda::IpcLocation location, size_t num_bytes, uint64_t address) {
-  const cuda::RelaxedCapture beside_captures;
-  const cuda::DeviceGuard guard(device_);
-  const ipc::PeerSlice slice = links_->peer_slice(team_.index_of(peer));
-  if (!slice.arena->is_imported()) return reinterpret_cast<std::byte*>(address);
-  const std::string which = "rank " + std::to_string(peer) + "'s tensor cannot be mapped: ";
-  const auto registration = static_cast<uint32_t>(location.registration);
-  const Status mapped = arena_->registrations().await(slice.arena->owner(), registration);
-  if (!mapped.ok()) return Status(mapped.code(), which + mapped.message());
-  const std::span<std::byte> memory = arena_->registrations().find(slice.arena->owner(), registration);
-  if (location.offset + num_bytes <= memory.size()) return memory.data() + location.offset;
-  return Status(ErrorCode::kInternal, which + "it has another size");
-}
-
-Status DeviceGroup::write_transfer(kernels::TransferEnds ends, int peer, std::chrono::milliseconds timeout,
-                                   cuda::StreamView stream) {
-  const std::lock_guard lock(mutex_);
-  const cuda::DeviceGuard guard(device_);
-  ends.peer = team_.index_of(peer);
-  const PeerAccess access = peer_access_[static_cast<size_t>(ends.peer)].value_or(PeerAccess::kNone);
-  if (access == PeerAccess::kNone) return {ErrorCode::kInternal, "prepare: the two GPUs have no peer access"};
-  return kernels::write_transfer(team_for(access, timeout), ends, stream);
-}
-
 std::weak_ptr<void> DeviceGroup::graphs() const {
   const std::lock_guard lock(mutex_);
   return order_.graphs();
@@ -423,10 +395,12 @@ void DeviceGroup::abort() noexcept {
 void DeviceGroup::abort(Status reason) noexcept {
   {
     const std::lock_guard lock(fate_mutex_);
-    if (!reason_.ok() || slice_.num_bytes == 0) return;
+    if (!reason_.ok()) return;
     reason_ = std::move(reason);
     for (const auto& arrivals : watched_) arrivals->give_up();
+    for (const auto& transfer : host_transfers_) abort(*transfer);
   }
+  if (slice_.num_bytes == 0) return;
   for (const PeerAccess team : kTeams) {
     cuda::TeamControl& control = arena_->controls(slice_)[index_of(team)];
     std::atomic_ref(control.abort).store(1, std::memory_order_relaxed);  // publishes no other data
@@ -463,7 +437,7 @@ bool DeviceGroup::mark_ended_ranks() noexcept {
 }
 
 Status DeviceGroup::fault() noexcept {
-  if (slice_.num_bytes == 0) return Status();
+  if (Status found = fault_of_host_transfers(); !found.ok() || slice_.num_bytes == 0) return found;
   Status lost;
   {
     const std::lock_guard lock(fate_mutex_);

@@ -31,6 +31,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -48,6 +49,7 @@
 #include "gpu_comm/local_team.hpp"
 #include "gpu_comm/lost_ranks.hpp"
 #include "gpu_comm/peer_links.hpp"
+#include "gpu_comm/pinned_pool.hpp"
 #include "gpu_comm/selector.hpp"
 #include "gpu_comm/workspace/arrivals.hpp"
 #include "ipc/arena.hpp"
@@ -65,6 +67,16 @@ struct StreamBarrier {
   std::chrono::milliseconds timeout{0};
 };
 
+// A transfer whose data passes through pinned memory, by which its kernels and the host tell each other of failures.
+struct WatchedTransfer {
+  enum class State : uint8_t { kOpen, kClosed, kAbandoned };  // closed: kernels may still run and report faults
+
+  std::shared_ptr<PinnedBlock> memory;  // of the control; shared with the engine's part of the transfer
+  cuda::TeamControl* control = nullptr;
+  int peer = -1;                           // its rank in the group
+  std::atomic<State> state{State::kOpen};  // publishes no other data
+};
+
 // More than 30 methods: the communicator's hook adds three, and eight report what the group has and does.
 class DeviceGroup final : public engine::DeviceHook {
  public:
@@ -76,6 +88,7 @@ class DeviceGroup final : public engine::DeviceHook {
   ~DeviceGroup();
 
   int device() const noexcept { return device_; }
+  engine::Communicator& communicator() const noexcept { return communicator_; }
   // The number of the group's ranks on this host, and this rank's index among them.
   int num_local() const noexcept { return team_.size(); }
   int local_index() const noexcept { return team_.index(); }
@@ -143,11 +156,14 @@ class DeviceGroup final : public engine::DeviceHook {
   // Completes the ends' view of the peer, and writes it to their record, in stream order.
   Status write_transfer(kernels::TransferEnds ends, int peer, std::chrono::milliseconds timeout,
                         cuda::StreamView stream);
-  // While the result lives, the device's launch ledger assumes that kernels may be running.
-  ipc::LaunchLedger::Hold hold_ledger() { return arena_->launches().hold(); }
+  // Ends the waits of this transfer's kernels once the group has failed, and reports their faults as the group's.
+  void watch(std::shared_ptr<WatchedTransfer> transfer);
+  // While the result lives, the device's launch ledger assumes that kernels may be running. Null without an arena.
+  ipc::LaunchLedger::Hold hold_ledger() { return arena_ == nullptr ? nullptr : arena_->launches().hold(); }
   // Enqueues kernels that their caller orders.
   template <typename Launch>
   Status enqueue(cuda::StreamView stream, Launch launch) {
+    if (arena_ == nullptr) return enqueue_held(stream, std::move(launch));
     const std::lock_guard lock(mutex_);
     const cuda::DeviceGuard guard(device_);
     const ipc::LaunchLedger::Launching launching = arena_->launches().launching();
@@ -201,6 +217,8 @@ class DeviceGroup final : public engine::DeviceHook {
   Kernel select(const KernelQuery& query, PeerAccess access) const noexcept;
   void note_choice(const KernelQuery& query, Kernel kernel) const;
   void abort(Status reason) noexcept;
+  static void abort(const WatchedTransfer& transfer) noexcept;
+  Status fault_of_host_transfers() noexcept;
   template <typename Launch>
   Status launch_in_order(cuda::StreamView stream, Launch launch);
   Result<Kernel> launch_in_team(const engine::Operation& call, PeerAccess access, cuda::StreamView stream,
@@ -232,6 +250,7 @@ class DeviceGroup final : public engine::DeviceHook {
   Status reason_;  // why the kernels were told to end
   LostRanks lost_ranks_;
   std::vector<std::shared_ptr<Arrivals>> watched_;
+  std::vector<std::shared_ptr<WatchedTransfer>> host_transfers_;  // shared with those that are open
 };
 
 }  // namespace axon::gpu_comm

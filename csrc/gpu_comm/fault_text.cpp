@@ -69,14 +69,19 @@ static std::string misuse_text(uint32_t misuse, uint64_t partition) {
   return "an unknown misuse of " + named;
 }
 
-Status fault_in(const cuda::TeamControl& control, const LocalTeam& team) {
+static std::string name_of_peer(const cuda::FaultReport& report, const LocalTeam& team, int remote_peer) {
+  if (remote_peer >= 0) return "rank " + std::to_string(remote_peer);
+  const bool is_known = report.peer >= 0 && report.peer < team.size();
+  return is_known ? "rank " + std::to_string(team.rank_of(report.peer)) : "an unknown rank";
+}
+
+Status fault_in(const cuda::TeamControl& control, const LocalTeam& team, int remote_peer) {
   // Pairs with the kernel's release store, which follows the rest of the report.
   const auto& code_flag = reinterpret_cast<const std::atomic<cuda::FaultCode>&>(control.report.code);
   const cuda::FaultCode code = code_flag.load(std::memory_order_acquire);
   if (code == cuda::FaultCode::kNone) return Status();
   const cuda::FaultReport& report = control.report;
-  const bool is_known = report.peer >= 0 && report.peer < team.size();
-  const std::string peer = is_known ? "rank " + std::to_string(team.rank_of(report.peer)) : "an unknown rank";
+  const std::string peer = name_of_peer(report, team, remote_peer);
   const std::string ours = describe(report.ours, report.our_tag, team);
   switch (code) {
     case cuda::FaultCode::kTimeout: {

@@ -11,8 +11,9 @@
 
 namespace axon::gpu_comm {
 
-// Returns the first fault of this rank's team, or ok. Cheap if there is no fault.
-Status fault_in(const cuda::TeamControl& control, const LocalTeam& team);
+// Returns the first fault of this rank's team, or ok. Cheap if there is no fault. `remote_peer`: the rank that all
+// reports concern, which may be on another host; −1: they name it themselves.
+Status fault_in(const cuda::TeamControl& control, const LocalTeam& team, int remote_peer = -1);
 
 // Returns "all_reduce (float32, 8 elements, SUM)". The tag counts for messages only.
 std::string describe(const cuda::DeviceDescriptor& call, uint32_t tag, const LocalTeam& team);

@@ -38,29 +38,46 @@ Result<TransferAddress> address_of(DeviceGroup& group, const TransferEnd& end) {
                                                  " goes through the host: other GPUs cannot map its tensor");
 }
 
+static kernels::TransferEnds ends_of(const TransferEnd& end) noexcept {
+  return {.is_sender = end.is_sender,
+          .num_partitions = count_partitions(end),
+          .num_bytes = end.num_bytes,
+          .ll_bytes = ll_bytes_of(end),
+          .tensor = end.tensor,
+          .record = end.record,
+          .tag = end.tag,
+          .call = {.operation = static_cast<uint64_t>(cuda::DeviceOperation::kPreparedTransfer),
+                   .dtype = static_cast<uint64_t>(end.dtype),
+                   .reduction = static_cast<uint64_t>(Reduction::kNone),
+                   .root = cuda::kNoRoot,
+                   .num_bytes = end.num_bytes}};
+}
+
 Result<PartitionedTransfer> PartitionedTransfer::open(DeviceGroup& group, const TransferEnd& end,
                                                       const TransferAddress& of_peer, cuda::StreamView stream) {
   Result<std::byte*> tensor = group.find(end.peer, of_peer.tensor, end.num_bytes, of_peer.tensor_address);
   if (!tensor.ok()) return std::move(tensor.status());
   Result<std::byte*> record = group.find(end.peer, of_peer.record, record_bytes(end), of_peer.record_address);
   if (!record.ok()) return std::move(record.status());
-  const kernels::TransferEnds ends{
-      .is_sender = end.is_sender,
-      .num_partitions = count_partitions(end),
-      .num_bytes = end.num_bytes,
-      .ll_bytes = ll_bytes_of(end),
-      .tensor = end.tensor,
-      .record = end.record,
-      .peer_tensor = tensor.value(),
-      .peer_record = record.value(),
-      .tag = end.tag,
-      .call = {.operation = static_cast<uint64_t>(cuda::DeviceOperation::kPreparedTransfer),
-               .dtype = static_cast<uint64_t>(end.dtype),
-               .reduction = static_cast<uint64_t>(Reduction::kNone),
-               .root = cuda::kNoRoot,
-               .num_bytes = end.num_bytes}};
+  kernels::TransferEnds ends = ends_of(end);
+  ends.peer_tensor = tensor.value();
+  ends.peer_record = record.value();
   AXON_TRY(group.write_transfer(ends, end.peer, end.timeout, stream));
   return PartitionedTransfer(group, end, group.hold_ledger());
+}
+
+Result<PartitionedTransfer> PartitionedTransfer::open_through_host(DeviceGroup& group, const TransferEnd& end,
+                                                                   uint32_t first_tag, cuda::StreamView draining,
+                                                                   cuda::StreamView stream) {
+  Result<std::unique_ptr<HostTransfer>> host = HostTransfer::open(group, end, first_tag, draining);
+  if (!host.ok()) return std::move(host.status());
+  const cuda::DeviceGuard guard(group.device());
+  kernels::TransferEnds ends = ends_of(end);
+  const kernels::TransferWaits waits = host.value()->complete(ends);
+  AXON_TRY(kernels::write_transfer(waits, ends, stream));
+  PartitionedTransfer transfer(group, end, group.hold_ledger());
+  transfer.host_ = std::move(host).value();
+  return transfer;
 }
 
 // A whole tensor is sent by one kernel at the sender. If it is small, one kernel also receives it.
@@ -97,11 +114,20 @@ Status PartitionedTransfer::enqueue(Step step, cuda::StreamView stream, uint32_t
   if (!taken) return Status();
   const auto is_stream = [&](cuda::StreamView other) { return other.get() == stream.get(); };
   if (std::ranges::none_of(streams_, is_stream)) streams_.push_back(stream);
-  return group_->enqueue_held(stream, [&] { return launch(call_of(*taken, first, end), stream); });
+  return group_->enqueue_held(stream, [&] {
+    if (host_ != nullptr && step == Step::kStart) return host_->start(stream);
+    const Status launched = launch(call_of(*taken, first, end), stream);
+    return launched.ok() && host_ != nullptr && step == Step::kWait ? host_->end_start(stream) : launched.clone();
+  });
 }
 
 Result<cudaGraphNode_t> PartitionedTransfer::add_to(cudaGraph_t graph, std::span<const cudaGraphNode_t> dependencies,
                                                     Step step, uint32_t first, uint32_t end) {
+  if (host_ != nullptr) {
+    return Status(
+        ErrorCode::kInvalidArgument,
+        "add_to_graph: the transfer passes through host memory; allowed: to capture its calls into the graph");
+  }
   if (is_whole(end_)) {
     return Status(ErrorCode::kInvalidArgument,
                   "add_to_graph: the tensor is sent as a whole; allowed: a request with partitions, or a capture");
@@ -113,6 +139,10 @@ Result<cudaGraphNode_t> PartitionedTransfer::add_to(cudaGraph_t graph, std::span
 
 Result<std::vector<cuda::Event>> PartitionedTransfer::close() {
   std::vector<cuda::Event> ends;
+  if (host_ != nullptr) {
+    AXON_TRY(host_->close(streams_));
+    streams_.push_back(host_->draining());
+  }
   for (const cuda::StreamView stream : std::exchange(streams_, {})) {
     Result<cuda::Event> end = cuda::Event::create_untimed();
     if (!end.ok()) return std::move(end.status());

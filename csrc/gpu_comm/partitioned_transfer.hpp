@@ -1,21 +1,26 @@
-// One end of a partitioned transfer between two GPUs of a host. The tensor is sent again and again, each partition when
-// it is ready. The host enqueues the steps, or kernels of the program take them (kernels/device.cuh).
+// One end of a partitioned transfer between two GPUs. The tensor is sent again and again, each partition when it is
+// ready. The host enqueues the steps, or kernels of the program take them (kernels/device.cuh).
 //
 //   TransferAddress ours = address_of(group, end);       // sent to the peer, which does the same
 //   auto transfer = PartitionedTransfer::open(group, end, theirs);
 //   transfer.value().enqueue({.step = kStart}, stream);   // any number of times; capturable
+//
+// If kernels of the two cannot reach each other's GPU, the transfer has partitions and passes through host memory. Then
+// the ends send each other no address, and open_through_host() takes the place of open().
 //
 // The caller owns the memory of tensor and record, and keeps both until no kernel of the two ends can run. A peer whose
 // end is open may write to the flags of the record, whatever this end does.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "gpu_comm/device_group.hpp"
+#include "gpu_comm/host_transfer.hpp"
 #include "kernels/prepared.hpp"
 
 namespace axon::gpu_comm {
@@ -55,12 +60,16 @@ class PartitionedTransfer {
   // and outlive the transfer. Writes to the record on `stream`, and waits for that.
   static Result<PartitionedTransfer> open(DeviceGroup& group, const TransferEnd& end, const TransferAddress& of_peer,
                                           cuda::StreamView stream);
+  // Does not wait for the peer. See HostTransfer::open() for the tag and the draining stream.
+  static Result<PartitionedTransfer> open_through_host(DeviceGroup& group, const TransferEnd& end, uint32_t first_tag,
+                                                       cuda::StreamView draining, cuda::StreamView stream);
 
   // Enqueues a step; nothing, if this step of a whole tensor needs no kernel. kReady and kArrived concern the
   // partitions from `first` to `end` − 1.
   Status enqueue(Step step, cuda::StreamView stream, uint32_t first = 0, uint32_t end = 0);
 
-  // Adds the step to a graph as a node that depends on these nodes. Fails if the tensor is sent as a whole.
+  // Adds the step to a graph as a node that depends on these nodes. Fails if the tensor is sent as a whole, or through
+  // host memory.
   Result<cudaGraphNode_t> add_to(cudaGraph_t graph, std::span<const cudaGraphNode_t> dependencies, Step step,
                                  uint32_t first = 0, uint32_t end = 0);
 
@@ -78,6 +87,7 @@ class PartitionedTransfer {
 
   DeviceGroup* group_;
   TransferEnd end_;
+  std::unique_ptr<HostTransfer> host_;     // if kernels do not reach the peer
   std::vector<cuda::StreamView> streams_;  // that have held steps
   ipc::LaunchLedger::Hold hold_;           // until close(): steps are not noted, and kernels of the user take some
 };

@@ -1,9 +1,8 @@
 // Partitioned transfers, driven by kernels. This header needs CUDA 12 or newer (nvcc or NVRTC), C++17, and nothing
 // else of axon.
 //
-// A request that torch_axon.prepare() has made for a CUDA tensor has two ends, one per rank, on GPUs that can access
-// each other. `request.device_handle` is the address of its rank's end, which kernels take as an
-// axon::PreparedTransfer*:
+// A request that torch_axon.prepare() has made for a CUDA tensor has two ends, one per rank. `request.device_handle` is
+// the address of its rank's end, which kernels take as an axon::PreparedTransfer*:
 //
 //   __global__ void produce(axon::PreparedTransfer* request, float* tensor) {
 //     // … this block writes partition blockIdx.x of the tensor …
@@ -59,11 +58,11 @@ struct PreparedTransfer {
   uint64_t num_partitions;
   uint64_t partition_bytes;
   unsigned char* tensor;
-  unsigned char* target;   // sender: the receiver's tensor
-  uint32_t* arrived;       // [partition] in the receiver's memory: written by the sender
+  unsigned char* target;   // sender: the receiver's tensor, or the host memory from which it is sent
+  uint32_t* arrived;       // [partition] in the receiver's memory, or the host's: written by the sender
   uint32_t* done;          // [partition] in this rank's memory; those of the receiver are `arrived`
   uint32_t* num_finished;  // [partition] sender: blocks of this rank that have copied their part
-  uint32_t* credit;        // in the sender's memory: the receiver's starts
+  uint32_t* credit;        // in the sender's memory: the receiver's starts; in the host's: those that may be written
   uint32_t* started;       // this rank's starts
   uint32_t* waited;        // those that it has waited for
   uint32_t* group_fault;   // ends all waits of this rank's group
@@ -246,8 +245,9 @@ __device__ __forceinline__ bool pready(PreparedTransfer* transfer, uint64_t part
 
 // Block; sender. The two together replace pready() in a kernel that writes its results directly into the receiver's
 // tensor, and not into its own. begin() returns where the partition begins there, once the receiver has started; null
-// if that failed. publish() says that the block has written all of it. If several blocks write one partition, each
-// calls both, with their number in publish(); the last one sends it.
+// if that failed. Between hosts, that is in the memory from which the partition is sent. publish() says that the block
+// has written all of it. If several blocks write one partition, each calls both, with their number in publish(); the
+// last one sends it.
 __device__ __forceinline__ void* begin(PreparedTransfer* transfer, uint64_t partition) {
   const bool leads = detail::thread_of_block() == 0;
   uint32_t count = 0;

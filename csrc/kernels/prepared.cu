@@ -195,7 +195,7 @@ Status launch(const TransferCall& call, cuda::StreamView stream) {
   return cuda::launch(kernel.kernel, kernel.shape, arguments, stream);
 }
 
-// Each of the first three words has its own sector, since other GPUs write the credit.
+// Each of the first words has its own sector, since other GPUs write the credit.
 TransferRecord TransferRecord::of(uint32_t num_partitions, uint64_t ll_bytes) noexcept {
   constexpr size_t kSector = 32, kLine = 128;
   const auto aligned = [](size_t offset) { return (offset + kLine - 1) / kLine * kLine; };
@@ -205,13 +205,14 @@ TransferRecord TransferRecord::of(uint32_t num_partitions, uint64_t ll_bytes) no
   return {.started = counts,
           .waited = counts + kSector,
           .credit = counts + 2 * kSector,
+          .drain = counts + 3 * kSector,
           .done = done,
           .num_finished = finished,
           .slots = slots,
           .num_bytes = slots + 2 * ll_packets_of(ll_bytes) * sizeof(cuda::LlPacket)};
 }
 
-Status write_transfer(const cuda::DeviceTeam& team, const TransferEnds& ends, cuda::StreamView stream) {
+Status write_transfer(const TransferWaits& waits, const TransferEnds& ends, cuda::StreamView stream) {
   const TransferRecord at = TransferRecord::of(ends.num_partitions, ends.ll_bytes);
   const auto word = [](std::byte* record, size_t offset) { return reinterpret_cast<uint32_t*>(record + offset); };
   std::byte* const of_sender = ends.is_sender ? ends.record : ends.peer_record;
@@ -224,18 +225,18 @@ Status write_transfer(const cuda::DeviceTeam& team, const TransferEnds& ends, cu
                                   .partition_bytes = ends.num_bytes / ends.num_partitions,
                                   .tensor = reinterpret_cast<unsigned char*>(ends.tensor),
                                   .target = reinterpret_cast<unsigned char*>(ends.peer_tensor),
-                                  .arrived = word(of_receiver, at.done),
+                                  .arrived = ends.host_arrived ? ends.host_arrived : word(of_receiver, at.done),
                                   .done = word(ends.record, at.done),
                                   .num_finished = word(ends.record, at.num_finished),
-                                  .credit = word(of_sender, at.credit),
+                                  .credit = ends.host_credit ? ends.host_credit : word(of_sender, at.credit),
                                   .started = word(ends.record, at.started),
                                   .waited = word(ends.record, at.waited),
-                                  .group_fault = &team.state->fault,
-                                  .abort = &team.control->abort,
-                                  .gone = &team.control->gone,
-                                  .report = reinterpret_cast<TransferFault*>(&team.control->report),
+                                  .group_fault = waits.fault,
+                                  .abort = &waits.control->abort,
+                                  .gone = &waits.control->gone,
+                                  .report = reinterpret_cast<TransferFault*>(&waits.control->report),
                                   .call = call,
-                                  .timeout_ns = team.timeout_ns,
+                                  .timeout_ns = waits.timeout_ns,
                                   .slots = reinterpret_cast<unsigned char*>(of_receiver + at.slots),
                                   .peer = ends.peer,
                                   .tag = ends.tag};

@@ -57,8 +57,15 @@ Status launch(const TransferCall& call, cuda::StreamView stream);
 // The layout of a transfer's record, which is memory of one rank's GPU: offsets in bytes. The rank's PreparedTransfer
 // comes first, then its flags.
 struct TransferRecord {
-  size_t started = 0, waited = 0, credit = 0, done = 0, num_finished = 0, slots = 0, num_bytes = 0;
+  size_t started = 0, waited = 0, credit = 0, drain = 0, done = 0, num_finished = 0, slots = 0, num_bytes = 0;
   static TransferRecord of(uint32_t num_partitions, uint64_t ll_bytes) noexcept;
+};
+
+// What ends the waits of a rank's kernels.
+struct TransferWaits {
+  uint32_t* fault = nullptr;  // in device memory
+  cuda::TeamControl* control = nullptr;
+  uint64_t timeout_ns = 0;
 };
 
 // A rank's view of both ends.
@@ -74,9 +81,12 @@ struct TransferEnds {
   int peer = -1;  // its local index
   uint32_t tag = 0;
   cuda::DeviceDescriptor call{};
+  // Of a sender whose peer is out of reach for its kernels. They tell the host instead (kernels/host_partitions.hpp).
+  uint32_t* host_arrived = nullptr;
+  uint32_t* host_credit = nullptr;
 };
 // Writes this rank's PreparedTransfer to the beginning of its record, in stream order.
-Status write_transfer(const cuda::DeviceTeam& team, const TransferEnds& ends, cuda::StreamView stream);
+Status write_transfer(const TransferWaits& waits, const TransferEnds& ends, cuda::StreamView stream);
 
 // Loads the kernels onto the current device.
 Status load_transfer_kernels();

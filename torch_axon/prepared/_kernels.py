@@ -1,4 +1,4 @@
-"""Transfers between two GPUs of a host, by kernels that write into the receiver's tensor."""
+"""Transfers between two GPUs, by kernels that write into the receiver's tensor, or else into host memory."""
 
 from __future__ import annotations
 
@@ -40,17 +40,20 @@ class KernelEnd:
             handshake.timeout,
         )
 
+    @property
+    def most_host_partitions(self) -> int:
+        """How many partitions can pass through host memory: more would take the host too long to look at."""
+        return self.transfer.most_host_partitions()
+
 
 class KernelRequest(PartitionedRequest):
-    """Every step is one kernel."""
+    """Every step is one kernel, or a few. The end has been opened."""
 
-    path = "kernels"
-
-    def __init__(self, ours: Description, theirs: Description, end: KernelEnd) -> None:
+    def __init__(self, ours: Description, end: KernelEnd, path: str) -> None:
+        self.path = path
         self._ours = ours
         self._end = end
         self._count = max(ours.partitions, 1)
-        end.transfer.open(theirs.address)
 
     def start(self) -> None:
         """See `Request`."""

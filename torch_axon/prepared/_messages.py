@@ -1,4 +1,7 @@
-"""Transfers through the host engine: CPU tensors, and CUDA tensors of other hosts. Each partition is a message."""
+"""Transfers through the host engine: CPU tensors, and CUDA tensors whose partitions kernels do not send.
+
+Each partition is a message.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,11 @@ class MessageRequest(PartitionedRequest):
     @property
     def device_handle(self) -> int:
         """See `PartitionedRequest`."""
-        self._refuse("kernels cannot reach the peer", "CUDA tensors on GPUs of one host with peer access")
+        if not self._ours.partitions:
+            self._refuse("kernels can only send partitions", "a request with partitions, at least 1")
+        if self._parts[0].is_cuda:
+            self._refuse("its partitions are too many for kernels", "at most 4096 partitions to this peer")
+        self._refuse("kernels cannot use a tensor on the CPU", "CUDA tensors")
 
     @property
     def num_device_bytes(self) -> int:

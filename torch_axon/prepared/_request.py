@@ -68,7 +68,8 @@ class PartitionedRequest(Request):
     """
 
     path: str
-    """How the data moves: "kernels" that write into the peer's tensor, or "messages" through the host engine."""
+    """How the data moves: "kernels" that write into the peer's tensor, kernels and messages through "host memory", or
+    "messages" alone."""
 
     @abstractmethod
     def ready(self, partition: int | range | None = None) -> None:
@@ -96,7 +97,7 @@ class PartitionedRequest(Request):
 
         Raises:
             IndexError: there is no such partition
-            ValueError: before start(), or kernels receive the tensor
+            ValueError: before start(), or kernels receive the tensor (on the paths "kernels" and "host memory")
         """
 
     @property
@@ -110,8 +111,8 @@ class PartitionedRequest(Request):
         """What kernels pass to the functions of `axon/device.cuh` and `torch_axon.triton`.
 
         Raises:
-            ValueError: the request has no partitions, or kernels cannot reach the peer: it is on another host, or one
-                of the tensors is on the CPU
+            ValueError: the request has no partitions, the tensor is on the CPU, or it has more than 4,096 partitions
+                and kernels do not reach the peer's GPU
         """
 
     @abstractmethod
@@ -130,7 +131,7 @@ class PartitionedRequest(Request):
             The new node, a `cudaGraphNode_t`.
 
         Raises:
-            ValueError: `step` is another one, kernels cannot reach the peer, or the request has no partitions
+            ValueError: `step` is another one, kernels do not reach the peer's GPU, or the request has no partitions
         """
 
 

@@ -8,7 +8,7 @@ from threading import RLock
 
 from torch import Tensor
 
-from torch_axon.prepared._handshake import Description, Handshake
+from torch_axon.prepared._handshake import Description, Handshake, data_tag
 from torch_axon.prepared._kernels import KernelEnd, KernelRequest
 from torch_axon.prepared._messages import MessageRequest
 from torch_axon.prepared._records import Records
@@ -16,7 +16,10 @@ from torch_axon.prepared._request import PartitionedRequest
 
 
 class Transfer(PartitionedRequest):
-    """Passes everything on to the request that both ends can serve: by kernels, or else by messages."""
+    """Passes everything on to the request that both ends can serve: by kernels, or else by messages.
+
+    The messages of a CUDA tensor in partitions are sent from host memory, into which kernels write.
+    """
 
     def __init__(self, handshake: Handshake, tensor: Tensor, is_sender: bool, partitions: int) -> None:
         self._lock = RLock()  # guards the members below
@@ -124,6 +127,10 @@ class Transfer(PartitionedRequest):
             raise
         self._records.num_ended_there = max(self._records.num_ended_there, theirs.num_ended)
         if self._end is not None and theirs.address and self._ours.address and self._handshake.has_peer_access():
-            return KernelRequest(self._ours, theirs, self._end)
+            self._end.transfer.open(theirs.address)
+            return KernelRequest(self._ours, self._end, "kernels")
         number = self._ours.number if self._ours.is_sender else theirs.number
+        if self._end is not None and 1 <= self._ours.partitions <= self._end.most_host_partitions:
+            self._end.transfer.open_through_host(data_tag(number, 0))
+            return KernelRequest(self._ours, self._end, "host memory")
         return MessageRequest(self._handshake, self._ours, self._tensor, number)

@@ -361,12 +361,11 @@ void CudaSide::open_relay(WorkOperation& operation) {
 
 // Each launch of the graph starts the operation, instead of this call.
 void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single) {
-  engine::Engine& engine = communicator_->engine();
-  const uint64_t capture = value_of(cuda::capture_of(view_of(stream)));
-  if (std::exchange(last_capture_, capture) != capture) waking_streams_.clear();
-  if (waking_streams_.insert(view_of(stream).get()).second) gpu_comm::wake_at_launch(view_of(stream), engine);
+  wake_engine_at_launch(stream);
+  const uint64_t capture = last_capture_;
   std::unique_ptr<gpu_comm::RelayPlan> plan = plan_of(operation);
-  gpu_comm::RelayCapture captured{.trigger = value_of(gpu_comm::next_trigger(engine)), .slots = nullptr};
+  const kernels::Trigger trigger = value_of(gpu_comm::next_trigger(communicator_->engine()));
+  gpu_comm::RelayCapture captured{.trigger = trigger, .slots = nullptr};
   if (is_single && operation.direction == engine::Direction::kCollective && waits_for_all_slots(*plan)) {
     captured.slots = value_of(captured_slots_->take(capture, view_of(stream), slots_bytes_of(*plan)));
   }
@@ -376,6 +375,14 @@ void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool 
   };
   check(cuda::keep_with_graph(view_of(stream), value_of(communicator_->capture(operation, captured.trigger.id,
                                                                                operation.relay, note_failure))));
+}
+
+// Called with the lock. Once for each capture and stream.
+void CudaSide::wake_engine_at_launch(c10::Stream capturing) {
+  const cuda::StreamView stream = view_of(capturing);
+  const uint64_t capture = value_of(cuda::capture_of(stream));
+  if (std::exchange(last_capture_, capture) != capture) waking_streams_.clear();
+  if (waking_streams_.insert(stream.get()).second) gpu_comm::wake_at_launch(stream, communicator_->engine());
 }
 
 // Messages have streams of their own: one that waits stands in the way of no other, except of later ones to (or from)

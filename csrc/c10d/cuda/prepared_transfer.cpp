@@ -73,6 +73,8 @@ struct PreparedTransfer::Cuda {
   // stream it would delay what comes next there, such as a receive from that peer.
   std::optional<cuda::Stream> own_stream;
   std::optional<cuda::StreamView> started_on;
+  // The stream of the kernel that copies what has arrived in host memory.
+  std::optional<cuda::Stream> draining;
 
   void order(cuda::StreamView earlier, cuda::StreamView later) const {
     check(earlier.record(event));
@@ -91,6 +93,11 @@ c10::Stream CudaSide::begin_step() {
   check_health();
   streams_.note_use(stream);
   return stream;
+}
+
+void CudaSide::note_captured(c10::Stream stream) {
+  const std::lock_guard lock(mutex_);
+  wake_engine_at_launch(stream);
 }
 
 size_t PreparedTransfer::record_bytes(size_t tensor_bytes, uint32_t num_partitions) noexcept {
@@ -125,7 +132,8 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
                        .transfer = std::nullopt,
                        .ends = {},
                        .own_stream = std::nullopt,
-                       .started_on = std::nullopt});
+                       .started_on = std::nullopt,
+                       .draining = std::nullopt});
   if (gpu_comm::waits_for_credit_at_start(cuda_->end)) {
     cuda_->own_stream = OwnStreams::instance().take(tensor_.device().index());
   }
@@ -139,8 +147,9 @@ PreparedTransfer::PreparedTransfer(c10::intrusive_ptr<AxonBackend> backend, at::
 
 PreparedTransfer::~PreparedTransfer() {
   close();
-  if (cuda_ && cuda_->own_stream) {
-    OwnStreams::instance().give_back(tensor_.device().index(), *std::exchange(cuda_->own_stream, std::nullopt));
+  if (!cuda_) return;
+  for (std::optional<cuda::Stream>* stream : {&cuda_->own_stream, &cuda_->draining}) {
+    if (*stream) OwnStreams::instance().give_back(tensor_.device().index(), *std::exchange(*stream, std::nullopt));
   }
 }
 
@@ -153,6 +162,22 @@ void PreparedTransfer::open(const std::string& address_of_peer) {
   const cuda::StreamView stream = OwnStreams::instance().for_memory(tensor_.device().index());
   const std::lock_guard lock(mutex_);
   cuda_->transfer = value_of(gpu_comm::PartitionedTransfer::open(side().device_group(), cuda_->end, address, stream));
+}
+
+void PreparedTransfer::open_through_host(uint32_t first_tag) {
+  const c10::DeviceGuard on_device(tensor_.device());
+  const cuda::RelaxedCapture beside_captures;
+  OwnStreams& streams = OwnStreams::instance();
+  const int device = tensor_.device().index();
+  const std::lock_guard lock(mutex_);
+  cuda_->draining = streams.take(device);
+  cuda_->transfer = value_of(gpu_comm::PartitionedTransfer::open_through_host(
+      side().device_group(), cuda_->end, AxonBackend::reserved(first_tag), *cuda_->draining,
+      streams.for_memory(device)));
+}
+
+uint32_t PreparedTransfer::most_host_partitions() noexcept {
+  return kernels::kMostHostPartitions;
 }
 
 void PreparedTransfer::close() noexcept {
@@ -212,11 +237,15 @@ void PreparedTransfer::note(Step step, uint32_t first, uint32_t end) {
 
 void PreparedTransfer::enqueue(Step step, uint32_t first, uint32_t end) {
   const c10::DeviceGuard on_device(tensor_.device());
-  cuda::StreamView stream = view_of(side().begin_step());
+  CudaSide& side = this->side();
+  const c10::Stream current = side.begin_step();
+  cuda::StreamView stream = view_of(current);
   const std::lock_guard lock(mutex_);
   check_open();
-  if (host_takes_all_steps_ && is_captured(stream)) host_takes_all_steps_ = false;
+  const bool captured = is_captured(stream);
+  if (captured) host_takes_all_steps_ = false;
   if (host_takes_all_steps_) note(step, first, end);
+  if (captured && step == Step::kStart && cuda_->draining) side.note_captured(current);
   if (step == Step::kStart && cuda_->own_stream) {
     cuda_->order(stream, *cuda_->own_stream);
     stream = *cuda_->own_stream;
@@ -253,13 +282,14 @@ uintptr_t PreparedTransfer::add_to(uintptr_t graph, const std::vector<uintptr_t>
   }
   const std::lock_guard lock(mutex_);
   check_open();
-  host_takes_all_steps_ = false;
   std::vector<cudaGraphNode_t> nodes;
   for (const uintptr_t node : dependencies) nodes.push_back(reinterpret_cast<cudaGraphNode_t>(node));
   const c10::DeviceGuard on_device(tensor_.device());
-  return reinterpret_cast<uintptr_t>(value_of(
+  cudaGraphNode_t const node = value_of(
       cuda_->transfer->add_to(reinterpret_cast<cudaGraph_t>(graph), nodes,
-                              static_cast<gpu_comm::PartitionedTransfer::Step>(found - kSteps.begin()), first, end)));
+                              static_cast<gpu_comm::PartitionedTransfer::Step>(found - kSteps.begin()), first, end));
+  host_takes_all_steps_ = false;
+  return reinterpret_cast<uintptr_t>(node);
 }
 
 uintptr_t PreparedTransfer::device_handle() {

@@ -27,6 +27,10 @@ bool PreparedTransfer::has_ended() const {
   return true;
 }
 void PreparedTransfer::open(const std::string&) {}
+void PreparedTransfer::open_through_host(uint32_t) {}
+uint32_t PreparedTransfer::most_host_partitions() noexcept {
+  return 0;
+}
 void PreparedTransfer::start() {}
 void PreparedTransfer::ready(uint32_t, uint32_t) {}
 void PreparedTransfer::arrived(uint32_t, uint32_t) {}

@@ -120,5 +120,15 @@ TEST(FaultText, ranks_are_named_as_in_the_group) {
             "broadcast (float32, 2 elements, root 1): Timed out on the GPU. Still awaited here: rank 5.");
 }
 
+// Kernels do not number the ranks of other hosts.
+TEST(FaultText, a_rank_of_another_host_is_named_by_the_caller) {
+  const LocalTeam team(messaging::Topology(std::array<uint64_t, 6>{1, 2, 1, 2, 1, 2}), 3);
+  cuda::TeamControl control{};
+  control.report.code = cuda::FaultCode::kTimeout;
+  control.report.ours = descriptor(cuda::DeviceOperation::kPreparedTransfer, Reduction::kNone, 8);
+  EXPECT_EQ(fault_in(control, team, 4).message(),
+            "prepared transfer (float32, 2 elements, tag 0): Timed out on the GPU. Still awaited here: rank 4.");
+}
+
 }  // namespace
 }  // namespace axon::gpu_comm

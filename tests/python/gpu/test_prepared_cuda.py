@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from support.gpu import backend_of, busy, meet, works
 from support.graphs import captured, num_replays
 from support.pool import RankPool
 from support.prepared import content, prepare_pair
+from support.prepared_kernels import kernel_of
 from support.reference import case, eventual_failure, failure, failure_or_nothing
 
 pytestmark = on("cuda")
@@ -170,54 +170,13 @@ def test_graphs_send_new_data_at_every_replay(two_ranks: RankPool) -> None:
     two_ranks.run(_replays)
 
 
-KERNELS = r"""
-#include <axon/device.cuh>
-
-// Each block makes some partitions, in an order of its own, and sends each as soon as it is made.
-extern "C" __global__ void produce(axon::PreparedTransfer* const* request, float* tensor, int* step, int num_partitions,
-                                   int size) {
-  for (int k = blockIdx.x; k < num_partitions; k += gridDim.x) {
-    const int partition = num_partitions - 1 - k;
-    for (int i = threadIdx.x; i < size; i += blockDim.x) tensor[partition * size + i] = *step + partition * size + i;
-    if (!axon::pready(*request, partition)) return;
-  }
-}
-extern "C" __global__ void produce_there(axon::PreparedTransfer* const* request, float* tensor, int* step,
-                                         int num_partitions, int size) {
-  for (int partition = blockIdx.x; partition < num_partitions; partition += gridDim.x) {
-    auto* target = static_cast<float*>(axon::begin(*request, partition));
-    if (target == nullptr) return;
-    for (int i = threadIdx.x; i < size; i += blockDim.x) target[i] = *step + partition * size + i;
-    axon::publish(*request, partition);
-  }
-}
-extern "C" __global__ void consume(axon::PreparedTransfer* const* request, float* tensor, int* step, int num_partitions,
-                                   int size, int* wrong) {
-  for (int partition = blockIdx.x; partition < num_partitions; partition += gridDim.x) {
-    if (!axon::wait(*request, partition)) return;
-    if (!axon::parrived(*request, partition)) atomicAdd(wrong, 1);
-    for (int i = threadIdx.x; i < size; i += blockDim.x) {
-      if (tensor[partition * size + i] != *step + partition * size + i) atomicAdd(wrong, 1);
-    }
-  }
-}
-extern "C" __global__ void misuse(axon::PreparedTransfer* const* request, int partition, int times) {
-  for (int k = 0; k < times; ++k) axon::pready(*request, partition);
-}
-"""
-
-
-def _kernel(name: str) -> Callable[..., None]:
-    return torch.cuda._compile_kernel(KERNELS, name, cuda_include_dirs=[torch_axon.prepared.include_path()])
-
-
 def _cuda_kernels(producer: str) -> None:
     num_partitions, size = 24, 1000
     tensor = torch.empty(num_partitions * size, dtype=torch.float32)
     step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
     with prepare_pair(tensor, num_partitions) as request:
         handle = torch.tensor([request.device_handle])
-        kernel = _kernel(producer if dist.get_rank() == 0 else "consume")
+        kernel = kernel_of(producer if dist.get_rank() == 0 else "consume")
         arguments = [handle, tensor, step, num_partitions, size] + ([wrong] if dist.get_rank() == 1 else [])
 
         def once() -> None:
@@ -308,7 +267,7 @@ def _misuse_in_a_kernel(partition: int, times: int) -> str:
         meet_by_host()
         return ""
     handle = torch.tensor([request.device_handle])
-    _kernel("misuse")((1, 1, 1), (32, 1, 1), [handle, partition, times])
+    kernel_of("misuse")((1, 1, 1), (32, 1, 1), [handle, partition, times])
     text = eventual_failure(lambda: dist.all_reduce(torch.ones(1)))
     meet_by_host()
     return text
