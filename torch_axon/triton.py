@@ -90,7 +90,7 @@ def begin(request, partition):
         elif tl.load(_flag(request, _DONE) + partition, volatile=True) == count:
             is_sound = _fail(request, _MISUSE, partition, _READY_TWICE)
         else:
-            is_sound = _await(request, _flag(request, _CREDIT), count, partition)
+            is_sound = _await(request, _flag(request, _CREDIT), count, partition, MAY_BE_HOSTS=True)
     target = _word(request, _TARGET) + partition.to(tl.int64) * _word(request, _PARTITION_BYTES)
     return tl.where(is_sound, target, tl.zeros_like(target))
 
@@ -154,6 +154,22 @@ def _load_acquire(flag):
 
 
 @triton.jit
+def _read_acquire(flag):
+    """Returns one value to all threads of the program, as _load_acquire() does, but writes nothing.
+
+    On a GPU whose bus has no atomics, _load_acquire() of a word in host memory could undo what the host writes to it.
+    """
+    addresses = flag.to(tl.int64) + tl.zeros((128,), tl.int64)
+    load: tl.constexpr = "ld.acquire.sys.global.u32 $0, [$1];"
+    return tl.max(tl.inline_asm_elementwise(load, "=r,l", [addresses], dtype=tl.int32, is_pure=False, pack=1))
+
+
+@triton.jit
+def _load_flag(flag, MAY_BE_HOSTS: tl.constexpr):
+    return _read_acquire(flag) if MAY_BE_HOSTS else _load_acquire(flag)
+
+
+@triton.jit
 def _copy(source, target, count, dtype: tl.constexpr, BLOCK: tl.constexpr):
     from_ = source.to(tl.pointer_type(dtype))
     to = target.to(tl.pointer_type(dtype))
@@ -173,17 +189,17 @@ def _check(request, partition):
 
 
 @triton.jit
-def _await(request, flag, count, partition):
+def _await(request, flag, count, partition, MAY_BE_HOSTS: tl.constexpr = False):
     """Waits until the flag has reached this count. Returns whether it has.
 
     All threads of the program leave the loop together. It depends on atomics, which give all of them one value, and on
-    the maximum of what they have seen of the host's words and of the time.
+    the maximum of what they have seen of the host's words and of the time. The flag may be one of these words, too.
     """
     polls = 0
     begin_ns = globaltimer()
     was_gone = polls != 0
     has_failed = polls != 0
-    lacks = _load_acquire(flag) - count < 0
+    lacks = _load_flag(flag, MAY_BE_HOSTS) - count < 0
     while lacks & (not has_failed):
         polls += 1
         if polls % 64 == 0:
@@ -193,7 +209,7 @@ def _await(request, flag, count, partition):
             if (code == _ABORTED) | (code == _TIMEOUT) | ((code == _PEER_GONE) & was_gone):
                 has_failed = not _fail(request, code, partition, 0)
             was_gone = code == _PEER_GONE
-        lacks = _load_acquire(flag) - count < 0
+        lacks = _load_flag(flag, MAY_BE_HOSTS) - count < 0
     return not lacks
 
 
