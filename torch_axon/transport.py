@@ -19,6 +19,7 @@ import struct
 import threading
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _MAGIC = b"axon transport 1"
 _HANDLE_BYTES = 64
 _LENGTH = struct.Struct("<H")
+_MOST_OPEN = 4096  # descriptors of the peer's memory that are kept open
 _TRANSFER_LIMIT_S = 24 * 3600.0  # of a transfer itself: timeouts bound only the caller's wait
 _DEFAULT_TIMEOUT_S = 30.0
 
@@ -87,7 +89,7 @@ class AxonMutableView(AxonView):
 
     @property
     def writable(self) -> Literal[True]:
-        """Is True."""
+        """Always True: transfers may write to it."""
         return True
 
 
@@ -110,7 +112,7 @@ class AxonMemory:
 
     def to_remote_buffer(self, *, timeout: float | None = None) -> AxonRemoteBuffer:
         """Returns what the peer needs to read and write this memory."""
-        del timeout
+        interface._work._validate_timeout(timeout)
         self.transport._check_memory(self)
         return AxonRemoteBuffer(self.region.handle())
 
@@ -136,8 +138,7 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         self._url: bytes | None = None
         self._peer: Peer | None = None
         self._remotes: dict[bytes, Remote] = {}
-        self._lock = threading.RLock()  # guards the members below; nothing blocks with it
-        self._memories: set[AxonMemory] = set()
+        self._lock = threading.Lock()  # guards the members below; nothing blocks with it
         self._pending: set[Transfer] = set()
         self._is_closed = False
 
@@ -152,7 +153,7 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         Returns:
             The URL for the peer's `connect`. Any process that has it can connect.
         """
-        del timeout
+        interface._work._validate_timeout(timeout)
         self._check_open()
         with self._connecting:
             if self._url is None:
@@ -172,7 +173,7 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         with self._connecting:
             if self._peer is not None:
                 raise ValueError("connect: the endpoint has a peer; allowed: one connect()")
-            self._peer = connect_to_any(self._runtime, addresses, self._limit(timeout))
+            self._peer = connect_to_any(self._runtime, addresses, time.monotonic() + self._limit(timeout))
         return 0
 
     def connected(self) -> bool:
@@ -186,13 +187,10 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         Raises:
             ValueError: the tensor is not contiguous, or on another device than that of this endpoint
         """
-        del timeout
+        interface._work._validate_timeout(timeout)
         self._check_open()
         self._check_device(tensor.device)
-        memory = AxonMemory(self, tensor, self._runtime.expose(tensor, "rw"))
-        with self._lock:
-            self._memories.add(memory)
-        return memory
+        return AxonMemory(self, tensor, self._runtime.expose(tensor, "rw"))
 
     def unregister_memory(self, memory: AxonMemory, *, timeout: float | None = None) -> None:
         """Denies further access to the memory, and waits until the peer cannot touch it.
@@ -202,11 +200,11 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
             TimeoutError: the peer can still touch it. The memory is kept until it cannot.
         """
         self._check_open()
+        if not isinstance(memory, AxonMemory):
+            raise TypeError(f"unregister_memory: memory is of type {type(memory).__name__}; allowed: AxonMemory")
         if memory.transport is not self:
             raise ValueError("unregister_memory: the memory was registered with another endpoint")
         memory.is_registered = False
-        with self._lock:
-            self._memories.discard(memory)
         if not memory.region.close(self._limit(timeout)):
             raise TimeoutError(f"unregister_memory: {', '.join(memory.region.holders)} can still touch the memory")
 
@@ -218,7 +216,7 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         async_op: bool = False,
         timeout: float | None = None,
     ) -> int | TransferWork:
-        """Writes a view to the peer's memory, which has as many bytes. See torch's `Transport`."""
+        """Writes a view to the beginning of the peer's memory. See torch's `Transport`."""
         return self._transfer("write", local_buffer, remote_buffer, async_op, timeout)
 
     def read(
@@ -229,8 +227,34 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         async_op: bool = False,
         timeout: float | None = None,
     ) -> int | TransferWork:
-        """Reads the peer's memory into a view of as many bytes. See torch's `Transport`."""
+        """Fills a view from the beginning of the peer's memory. See torch's `Transport`."""
         return self._transfer("read", local_buffer, remote_buffer, async_op, timeout)
+
+    async def write_async(self, local_buffer: Any, remote_buffer: Any, *, timeout: float | None = None) -> None:
+        """See torch's `Transport`."""
+        await self._open_first(local_buffer, remote_buffer, False, timeout)
+        await super().write_async(local_buffer, remote_buffer, timeout=timeout)
+
+    async def read_async(self, local_buffer: Any, remote_buffer: Any, *, timeout: float | None = None) -> None:
+        """See torch's `Transport`."""
+        await self._open_first(local_buffer, remote_buffer, True, timeout)
+        await super().read_async(local_buffer, remote_buffer, timeout=timeout)
+
+    def write_stream(self, *_arguments: Any, **_options: Any) -> None:
+        """Is not offered: torch's version waits for itself on the default stream.
+
+        Raises:
+            NotImplementedError: always
+        """
+        raise NotImplementedError("write_stream: the transport axon has no transfers in stream order; allowed: write()")
+
+    def read_stream(self, *_arguments: Any, **_options: Any) -> None:
+        """Is not offered, as `write_stream`.
+
+        Raises:
+            NotImplementedError: always
+        """
+        raise NotImplementedError("read_stream: the transport axon has no transfers in stream order; allowed: read()")
 
     def close(self, *, timeout: float | None = None) -> None:
         """Waits for the transfers that are under way, and closes the connection. Closing again does nothing.
@@ -245,7 +269,6 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         for transfer in pending:
             if not transfer._call.wait(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"close: {len(self._pending)} transfers are under way; allowed: to close again")
-        self._close_cuda_streams()
         self._runtime.close(drain=False)
 
     async def close_async(self, *, timeout: float | None = None) -> None:
@@ -267,13 +290,18 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         self, verb: str, view: AxonView, remote_buffer: AxonRemoteBuffer, async_op: bool, timeout: float | None
     ) -> int | TransferWork:
         self._check_transfer(view, remote_buffer, mutable=verb == "read")
-        deadline = time.monotonic() + self._limit(timeout)
-        peer, remote = self._remote(remote_buffer, self._limit(timeout))
+        limit = self._limit(timeout)
+        deadline = time.monotonic() + limit
+        peer, remote = self._remote(remote_buffer, limit)
+        if view.size() > remote.nbytes:
+            raise ValueError(
+                f"{verb}: the view has {view.size()} bytes; allowed: the {remote.nbytes} bytes of the peer's"
+            )
         post = peer.write if verb == "write" else peer.read
-        transfer = post(remote, view.bytes, timeout=_TRANSFER_LIMIT_S)
+        transfer = post(remote[: view.size()], view.bytes, timeout=_TRANSFER_LIMIT_S)
         with self._lock:
             self._pending.add(transfer)
-        work = cast("TransferWork", _native.load().TransferWork())
+        work = cast("TransferWork", _native.load().TransferWork(timedelta(seconds=max(limit, 0.001))))
         transfer.add_done_callback(partial(self._complete, work))
         if async_op:
             return work
@@ -284,16 +312,34 @@ class AxonTransport(interface.Transport):  # type: ignore[misc]
         with self._lock:
             self._pending.discard(transfer)
         error = transfer.exception()
-        work.complete("" if error is None else str(error))
+        work.complete("" if error is None else str(error) or repr(error))
 
     def _remote(self, buffer: AxonRemoteBuffer, limit: float) -> tuple[Peer, Remote]:
         with self._connecting:
-            if self._peer is None:
-                raise RuntimeError("the endpoint has no peer; allowed: connect() before")
+            peer = self._connected_peer()
             remote = self._remotes.get(buffer.handle)
-            if remote is None:
-                remote = self._remotes[buffer.handle] = self._peer.open(buffer.handle, limit)
-            return self._peer, remote
+            return peer, self._keep(buffer, peer.open(buffer.handle, limit) if remote is None else remote)
+
+    async def _open_first(self, view: Any, buffer: Any, mutable: bool, timeout: float | None) -> None:
+        """Opens the peer's memory without blocking the event loop."""
+        self._check_transfer(view, buffer, mutable=mutable)
+        if buffer.handle not in self._remotes:
+            remote = await self._connected_peer().aopen(buffer.handle, self._limit(timeout))
+            self._keep(buffer, remote)
+
+    def _connected_peer(self) -> Peer:
+        if self._peer is None:
+            raise RuntimeError("the endpoint has no peer; allowed: connect() before")
+        return self._peer
+
+    def _keep(self, buffer: AxonRemoteBuffer, remote: Remote) -> Remote:
+        """Those that have been used last are kept."""
+        with self._lock:
+            self._remotes.pop(buffer.handle, None)
+            self._remotes[buffer.handle] = remote
+            if len(self._remotes) > _MOST_OPEN:
+                del self._remotes[next(iter(self._remotes))]
+        return remote
 
     # ---- Checks
 

@@ -70,7 +70,7 @@ class _Registered:
     dtype: torch.dtype
 
 
-@dataclass
+@dataclass(eq=False)
 class _Waiter:
     rank: int
     deadline: float
@@ -94,10 +94,10 @@ class Window:
         self._runtime = Runtime(_name_of(self._rank), secret=offers[0][0])
         is_one_host = len({host for _, host in offers}) == 1
         self._addresses = _gather(backend, listen(self._runtime, within_host=is_one_host))
-        self._connecting = threading.RLock()  # guards these two
+        self._connecting = [threading.Lock() for _ in range(self._size)]  # each guards a rank's entries of these two
         self._peers: dict[int, Peer] = {}
         self._remotes: dict[int, Remote] = {}
-        self._lock = threading.RLock()  # guards the members below; nothing blocks with it
+        self._lock = threading.Lock()  # guards the members below; nothing blocks with it, and no code of others runs
         self._region: Region | None = None
         self._tensor: Tensor | None = None
         self._registered: list[_Registered] = []
@@ -114,8 +114,11 @@ class Window:
             self.tensor_register(tensor)
 
     def __del__(self) -> None:
-        if hasattr(self, "_runtime"):
-            self._runtime.close(drain=False)
+        if not hasattr(self, "_runtime"):
+            return
+        self._runtime.close(drain=False)
+        for waiter in getattr(self, "_waiters", []):
+            waiter.work.complete(self._failure(f"wait for a signal of rank {waiter.rank}", "the window is gone"))
 
     # ---- Registering
 
@@ -154,11 +157,13 @@ class Window:
         if region is None:
             raise ValueError("tensor_deregister: the window has no tensor; allowed: after tensor_register()")
         cast("Any", self._backend).barrier().wait()
-        region.close()
-        with self._connecting, self._lock:
+        if not region.close(self._limit(None)):
+            holders = ", ".join(region.holders)
+            raise dist.DistBackendError(self._failure("tensor_deregister", f"{holders} can still touch the tensor"))
+        self._remotes.clear()
+        with self._lock:
             self._region = self._tensor = None
             self._registered = []
-            self._remotes.clear()
 
     def map_remote_tensor(self, rank: int) -> Tensor:
         """Returns the registered tensor of this rank itself. Those of others cannot be mapped.
@@ -211,9 +216,12 @@ class Window:
         size = tensor.element_size()
         limit = self._limit(timeout)
 
+        deadline = time.monotonic() + limit
+
         def start() -> Transfer:
-            remote = self._remote(dst_rank, limit)[target_offset_nelems * size : end * size]
-            transfer = self._peer(dst_rank, limit).write(remote, tensor, timeout=limit)
+            peer, remote = self._remote(dst_rank, deadline)
+            part = remote[target_offset_nelems * size : end * size]
+            transfer = peer.write(part, tensor, timeout=_left(deadline))
             with self._lock:
                 unsettled = [put for put in self._unsettled[dst_rank] if not (put.done() and put.exception() is None)]
                 self._unsettled[dst_rank] = [*unsettled, transfer]
@@ -238,14 +246,17 @@ class Window:
         """
         self._check_rank("signal", peer_rank)
         what = f"signal to rank {peer_rank}"
-        limit = self._limit(timeout)
+        deadline = time.monotonic() + self._limit(timeout)
         with self._lock:
-            puts = self._unsettled.pop(peer_rank, [])
+            puts = list(self._unsettled[peer_rank])
 
         def start() -> Transfer:
-            for put in puts:
-                put.result()
-            return self._peer(peer_rank, limit).notify(_SIGNAL.pack(self._rank), timeout=limit)
+            failures = [failure for put in puts if (failure := put.exception()) is not None]
+            with self._lock:  # a failure is reported by one signal
+                self._unsettled[peer_rank] = [put for put in self._unsettled[peer_rank] if put not in puts]
+            if failures:
+                raise failures[0]
+            return self._peer(peer_rank, deadline).notify(_SIGNAL.pack(self._rank), timeout=_left(deadline))
 
         if not async_op or all(put.done() for put in puts):
             return self._perform(what, start, async_op)
@@ -270,23 +281,25 @@ class Window:
             torch.distributed.DistBackendError: the rank is gone, or sent no signal in time
         """
         self._check_rank("wait_signal", peer_rank)
-        limit = self._limit(timeout)
-        work = _new_work()
-        waiter = _Waiter(peer_rank, time.monotonic() + limit, work)
-        try:
-            self._peer(peer_rank, limit)  # its end is noticed over the connection
-        except (ConnectionError, TimeoutError) as error:
-            self._on_lost(_name_of(peer_rank), str(error))
+        deadline = time.monotonic() + self._limit(timeout)
+        waiter = _Waiter(peer_rank, deadline, _new_work())
         with self._lock:
             self._waiters.append(waiter)
+        if peer_rank not in self._peers:
+            threading.Thread(target=self._watch, args=(peer_rank, deadline), name="axon-window", daemon=True).start()
         self._take_signals()
         if async_op:
-            return work
-        while not waiter.has_ended:
-            self._await_signals(_POLL_OF_WAIT_S)
+            return waiter.work
+        try:
+            while not waiter.has_ended:
+                _native.load().await_notification(self._runtime._core, None, _POLL_OF_WAIT_S)
+                self._take_signals()
+        except BaseException:
+            self._give_up(waiter)
+            raise
         if waiter.failure:
             raise dist.DistBackendError(waiter.failure)
-        return work
+        return waiter.work
 
     # ---- Peers
 
@@ -306,19 +319,34 @@ class Window:
             raise ValueError(f"window: timeout is {timeout}; allowed: more than 0")
         return limit
 
-    def _peer(self, rank: int, limit: float) -> Peer:
-        with self._connecting:
-            peer = self._peers.get(rank)
-            if peer is None:
-                peer = self._peers[rank] = connect_to_any(self._runtime, self._addresses[rank], limit)
-            return peer
+    def _peer(self, rank: int, deadline: float) -> Peer:
+        with self._connecting[rank]:
+            return self._connected(rank, deadline)
 
-    def _remote(self, rank: int, limit: float) -> Remote:
-        with self._connecting:
+    def _connected(self, rank: int, deadline: float) -> Peer:
+        peer = self._peers.get(rank)
+        if peer is None:
+            peer = self._peers[rank] = connect_to_any(self._runtime, self._addresses[rank], deadline)
+        return peer
+
+    def _remote(self, rank: int, deadline: float) -> tuple[Peer, Remote]:
+        with self._connecting[rank]:
+            peer = self._connected(rank, deadline)
             remote = self._remotes.get(rank)
             if remote is None:
-                remote = self._remotes[rank] = self._peer(rank, limit).open(self._registered[rank].handle, limit)
-            return remote
+                remote = self._remotes[rank] = peer.open(self._registered[rank].handle, _left(deadline))
+            return peer, remote
+
+    def _watch(self, rank: int, deadline: float) -> None:
+        """Connects to a rank, since its end is noticed over the connection. A signal of it may arrive before."""
+        try:
+            self._peer(rank, deadline)
+        except RuntimeClosedError:
+            return
+        except ConnectionError as error:
+            self._on_lost(_name_of(rank), str(error))
+        except (TimeoutError, BufferError):  # the wait ends by its deadline
+            return
 
     # ---- Ends
 
@@ -352,12 +380,8 @@ class Window:
 
     # ---- Signals
 
-    def _await_signals(self, timeout: float) -> None:
-        _native.load().await_notification(self._runtime._core, None, timeout)
-        self._take_signals()
-
     def _take_signals(self) -> bool:
-        """Returns False once the runtime is closed."""
+        """Counts the signals that have arrived, and ends waits. Returns False once the runtime is closed."""
         is_open = True
         with self._lock:  # what is taken is counted before another thread finds that the sender is gone
             try:
@@ -365,17 +389,15 @@ class Window:
                     self._signals[_SIGNAL.unpack(tag)[0]] += 1
             except RuntimeClosedError:
                 is_open = False
-            self._serve()
+            ended = self._take_ended()
+        for waiter in ended:  # without the lock, since this calls functions that wait for the Work
+            waiter.work.complete(waiter.failure)
+            waiter.has_ended = True
         return is_open
 
-    def _on_lost(self, name: str, why: str) -> None:
-        with self._lock:
-            self._lost[int(name.rpartition(" ")[2])] = why
-            self._take_signals()
-
-    def _serve(self) -> None:
-        """Ends the waits that have their signal, and those that cannot get one any more. With the lock."""
-        left: list[_Waiter] = []
+    def _take_ended(self) -> list[_Waiter]:
+        """Returns the waits that have their signal, and those that cannot get one any more. With the lock."""
+        ended, left = [], []
         for waiter in self._waiters:
             if self._signals[waiter.rank] > 0:
                 self._signals[waiter.rank] -= 1
@@ -388,9 +410,26 @@ class Window:
                 continue
             if waiter.failure:
                 waiter.failure = self._failure(f"wait for a signal of rank {waiter.rank}", waiter.failure)
-            waiter.work.complete(waiter.failure)
-            waiter.has_ended = True
+            ended.append(waiter)
         self._waiters = left
+        return ended
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        """The wait was interrupted: it takes no signal, or gives back the one that it has taken."""
+        with self._lock:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            elif not waiter.failure:
+                self._signals[waiter.rank] += 1
+
+    def _on_lost(self, name: str, why: str) -> None:
+        with self._lock:
+            self._lost[int(name.rpartition(" ")[2])] = why
+        self._take_signals()
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
 
 
 def _new_work() -> TransferWork:
@@ -411,7 +450,10 @@ def _listen(runtime: Runtime, reference: weakref.ref[Window]) -> None:
     """Takes the signals of a window, on a thread that does not keep the window."""
     native = _native.load()
     while reference() is not None:
-        native.await_notification(runtime._core, None, _POLL_S)
+        try:
+            native.await_notification(runtime._core, None, _POLL_S)
+        except RuntimeClosedError:
+            return
         window = reference()
         if window is not None and not window._take_signals():
             return

@@ -247,7 +247,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   axon::bind_prepared_transfer(module);
   using axon::c10d_backend::TransferWork;
   py::class_<TransferWork, c10d::Work, c10::intrusive_ptr<TransferWork>>(module, "TransferWork")
-      .def(py::init([] { return c10::make_intrusive<TransferWork>(); }))
+      .def(py::init([](std::chrono::milliseconds wait) { return c10::make_intrusive<TransferWork>(wait); }),
+           py::arg("longest_wait") = std::chrono::milliseconds(0))
       .def("complete", &TransferWork::complete, py::arg("failure"), py::call_guard<axon::python::GilReleased>());
   axon::bind_status(module);
   module.def("create", &axon::create, py::arg("group"), py::arg("options"),

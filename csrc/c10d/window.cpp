@@ -12,8 +12,9 @@
 
 namespace axon::c10d_backend {
 
-TransferWork::TransferWork()
+TransferWork::TransferWork(std::chrono::milliseconds longest_wait)
     : c10d::Work(-1, c10d::OpType::UNKNOWN),
+      longest_wait_(longest_wait),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()))) {}
 
 void TransferWork::complete(const std::string& failure) {

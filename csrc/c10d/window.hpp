@@ -2,6 +2,7 @@
 // torch_axon/transport.py) and, since torch 2.14, the window that c10d returns.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -13,13 +14,18 @@ class AxonBackend;
 // The Work of a transfer that Python code carries out. It ends by complete().
 class TransferWork final : public c10d::Work {
  public:
-  TransferWork();
+  // `longest_wait`: for wait() without a timeout; zero: without end.
+  explicit TransferWork(std::chrono::milliseconds longest_wait);
+  bool wait(std::chrono::milliseconds timeout) override {
+    return c10d::Work::wait(timeout == kNoTimeout ? longest_wait_ : timeout);
+  }
   // At most once. An empty text means success, another one what DistBackendError says.
   void complete(const std::string& failure);
   // Completes as the Work does, with an empty list.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
+  const std::chrono::milliseconds longest_wait_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -21,29 +22,37 @@ def listen(runtime: Runtime, *, within_host: bool = False) -> list[bytes]:
 
     Args:
         runtime: a runtime with a secret
-        within_host: listen on loopback alone; otherwise on all IPv4 addresses
+        within_host: listen on loopback alone; otherwise on all addresses of the host, or on loopback if it has none
 
     Returns:
         Addresses of the runtime for others, those that are tried first in front.
     """
-    found = [] if within_host else [each for each in _native.load().own_addresses() if ":" not in each]
-    runtime.listen("0.0.0.0" if found else _LOOPBACK)
-    return [runtime.address_at(host) for host in found or [_LOOPBACK]]
+    found = [] if within_host else _native.load().own_addresses()
+    hosts = [each for each in found if ":" not in each] or [each for each in found if not each.startswith("fe80:")]
+    if not hosts:
+        runtime.listen(_LOOPBACK)
+        return [runtime.address_at(_LOOPBACK)]
+    runtime.listen("::" if ":" in hosts[0] else "0.0.0.0")
+    return [runtime.address_at(host) for host in hosts]
 
 
-def connect_to_any(runtime: Runtime, addresses: Sequence[bytes], timeout: float) -> Peer:
+def connect_to_any(runtime: Runtime, addresses: Sequence[bytes], deadline: float) -> Peer:
     """Connects to the first of these addresses that answers.
 
     Args:
         runtime: connects
         addresses: what `listen` returned at the other end
-        timeout: seconds for the last address; others have at most 5
+        deadline: when to give up, as `time.monotonic()` counts. An address that others follow has at most 5 seconds.
 
     Raises:
         ConnectionError, TimeoutError: that of the last address
     """
+
+    def left() -> float:
+        return max(deadline - time.monotonic(), 0.001)
+
     *others, last = addresses
     for address in others:
         with suppress(ConnectionError, TimeoutError):
-            return runtime.connect(address, timeout=min(timeout, _LONGEST_ATTEMPT_S))
-    return runtime.connect(last, timeout=timeout)
+            return runtime.connect(address, timeout=min(left(), _LONGEST_ATTEMPT_S))
+    return runtime.connect(last, timeout=left())

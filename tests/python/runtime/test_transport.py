@@ -78,9 +78,9 @@ def test_bytes_are_written_and_read(pair: Pair, count: int) -> None:
 def test_parts_of_memory_are_written(pair: Pair) -> None:
     one, other = pair
     source = one.register_memory(torch.arange(10, dtype=torch.uint8))
-    target = torch.zeros(4, dtype=torch.uint8)
+    target = torch.zeros(6, dtype=torch.uint8)
     one.write(source.to_view(3, 4), _remote(other, target))
-    assert target.tolist() == [3, 4, 5, 6]
+    assert target.tolist() == [3, 4, 5, 6, 0, 0]
     assert source.to_view(8).size() == 2
 
 
@@ -108,10 +108,11 @@ def test_misuse_is_named(pair: Pair) -> None:
     remote = _remote(other, torch.zeros(8))
     gone = one.register_memory(torch.zeros(8))
     view_of_gone = gone.to_view()
+    long = one.register_memory(torch.zeros(16))
     one.unregister_memory(gone)
     cases: list[tuple[Callable[[], object], type[Exception], str]] = [
         (lambda: memory.to_view(30, 4), ValueError, "bytes 30 to 34; allowed: within the 32 bytes"),
-        (lambda: one.write(memory.to_view(0, 4), remote), ValueError, "32|4"),
+        (lambda: one.write(long.to_view(), remote), ValueError, "the view has 64 bytes; allowed: the 32 bytes"),
         (lambda: one.read(memory.to_view(), remote), TypeError, "allowed: AxonMutableView"),
         (lambda: one.write(memory.to_view(), b"remote"), TypeError, "remote_buffer is of type bytes"),
         (lambda: other.write(memory.to_view(), remote), ValueError, "another endpoint"),
@@ -120,6 +121,9 @@ def test_misuse_is_named(pair: Pair) -> None:
         (lambda: one.connect(other.bind()), ValueError, "has a peer"),
         (lambda: one.connect(b"nonsense"), ValueError, "no URL of an endpoint"),
         (lambda: one.write(memory.to_view(), remote, timeout=-1.0), ValueError, "timeout"),
+        (lambda: one.bind(timeout=-1.0), ValueError, "timeout"),
+        (lambda: one.unregister_memory(remote), TypeError, "memory is of type AxonRemoteBuffer"),
+        (lambda: one.write_stream(memory.to_view(), remote), NotImplementedError, "no transfers in stream order"),
         (lambda: AxonRemoteBuffer.deserialize(b"short"), ValueError, "not a remote buffer"),
         (lambda: one.register_memory(torch.zeros(4, 4)[:, 0]), ValueError, "contiguous"),
         (lambda: one.register_memory(torch.zeros(4, device="meta")), ValueError, "expected a tensor on cpu"),
@@ -139,11 +143,23 @@ def test_misuse_is_named(pair: Pair) -> None:
 def test_revoked_memory_is_denied(pair: Pair) -> None:
     one, other = pair
     memory = other.register_memory(torch.zeros(8))
-    remote = memory.to_remote_buffer()
+    remote, view = memory.to_remote_buffer(), one.register_memory(torch.ones(8)).to_view()
+    one.write(view, remote)
     other.unregister_memory(memory)
-    view = one.register_memory(torch.ones(8)).to_view()
-    with pytest.raises((PermissionError, RuntimeError)):
+    with pytest.raises(PermissionError, match="closed"):
         one.write(view, remote)
+    with pytest.raises(RuntimeError, match="closed"):
+        one.write(view, remote, async_op=True).wait()
+
+
+def test_transfers_end_with_their_peer(pair: Pair) -> None:
+    one, other = pair
+    remote, view = _remote(other, torch.zeros(8)), one.register_memory(torch.ones(8)).to_view()
+    one.write(view, remote)
+    other.close()
+    with pytest.raises(ConnectionError):
+        one.write(view, remote)
+    assert not one.connected()
 
 
 def _meet_over_the_store() -> None:

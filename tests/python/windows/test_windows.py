@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +121,92 @@ def _waits_asynchronously() -> None:
 
 def test_works_of_waits_complete_in_turn(two_ranks: RankPool) -> None:
     two_ranks.run(_waits_asynchronously)
+
+
+def _signals_twice_after_a_long_put() -> None:
+    """Neither of the two signals overtakes the put."""
+    rank, count = dist.get_rank(), 24 << 20
+    tensor = torch.zeros(count)
+    window = torch_axon.new_window(tensor)
+    if rank == 0:
+        works = [window.put(torch.ones(count), 1, async_op=True)]
+        works += [window.signal(1, async_op=True), window.signal(1, async_op=True)]
+        for work in works:
+            work.wait()
+    else:
+        window.wait_signal(0)
+        synchronize()
+        assert tensor[-1].item() == 1.0
+        window.wait_signal(0)
+    window.tensor_deregister()
+
+
+def test_no_signal_overtakes_a_put(two_ranks: RankPool) -> None:
+    two_ranks.run(_signals_twice_after_a_long_put)
+
+
+def _waits_again_in_callbacks() -> None:
+    """The callback of a wait begins the next wait."""
+    rank, count = dist.get_rank(), 50
+    window = torch_axon.new_window(torch.zeros(1))
+    arrived = threading.Semaphore(0)
+
+    def wait_again(future: torch.futures.Future[object]) -> None:
+        future.wait()
+        arrived.release()
+        window.wait_signal(1, async_op=True).get_future().add_done_callback(wait_again)
+
+    if rank == 0:
+        window.wait_signal(1, async_op=True).get_future().add_done_callback(wait_again)
+        dist.barrier()
+        assert all(arrived.acquire(timeout=30) for _ in range(count))
+    else:
+        for _ in range(count):
+            window.signal(0, async_op=True)
+        dist.barrier()
+        window.signal(0)
+    dist.barrier()
+
+
+def test_callbacks_wait_for_the_next_signal(two_ranks: RankPool) -> None:
+    two_ranks.run(_waits_again_in_callbacks)
+
+
+def _is_impatient() -> None:
+    rank = dist.get_rank()
+    window = torch_axon.new_window(torch.zeros(1))
+    if rank == 0:
+        assert "in time" in failure(lambda: window.wait_signal(1, timeout=timedelta(microseconds=1)))
+    dist.barrier()
+    if rank == 1:
+        window.signal(0)
+    else:
+        window.wait_signal(1)
+    dist.barrier()
+
+
+def test_a_rank_that_is_late_is_not_lost(two_ranks: RankPool) -> None:
+    two_ranks.run(_is_impatient)
+
+
+def _drops_a_window_in_a_cycle() -> None:
+    class Holder:
+        pass
+
+    holder: Any = Holder()
+    holder.itself = holder
+    holder.window = torch_axon.new_window(torch.zeros(1))
+    work = holder.window.wait_signal(1 - dist.get_rank(), async_op=True)
+    dist.barrier()
+    del holder
+    gc.collect()
+    text = failure(lambda: work.wait(timedelta(seconds=20)))
+    assert "wait for a signal of rank" in text
+    dist.barrier()
+
+
+def test_waits_end_with_a_window_that_is_collected(two_ranks: RankPool) -> None:
+    two_ranks.run(_drops_a_window_in_a_cycle)
 
 
 def _registers_again() -> None:
