@@ -91,9 +91,10 @@ class AxonBackend final : public c10d::Backend {
   WorkPtr recv(TensorList& tensors, int source, int tag) override;
   WorkPtr recvAnysource(TensorList& tensors, int tag) override;
 
-  // For prepared requests: messages under a tag that users cannot name.
-  // The engine's tag: with the bit that no user's tag has, and one that control messages do not set.
+  // The engine's form of a tag that users cannot name: with the bit that no user's tag has, and one that control
+  // messages do not set.
   static constexpr uint32_t reserved(uint32_t tag) noexcept { return 0xC000'0000 | tag; }
+  // For prepared requests: messages under such tags.
   WorkPtr send_reserved(const at::Tensor& tensor, int destination, uint32_t tag, std::chrono::milliseconds timeout);
   WorkPtr recv_reserved(const at::Tensor& tensor, int source, uint32_t tag, std::chrono::milliseconds timeout);
 

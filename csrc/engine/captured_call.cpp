@@ -61,7 +61,9 @@ void CapturedCall::release() noexcept {
 
 void CapturedCall::begin() noexcept {
   const std::shared_ptr<CapturedCall> self = std::move(released_);
-  group_->engine().replays().remove(*this);
+  Replays& replays = group_->engine().replays();
+  replays.read();
+  replays.forget(*this);
 }
 
 }  // namespace axon::engine

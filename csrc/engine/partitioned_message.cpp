@@ -34,11 +34,20 @@ Status PartitionedMessage::start() {
   return Status();
 }
 
+// Any thread, also of CUDA, so another one has to go on.
 void PartitionedMessage::release() noexcept {
-  const Engine& engine = group_->engine();
+  Engine& engine = group_->engine();
   if (engine.is_forked() || engine.has_ended()) return;
   is_released_.store(true);
-  submit();
+  if (is_submitted_.exchange(true)) return;
+  submitted_ = shared_from_this();
+  engine.submit_to_drivers(*this);
+}
+
+void PartitionedMessage::give_up() noexcept {
+  has_failed_.store(true);
+  memory_.has_failed->store(1, std::memory_order_release);
+  release();
 }
 
 void PartitionedMessage::trigger() noexcept {
@@ -74,13 +83,20 @@ void PartitionedMessage::advance() noexcept {
   }
   const bool is_last = has_ended || num_begun_ == num_started_.load();
   if (self_ == nullptr && !is_last) return begin_start();
-  if (self_ == nullptr && is_released_.load()) group_->engine().replays().remove(*this);
+  if (self_ == nullptr && is_released_.load()) retire();
+}
+
+// A launch whose trigger has not been read yet still counts, and may begin a start.
+void PartitionedMessage::retire() noexcept {
+  Replays& replays = group_->engine().replays();
+  replays.read();
+  if (self_ == nullptr) replays.forget(*this);
 }
 
 void PartitionedMessage::begin_start() noexcept {
   self_ = shared_from_this();
   ++num_begun_;
-  count_ = next(count_);
+  former_ = std::exchange(count_, next(count_));
   num_left_.store(num_partitions());
   num_unposted_ = num_partitions();
   group_->engine().begin_device_operation();
@@ -90,10 +106,9 @@ void PartitionedMessage::begin_start() noexcept {
 // A sender waits for any partition, and a receiver until the memory has been drained.
 void PartitionedMessage::await_device() noexcept {
   if (specification_.is_sender) return group_->engine().wait_for_any_flag(*this, memory_.flags, count_);
-  const uint32_t former = num_begun_ == 1 ? 0 : (count_ == 1 ? UINT32_MAX : count_ - 1);
-  set_flags({memory_.turn, 1}, former);
+  set_flags({memory_.turn, 1}, former_);
   if (is_flag_set()) return on_flag_set();
-  group_->engine().wait_for_any_flag(*this, {memory_.turn, 1}, former);
+  group_->engine().wait_for_any_flag(*this, {memory_.turn, 1}, former_);
 }
 
 // May be called because the transport is closed. Then replays have failed it before.

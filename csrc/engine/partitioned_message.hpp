@@ -70,6 +70,8 @@ class PartitionedMessage final : public Triggered,
 
   Status start();
   void release() noexcept;
+  // The same, and no device takes part any more: a start that waits for one ends.
+  void give_up() noexcept;
 
   uint32_t trigger_id() const noexcept override { return specification_.trigger_id; }
   void trigger() noexcept override;
@@ -100,6 +102,7 @@ class PartitionedMessage final : public Triggered,
 
   void submit() noexcept;
   void advance() noexcept;
+  void retire() noexcept;
   void begin_start() noexcept;
   void await_device() noexcept;
   void send_ready() noexcept;
@@ -137,6 +140,7 @@ class PartitionedMessage final : public Triggered,
   // Progress owner only.
   std::shared_ptr<PartitionedMessage> self_;  // while a start runs
   uint32_t num_begun_ = 0;
+  uint32_t former_ = 0;      // the count of the start before
   uint32_t count_ = 0;       // of the present start; also read by the threads that complete its messages
   size_t num_unposted_ = 0;  // partitions of the present start without a message yet
   bool has_told_group_ = false;

@@ -20,9 +20,8 @@ void Replays::add(std::shared_ptr<Triggered> call) noexcept {
   calls_.emplace(id, std::move(call));
 }
 
-void Replays::remove(Triggered& call) noexcept {
+void Replays::read() noexcept {
   for (Reader& reader : readers_) reader.read();
-  calls_.erase(call.trigger_id());
 }
 
 void Replays::wake() noexcept {

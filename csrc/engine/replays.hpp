@@ -2,7 +2,7 @@
 // host memory, which the progress owner reads.
 //
 //   replays.watch(ring);
-//   replays.add(call);      // until replays.remove(call)
+//   replays.add(call);      // until replays.forget(call)
 //   replays.wake();         // a host node of the graph: it is being launched
 //
 // No flag wakes a sleeping thread, so each graph has a host node that does. From then on the progress owner polls the
@@ -40,8 +40,9 @@ class Replays final : private Submission {
   // No other engine reads the ring any more.
   void watch(const TriggerRing& ring);
   void add(std::shared_ptr<Triggered> call) noexcept;
-  // Runs what the call's graph has triggered before, and forgets it.
-  void remove(Triggered& call) noexcept;
+  // Runs what graphs have triggered before.
+  void read() noexcept;
+  void forget(const Triggered& call) noexcept { calls_.erase(call.trigger_id()); }
 
   // Any thread, also of CUDA.
   void wake() noexcept;

@@ -112,6 +112,7 @@ void DeviceGroup::build_team(PeerAccess access, const cuda::TeamLayout& layout) 
 // Queued kernels continue to run. After them the streams notify all slice owners that this rank has detached.
 DeviceGroup::~DeviceGroup() {
   communicator_.set_device_hook(nullptr);
+  abort_host_transfers();
   links_->close();
   ProgressReader::instance().remove(communicator_);
   if (slice_.num_bytes == 0) return;

@@ -218,6 +218,7 @@ class DeviceGroup final : public engine::DeviceHook {
   void note_choice(const KernelQuery& query, Kernel kernel) const;
   void abort(Status reason) noexcept;
   static void abort(const WatchedTransfer& transfer) noexcept;
+  void abort_host_transfers() noexcept;
   Status fault_of_host_transfers() noexcept;
   template <typename Launch>
   Status launch_in_order(cuda::StreamView stream, Launch launch);

@@ -69,6 +69,12 @@ void DeviceGroup::abort(const WatchedTransfer& transfer) noexcept {
   std::atomic_ref(transfer.control->abort).store(1, std::memory_order_relaxed);  // publishes no other data
 }
 
+// No failure of the group will end their waits any more.
+void DeviceGroup::abort_host_transfers() noexcept {
+  const std::lock_guard lock(fate_mutex_);
+  for (const std::shared_ptr<WatchedTransfer>& transfer : host_transfers_) abort(*transfer);
+}
+
 Status DeviceGroup::fault_of_host_transfers() noexcept {
   const std::lock_guard lock(fate_mutex_);
   for (const std::shared_ptr<WatchedTransfer>& transfer : host_transfers_) {

@@ -54,9 +54,11 @@ Result<std::unique_ptr<HostTransfer>> HostTransfer::open(DeviceGroup& group, con
   if (!data.ok()) return std::move(data.status());
   Result<cuda::Event> event = cuda::Event::create_untimed();
   if (!event.ok()) return std::move(event.status());
+  Result<cuda::Event> drained = cuda::Event::create_untimed();
+  if (!drained.ok()) return std::move(drained.status());
   std::unique_ptr<HostTransfer> transfer(
       new HostTransfer(group, end, {.control = std::move(control).value(), .data = std::move(data).value()}, draining,
-                       std::move(event).value()));
+                       std::move(event).value(), std::move(drained).value()));
   AXON_TRY(transfer->open_message(end, first_tag));
   group.watch(transfer->watched_);
   return transfer;
@@ -64,7 +66,7 @@ Result<std::unique_ptr<HostTransfer>> HostTransfer::open(DeviceGroup& group, con
 
 // Memory of the pool holds what its former owner has left there.
 HostTransfer::HostTransfer(DeviceGroup& group, const TransferEnd& end, Memory memory, cuda::StreamView draining,
-                           cuda::Event event)
+                           cuda::Event event, cuda::Event drained)
     : group_(group),
       is_sender_(end.is_sender),
       longest_wait_(longest_wait_of(end)),
@@ -73,6 +75,7 @@ HostTransfer::HostTransfer(DeviceGroup& group, const TransferEnd& end, Memory me
       words_(kernels::drain_words_of(end.record, end.num_partitions)),
       draining_(draining),
       event_(std::move(event)),
+      drained_(std::move(drained)),
       watched_(std::make_shared<WatchedTransfer>()) {
   new (memory_->control->data()) Control{};
   new (memory_->data->data()) std::atomic<uint32_t>(is_sender_ ? 1 : 0);
@@ -117,16 +120,16 @@ Status HostTransfer::open_message(const TransferEnd& end, uint32_t first_tag) {
                                         .has_failed = has_failed,
                                         .owner = std::const_pointer_cast<Memory>(memory_)});
   if (!message.ok()) return std::move(message.status());
-  message_ = std::move(message).value();
+  part_ = std::make_shared<EnginePart>(memory_, std::move(message).value());
   return Status();
 }
 
-// Kernels may still run if the group has given up its GPU side. Their waits have ended.
+// The group has given up its GPU side, and with that ended the waits of kernels that still run, or CUDA has failed.
 HostTransfer::~HostTransfer() {
-  if (message_ == nullptr || is_closed_) return;
-  abandon();
+  if (part_ == nullptr) return;
+  watched_->state.store(WatchedTransfer::State::kClosed, std::memory_order_relaxed);
   (void)note_last_use();  // fails if CUDA has failed
-  message_->release();
+  part_->message->give_up();
 }
 
 kernels::TransferWaits HostTransfer::complete(kernels::TransferEnds& ends) const noexcept {
@@ -147,9 +150,12 @@ Status HostTransfer::start(cuda::StreamView stream) {
   AXON_TRY(kernels::launch_host_start(handle(), stream));
   if (captured.value()) AXON_TRY(send_trigger(stream));
   if (!is_sender_) AXON_TRY(drain(stream));
-  if (captured.value()) return Status();
+  if (captured.value()) {
+    is_captured_ = true;
+    return cuda::keep_with_graph(stream, part_);
+  }
   is_started_ = true;
-  return message_->start();
+  return part_->message->start();
 }
 
 Status HostTransfer::send_trigger(cuda::StreamView stream) {
@@ -167,20 +173,25 @@ Status HostTransfer::drain(cuda::StreamView stream) {
 }
 
 Status HostTransfer::end_start(cuda::StreamView stream) {
-  const Result<bool> captured = cuda::is_capturing(stream);
-  if (!captured.ok()) return captured.status().clone();
-  if (!captured.value()) is_started_ = false;
+  const Result<uint64_t> capture = cuda::capture_of(stream);
+  if (!capture.ok()) return capture.status().clone();
+  if (capture.value() == 0) is_started_ = false;
   if (is_sender_) return Status();
-  AXON_TRY(draining_.record(event_));
-  return stream.wait(event_);
+  const Result<uint64_t> of_drain = cuda::capture_of(draining_);
+  if (!of_drain.ok()) return of_drain.status().clone();
+  if (of_drain.value() != capture.value()) return Status();  // an eager start: the wait for its partitions suffices
+  const cuda::EventView end = capture.value() == 0 ? drained_.view() : event_.view();
+  AXON_TRY(draining_.record(end));
+  return stream.wait(end);
 }
 
-// Without a report to the group, which goes on.
-void HostTransfer::abandon() noexcept {
-  using enum WatchedTransfer::State;
-  const bool ends_kernels = !is_sender_ && is_started_;
-  watched_->state.store(ends_kernels ? kAbandoned : kClosed, std::memory_order_relaxed);
-  if (ends_kernels) std::atomic_ref(control().team.abort).store(1, std::memory_order_relaxed);
+// Without a report to the group, which goes on. The start before may still be drained, and its results used.
+Status HostTransfer::abandon() noexcept {
+  if (is_sender_ || !is_started_) return Status();
+  AXON_TRY(drained_.view().synchronize());
+  watched_->state.store(WatchedTransfer::State::kAbandoned, std::memory_order_relaxed);
+  std::atomic_ref(control().team.abort).store(1, std::memory_order_relaxed);
+  return Status();
 }
 
 Status HostTransfer::note_last_use() {
@@ -189,15 +200,17 @@ Status HostTransfer::note_last_use() {
 }
 
 Status HostTransfer::close(std::span<const cuda::StreamView> streams) {
-  abandon();
+  AXON_TRY(abandon());
   for (const cuda::StreamView stream : streams) {
     AXON_TRY(stream.record(event_));
     AXON_TRY(draining_.wait(event_));
   }
-  AXON_TRY(kernels::launch_close(handle(), partitions_, draining_));
+  // Starts of queued launches go on.
+  if (is_started_ || !is_captured_) AXON_TRY(kernels::launch_close(handle(), partitions_, draining_));
   AXON_TRY(note_last_use());
-  is_closed_ = true;
-  message_->release();
+  auto open = WatchedTransfer::State::kOpen;
+  watched_->state.compare_exchange_strong(open, WatchedTransfer::State::kClosed, std::memory_order_relaxed);
+  part_.reset();
   return Status();
 }
 

@@ -228,6 +228,39 @@ TEST_F(PartitionedMessageTest, a_closed_sender_sends_what_was_ready) {
   EXPECT_FALSE(communicator(0).is_broken());
 }
 
+// A kernel of a queued launch has written its trigger, which the engine has not read yet.
+TEST_F(PartitionedMessageTest, a_launch_that_is_found_at_the_release_still_runs) {
+  std::array<std::atomic<uint32_t>, 8> entries{};
+  std::atomic<uint32_t> num_taken{0};
+  End sender(communicator(0), true, 3);
+  End receiver(communicator(1), false, 3);
+  receiver.start();
+  std::weak_ptr<PartitionedMessage> sent;
+  engines_[0].exclusively([&] {
+    engines_[0].replays().watch({.entries = entries, .num_taken = num_taken});
+    entries[0].store(sender.message().trigger_id());
+    sent = sender.release();
+  });
+  sender.fill(4);
+  receiver.drain(4);
+  const auto received = receiver.release();
+  expect_soon([&] { return sent.expired() && received.expired(); });
+  engines_[0].shut_down();  // it reads the entries no more
+}
+
+TEST_F(PartitionedMessageTest, an_end_that_is_given_up_ends_what_waits_for_its_device) {
+  for (const bool is_sender : {false, true}) {
+    End end(communicator(0), is_sender, 3, 500ms);
+    end.start();
+    end.start();
+    end.message().give_up();
+    const auto released = end.release();
+    expect_soon([&] { return released.expired(); });
+    EXPECT_EQ(end.memory().has_failed.load(), 1u);
+    EXPECT_FALSE(communicator(0).is_broken());
+  }
+}
+
 TEST_F(PartitionedMessageTest, the_end_of_the_group_ends_a_released_start) {
   End sender(communicator(0), true, 3);
   sender.start();

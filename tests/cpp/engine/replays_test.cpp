@@ -217,7 +217,8 @@ TEST_F(ReplaysTest, triggers_that_follow_the_end_of_another_graph_are_found) {
     const Graph unused = capture_all_reduce(0, {1});
     engines_[0].exclusively([&] {
       trigger(0, unused);  // its device does nothing, so the replay only waits
-      engines_[0].replays().remove(*static_cast<CapturedCall*>(unused.held.get()));
+      engines_[0].replays().read();
+      engines_[0].replays().forget(*static_cast<CapturedCall*>(unused.held.get()));
     });
     on_all_ranks(kRanks, [&](int rank) {
       graphs[static_cast<size_t>(rank)].data()[0] = 1;

@@ -243,6 +243,68 @@ def test_a_request_that_is_closed_too_early_keeps_nothing_busy(tmp_path: Path) -
     _on_two_hosts(_left_between_start_and_wait, tmp_path)
 
 
+def _closes_after_another_start() -> None:
+    """What the start before has received is whole, although its partitions arrive after the call of close()."""
+    tensor = torch.zeros(6000)
+    request = prepare_pair(tensor, 6)
+    if dist.get_rank() == 0:
+        tensor.copy_(content(tensor, 1))
+        request.start()
+        torch.cuda._sleep(200_000_000)
+        request.ready()
+        request.wait()
+    else:
+        request.start()
+        request.wait()
+        received = tensor.clone()
+        request.start()
+    request.close()
+    torch.cuda.synchronize()
+    if dist.get_rank() == 1:
+        assert torch.equal(received, content(tensor, 1))
+
+
+def test_a_request_is_closed_after_another_start(tmp_path: Path) -> None:
+    _on_two_hosts(_closes_after_another_start, tmp_path)
+
+
+def _closes_beside_queued_launches() -> None:
+    """The launches keep what they use, also from requests that are made meanwhile."""
+    rank, count = dist.get_rank(), 50
+    tensor, total = torch.zeros(6000), torch.zeros(6000, dtype=torch.float64)
+    request = prepare_pair(tensor, 6)
+
+    def once() -> None:
+        if rank == 0:
+            tensor.add_(1)
+        request.start()
+        if rank == 0:
+            request.ready()
+        request.wait()
+        if rank == 1:
+            total.add_(tensor)
+
+    once()
+    graph = captured(once)
+    torch.cuda.synchronize()
+    total.zero_()
+    for _ in range(count):
+        graph.replay()
+    request.close()
+    with prepare_pair(torch.zeros(6000), 6) as other:
+        other.start()
+        if rank == 0:
+            other.ready()
+        other.wait()
+    torch.cuda.synchronize()
+    if rank == 1:
+        assert torch.equal(total, torch.full_like(total, sum(range(2, count + 2))))
+
+
+def test_a_request_is_closed_while_launches_are_queued(tmp_path: Path) -> None:
+    _on_two_hosts(_closes_beside_queued_launches, tmp_path)
+
+
 def _misuses_on_the_host() -> list[str]:
     tensor = torch.zeros(8)
     texts = []
