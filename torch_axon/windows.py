@@ -104,6 +104,7 @@ class Window:
         self._unsettled: defaultdict[int, list[Transfer]] = defaultdict(list)  # puts, until a signal has followed them
         self._signals: Counter[int] = Counter()  # that have arrived, by the sender's rank
         self._waiters: list[_Waiter] = []
+        self._watched: set[int] = set()  # ranks whose end is noticed, or soon will be
         self._lost: dict[int, str] = {}
         window = weakref.WeakMethod(self._on_lost)
         self._runtime.on_peer_lost(lambda peer, error: _call(window, peer.name, str(error)))
@@ -285,7 +286,9 @@ class Window:
         waiter = _Waiter(peer_rank, deadline, _new_work())
         with self._lock:
             self._waiters.append(waiter)
-        if peer_rank not in self._peers:
+            is_watched = peer_rank in self._watched
+            self._watched.add(peer_rank)
+        if not is_watched:
             threading.Thread(target=self._watch, args=(peer_rank, deadline), name="axon-window", daemon=True).start()
         self._take_signals()
         if async_op:
@@ -345,8 +348,9 @@ class Window:
             return
         except ConnectionError as error:
             self._on_lost(_name_of(rank), str(error))
-        except (TimeoutError, BufferError):  # the wait ends by its deadline
-            return
+        except (TimeoutError, BufferError):  # the wait ends by its deadline, and a later one tries again
+            with self._lock:
+                self._watched.discard(rank)
 
     # ---- Ends
 
