@@ -16,6 +16,9 @@ MOST_HOSTS = 8
 ADDRESSES = ("10.213.77.1", "10.213.77.2")  # of two hosts
 _SWITCH = MOST_HOSTS  # the number of the namespace that holds the bridge
 
+# The folders of ip and tc, which not every shell has there.
+os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
 _ABSENT_NEIGHBOUR = "02:00:00:00:00:ff"  # a link-layer address without an owner
 _CLONE_NEWNS, _CLONE_NEWNET = 0x20000, 0x40000000  # linux/sched.h
 _MS_PRIVATE_ALL = (1 << 18) | (1 << 14)  # MS_PRIVATE | MS_REC
