@@ -296,6 +296,8 @@ def as_victim(case: Case) -> Iterator[None]:
 def be_victim(case: Case, place: Place) -> str:
     place.join(f"{case.folder}/store")
     step = _prepare(case)
+    for rank in range(dist.get_world_size()):  # none still awaits a message of the barrier, which a cut would lose
+        case.hear(f"rank {rank} is prepared")
     with as_victim(case):
         return _suffer(case, step)
     return "interrupted"
@@ -349,6 +351,7 @@ def _prepare(case: Case) -> Step:
     step = make_step(case.operation, case.victim)
     step()
     dist.barrier()
+    case.tell(f"rank {dist.get_rank()} is prepared")
     set_timeout(case.timeout_s)
     return step
 
