@@ -25,28 +25,22 @@ PartitionedMessage::PartitionedMessage(std::shared_ptr<Group> group, Specificati
 PartitionedMessage::~PartitionedMessage() = default;
 
 Status PartitionedMessage::start() {
-  Engine& engine = group_->engine();
-  if (engine.is_forked()) return Engine::forked();
+  if (group_->engine().is_forked()) return Engine::forked();
   num_started_.fetch_add(1);
-  if (is_submitted_.exchange(true)) return Status();
-  submitted_ = shared_from_this();
-  engine.submit_to_drivers(*this);  // on another thread: there may be thousands of receives to post
+  submit_elsewhere();  // there may be thousands of receives to post
   return Status();
 }
 
 // Any thread, also of CUDA, so another one has to go on.
 void PartitionedMessage::release() noexcept {
-  Engine& engine = group_->engine();
+  const Engine& engine = group_->engine();
   if (engine.is_forked() || engine.has_ended()) return;
   is_released_.store(true);
-  if (is_submitted_.exchange(true)) return;
-  submitted_ = shared_from_this();
-  engine.submit_to_drivers(*this);
+  submit_elsewhere();
 }
 
 void PartitionedMessage::give_up() noexcept {
-  has_failed_.store(true);
-  memory_.has_failed->store(1, std::memory_order_release);
+  end_device();
   release();
 }
 
@@ -56,10 +50,18 @@ void PartitionedMessage::trigger() noexcept {
 }
 
 // The object is in one queue at a time, and in it keeps itself.
-void PartitionedMessage::submit() noexcept {
-  if (is_submitted_.exchange(true)) return;
+bool PartitionedMessage::keep_submitted() noexcept {
+  if (is_submitted_.exchange(true)) return false;
   submitted_ = shared_from_this();
-  group_->engine().submit_after_completion(*this);
+  return true;
+}
+
+void PartitionedMessage::submit() noexcept {
+  if (keep_submitted()) group_->engine().submit_after_completion(*this);
+}
+
+void PartitionedMessage::submit_elsewhere() noexcept {
+  if (keep_submitted()) group_->engine().submit_to_drivers(*this);
 }
 
 void PartitionedMessage::begin() noexcept {
@@ -199,9 +201,13 @@ void PartitionedMessage::tell_group() noexcept {
 
 // Its group has ended.
 void PartitionedMessage::fail() noexcept {
+  end_device();
+  advance();
+}
+
+void PartitionedMessage::end_device() noexcept {
   has_failed_.store(true);
   memory_.has_failed->store(1, std::memory_order_release);
-  advance();
 }
 
 }  // namespace axon::engine

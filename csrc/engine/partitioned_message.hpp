@@ -100,7 +100,10 @@ class PartitionedMessage final : public Triggered,
 
   PartitionedMessage(std::shared_ptr<Group> group, Specification specification, Memory memory);
 
+  bool keep_submitted() noexcept;
   void submit() noexcept;
+  void submit_elsewhere() noexcept;  // the calling thread does not go on with it
+  void end_device() noexcept;
   void advance() noexcept;
   void retire() noexcept;
   void begin_start() noexcept;

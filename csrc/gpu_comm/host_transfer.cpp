@@ -1,12 +1,12 @@
 #include "gpu_comm/host_transfer.hpp"
 
-#include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "cuda/capture.hpp"
 #include "gpu_comm/partitioned_transfer.hpp"
+#include "gpu_comm/relay/direct_plan.hpp"
 #include "gpu_comm/relay/plan.hpp"
 #include "gpu_comm/relay/trigger_ring.hpp"
 
@@ -16,13 +16,6 @@ static constexpr size_t kLine = 128;
 
 static size_t rounded_up(size_t offset) noexcept {
   return (offset + kLine - 1) / kLine * kLine;
-}
-
-// The engine ends an overdue message earlier, and says why.
-static std::chrono::nanoseconds longest_wait_of(const TransferEnd& end) noexcept {
-  static constexpr std::chrono::seconds kGracePeriod{30};
-  static constexpr std::chrono::hours kLongestTimeout{24 * 365};  // longer ones would overflow
-  return std::min<std::chrono::milliseconds>(end.timeout, kLongestTimeout) + kGracePeriod;
 }
 
 static std::string name_of(const TransferEnd& end) {
@@ -69,7 +62,7 @@ HostTransfer::HostTransfer(DeviceGroup& group, const TransferEnd& end, Memory me
                            cuda::Event event, cuda::Event drained)
     : group_(group),
       is_sender_(end.is_sender),
-      longest_wait_(longest_wait_of(end)),
+      longest_wait_(longest_wait_of(end.timeout)),
       record_(end.record),
       memory_(std::make_shared<const Memory>(std::move(memory))),
       words_(kernels::drain_words_of(end.record, end.num_partitions)),

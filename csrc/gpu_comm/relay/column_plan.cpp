@@ -32,7 +32,7 @@ ColumnPlan::ColumnPlan(const engine::Operation& operation, DeviceGroup& group,
       group_(group),
       topology_(communicator.topology()),
       rank_(communicator.rank()),
-      longest_wait_(longest_wait_of(operation)),
+      longest_wait_(longest_wait_of(operation.timeout)),
       division_(division_of(operation, communicator.size(), topology_.num_columns())) {}
 
 Status ColumnPlan::reduce_scatter_locally(const std::vector<ConstBuffer>& parts, Buffer output,

@@ -61,11 +61,11 @@ Division division_of(const engine::Operation& operation, int num_ranks, int num_
   return Division::into(count_parts(num_bytes, segment_bytes));
 }
 
-std::chrono::nanoseconds longest_wait_of(const engine::Operation& operation) noexcept {
+std::chrono::nanoseconds longest_wait_of(std::chrono::milliseconds timeout) noexcept {
   // Enough to ask the other ranks why the operation is overdue.
   static constexpr std::chrono::seconds kGracePeriod{30};
   static constexpr std::chrono::hours kLongestTimeout{24 * 365};  // longer ones would overflow
-  return std::min<std::chrono::milliseconds>(operation.timeout, kLongestTimeout) + kGracePeriod;
+  return std::min<std::chrono::milliseconds>(timeout, kLongestTimeout) + kGracePeriod;
 }
 
 namespace {
@@ -83,7 +83,7 @@ struct Shard {
 class DirectPlan final : public RelayPlan {
  public:
   DirectPlan(const engine::Operation& operation, int rank, int num_ranks)
-      : division_(division_of(operation, num_ranks)), longest_wait_(longest_wait_of(operation)) {
+      : division_(division_of(operation, num_ranks)), longest_wait_(longest_wait_of(operation.timeout)) {
     const collectives::CollectiveArguments& arguments = operation.arguments;
     for (const ConstBuffer& input : arguments.inputs) {
       inputs_.push_back({.data = const_cast<std::byte*>(input.data), .num_bytes = input.num_bytes, .is_read = true});

@@ -15,7 +15,7 @@ std::unique_ptr<RelayPlan> direct_plan(const engine::Operation& operation, int r
 // How a collective's tensors are divided if `num_columns` ranks of each host share the transfers between hosts.
 Division division_of(const engine::Operation& operation, int num_ranks, int num_columns = 1) noexcept;
 
-// How long the operation's stream waits for the engine, which ends it earlier.
-std::chrono::nanoseconds longest_wait_of(const engine::Operation& operation) noexcept;
+// How long kernels wait for the engine, which ends an operation with this timeout earlier, and says why.
+std::chrono::nanoseconds longest_wait_of(std::chrono::milliseconds timeout) noexcept;
 
 }  // namespace axon::gpu_comm
