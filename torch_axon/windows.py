@@ -11,7 +11,6 @@ A window is a client of `torch_axon.Runtime`: it has one of its own, and connect
 
 from __future__ import annotations
 
-import os
 import pickle
 import secrets
 import struct
@@ -22,7 +21,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -31,7 +29,9 @@ import torch.distributed as dist
 from torch_axon import _native
 from torch_axon.elastic import _backend_of, _resolve
 from torch_axon.runtime import Runtime, RuntimeClosedError
-from torch_axon.runtime._reaching import connect_to_any, listen
+from torch_axon.runtime._hosts import own_host
+from torch_axon.runtime._reaching import connect_to_any, left_until, listen
+from torch_axon.runtime._runtime import weakly
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,8 +90,8 @@ class Window:
     def __init__(self, backend: AxonBackend, tensor: Tensor | None = None) -> None:
         self._backend = backend
         self._rank, self._size = backend.rank(), backend.size()
-        offers = _gather(backend, (secrets.token_bytes(32), _host()))
-        self._runtime = Runtime(_name_of(self._rank), secret=offers[0][0])
+        offers = _gather(backend, (secrets.token_bytes(32), own_host()))
+        self._runtime = Runtime(f"window of rank {self._rank}", secret=offers[0][0])
         is_one_host = len({host for _, host in offers}) == 1
         self._addresses = _gather(backend, listen(self._runtime, within_host=is_one_host))
         self._connecting = [threading.Lock() for _ in range(self._size)]  # each guards a rank's entries of these two
@@ -106,8 +106,7 @@ class Window:
         self._waiters: list[_Waiter] = []
         self._watched: set[int] = set()  # ranks whose end is noticed, or soon will be
         self._lost: dict[int, str] = {}
-        window = weakref.WeakMethod(self._on_lost)
-        self._runtime.on_peer_lost(lambda peer, error: _call(window, peer.name, str(error)))
+        self._runtime.on_peer_lost(weakly(self._on_peer_lost))
         threading.Thread(
             target=_listen, args=(self._runtime, weakref.ref(self)), name="axon-window", daemon=True
         ).start()
@@ -215,14 +214,12 @@ class Window:
                 f"{what}: elements {target_offset_nelems} to {end}; allowed: within the {target.numel} elements there"
             )
         size = tensor.element_size()
-        limit = self._limit(timeout)
-
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + self._limit(timeout)
 
         def start() -> Transfer:
             peer, remote = self._remote(dst_rank, deadline)
             part = remote[target_offset_nelems * size : end * size]
-            transfer = peer.write(part, tensor, timeout=_left(deadline))
+            transfer = peer.write(part, tensor, timeout=left_until(deadline))
             with self._lock:
                 unsettled = [put for put in self._unsettled[dst_rank] if not (put.done() and put.exception() is None)]
                 self._unsettled[dst_rank] = [*unsettled, transfer]
@@ -257,7 +254,7 @@ class Window:
                 self._unsettled[peer_rank] = [put for put in self._unsettled[peer_rank] if put not in puts]
             if failures:
                 raise failures[0]
-            return self._peer(peer_rank, deadline).notify(_SIGNAL.pack(self._rank), timeout=_left(deadline))
+            return self._peer(peer_rank, deadline).notify(_SIGNAL.pack(self._rank), timeout=left_until(deadline))
 
         if not async_op or all(put.done() for put in puts):
             return self._perform(what, start, async_op)
@@ -337,7 +334,7 @@ class Window:
             peer = self._connected(rank, deadline)
             remote = self._remotes.get(rank)
             if remote is None:
-                remote = self._remotes[rank] = peer.open(self._registered[rank].handle, _left(deadline))
+                remote = self._remotes[rank] = peer.open(self._registered[rank].handle, left_until(deadline))
             return peer, remote
 
     def _watch(self, rank: int, deadline: float) -> None:
@@ -347,7 +344,7 @@ class Window:
         except RuntimeClosedError:
             return
         except ConnectionError as error:
-            self._on_lost(_name_of(rank), str(error))
+            self._note_loss(rank, error)
         except (TimeoutError, BufferError):  # the wait ends by its deadline, and a later one tries again
             with self._lock:
                 self._watched.discard(rank)
@@ -426,28 +423,18 @@ class Window:
             elif not waiter.failure:
                 self._signals[waiter.rank] += 1
 
-    def _on_lost(self, name: str, why: str) -> None:
+    def _on_peer_lost(self, peer: Peer, error: Exception) -> None:
+        self._note_loss(int(peer.name.rpartition(" ")[2]), error)
+
+    def _note_loss(self, rank: int, error: Exception) -> None:
         with self._lock:
-            self._lost[int(name.rpartition(" ")[2])] = why
+            self._lost[rank] = str(error)
         self._take_signals()
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
 
 
 def _new_work() -> TransferWork:
     work: TransferWork = _native.load().TransferWork()
     return work
-
-
-def _name_of(rank: int) -> str:
-    return f"window of rank {rank}"
-
-
-def _call(method: weakref.WeakMethod[Callable[..., None]], *arguments: object) -> None:
-    if (bound := method()) is not None:
-        bound(*arguments)
 
 
 def _listen(runtime: Runtime, reference: weakref.ref[Window]) -> None:
@@ -462,11 +449,6 @@ def _listen(runtime: Runtime, reference: weakref.ref[Window]) -> None:
         if window is not None and not window._take_signals():
             return
         del window
-
-
-def _host() -> tuple[str, int]:
-    """Identifies the host, and its network namespace."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/net").st_ino
 
 
 def _gather(backend: AxonBackend, own: Any) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torch_axon.nixl import _hosts, _metadata
+from torch_axon.nixl import _metadata
 from torch_axon.nixl._agent_config import nixlAgentConfig
 from torch_axon.nixl._enums import nixl_mem_t, nixl_status_t, nixl_xfer_op_t
 from torch_axon.nixl._errors import (
@@ -30,7 +30,7 @@ from torch_axon.nixl._metadata import KINDS
 from torch_axon.nixl._own_memory import OwnMemory
 from torch_axon.nixl._remote import RemoteAgent
 from torch_axon.nixl._requests import LocalSide, RemoteSide, Request, nixlXferTelemetry, pair_up
-from torch_axon.runtime import Runtime
+from torch_axon.runtime import Runtime, _hosts
 
 NIXL_INIT_AGENT = ""
 BACKEND = "UCX"  # the name of the only backend, which clients of NIXL ask for

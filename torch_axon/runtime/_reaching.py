@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torch_axon import _native
+from torch_axon.runtime._hosts import LOOPBACK
 
 if TYPE_CHECKING:
     from torch_axon.runtime._peer import Peer
     from torch_axon.runtime._runtime import Runtime
 
-_LOOPBACK = "127.0.0.1"
 _LONGEST_ATTEMPT_S = 5.0  # to connect to one of several addresses
 
 
@@ -30,10 +30,15 @@ def listen(runtime: Runtime, *, within_host: bool = False) -> list[bytes]:
     found = [] if within_host else _native.load().own_addresses()
     hosts = [each for each in found if ":" not in each] or [each for each in found if not each.startswith("fe80:")]
     if not hosts:
-        runtime.listen(_LOOPBACK)
-        return [runtime.address_at(_LOOPBACK)]
+        runtime.listen(LOOPBACK)
+        return [runtime.address_at(LOOPBACK)]
     runtime.listen("::" if ":" in hosts[0] else "0.0.0.0")
     return [runtime.address_at(host) for host in hosts]
+
+
+def left_until(deadline: float) -> float:
+    """Returns the seconds until then, as a timeout: never 0."""
+    return max(deadline - time.monotonic(), 0.001)
 
 
 def connect_to_any(runtime: Runtime, addresses: Sequence[bytes], deadline: float) -> Peer:
@@ -47,12 +52,8 @@ def connect_to_any(runtime: Runtime, addresses: Sequence[bytes], deadline: float
     Raises:
         ConnectionError, TimeoutError: that of the last address
     """
-
-    def left() -> float:
-        return max(deadline - time.monotonic(), 0.001)
-
     *others, last = addresses
     for address in others:
         with suppress(ConnectionError, TimeoutError):
-            return runtime.connect(address, timeout=min(left(), _LONGEST_ATTEMPT_S))
-    return runtime.connect(last, timeout=left())
+            return runtime.connect(address, timeout=min(left_until(deadline), _LONGEST_ATTEMPT_S))
+    return runtime.connect(last, timeout=left_until(deadline))

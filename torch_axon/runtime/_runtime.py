@@ -91,8 +91,8 @@ class Runtime(Exposing, PeerCallbacks, Closable):
         self._core = _native.load().RuntimeCore(
             name,
             weakref.ref(self),
-            _weakly(self._on_cancelled),
-            _weakly(self._on_notified),
+            weakly(self._on_cancelled),
+            weakly(self._on_notified),
             {
                 "max_message_bytes": max_message_bytes,
                 "max_waiting_calls": max_waiting_calls,
@@ -481,8 +481,8 @@ def _expose(invocation: RuntimeInvocation, args: tuple[Any, ...], kwargs: dict[s
     invocation.reply(None)
 
 
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Wraps a method for the extension, which keeps the function but must not keep the runtime alive."""
+def weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Wraps a method for what keeps the function, and must not keep the method's object alive."""
     reference = weakref.WeakMethod(method)
 
     def call(*arguments: Any) -> None:

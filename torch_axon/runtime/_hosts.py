@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: the IPv4 address of an interface
-_LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
 def own_host() -> str:
@@ -29,4 +29,4 @@ def own_addresses() -> list[str]:
             except OSError:  # it has none
                 continue
             found.append(socket.inet_ntoa(answer[20:24]))
-    return [*(address for address in found if not address.startswith("127.")), _LOOPBACK]
+    return [*(address for address in found if not address.startswith("127.")), LOOPBACK]
