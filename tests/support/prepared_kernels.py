@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 import torch_axon
+from support.prepared import prepare_pair
 
 KERNELS = r"""
 #include <axon/device.cuh>
@@ -59,3 +64,54 @@ def kernel_of(name: str) -> Callable[..., None]:
         KERNELS, name, cuda_include_dirs=[torch_axon.prepared.include_path()]
     )
     return kernel
+
+
+_NUM_PARTITIONS, _SIZE = 24, 1000  # of the pairs below; the size in elements
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A transfer from rank 0, whose kernel sends the partitions, to rank 1, whose kernel awaits and checks them."""
+
+    once: Callable[[], None]
+    step: Tensor  # the number of calls of `once` that the GPU has made
+    wrong: Tensor
+
+
+@contextmanager
+def cuda_pair(producer: str) -> Iterator[Pair]:
+    """Prepares a transfer by CUDA kernels; `producer` is the one of the sender. Calls may be captured."""
+    tensor = torch.empty(_NUM_PARTITIONS * _SIZE, dtype=torch.float32)
+    step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
+    with prepare_pair(tensor, _NUM_PARTITIONS) as request:
+        handle = torch.tensor([request.device_handle])
+        kernel = kernel_of(producer if dist.get_rank() == 0 else "consume")
+        arguments = [handle, tensor, step, _NUM_PARTITIONS, _SIZE] + ([wrong] if dist.get_rank() == 1 else [])
+
+        def once() -> None:
+            request.start()
+            kernel((8, 1, 1), (256, 1, 1), arguments)
+            request.wait()
+            step.add_(1)
+
+        yield Pair(once, step, wrong)
+
+
+def send_by_triton(num_steps: int) -> None:
+    """Sends by Triton kernels, and checks what arrives: from the sender's tensor, and then directly."""
+    from support.triton_kernels import consume, produce
+
+    tensor = torch.empty(_NUM_PARTITIONS * _SIZE, dtype=torch.float32)
+    step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
+    with prepare_pair(tensor, _NUM_PARTITIONS) as request:
+        for direct in (False, True):
+            for _ in range(num_steps):
+                request.start()
+                if dist.get_rank() == 0:
+                    produce[(_NUM_PARTITIONS,)](request.device_handle, tensor, step, _SIZE, direct, 1024)
+                else:
+                    consume[(8,)](request.device_handle, tensor, step, wrong, _NUM_PARTITIONS, _SIZE, 1024)
+                request.wait()
+                step.add_(1)
+        torch.cuda.synchronize()
+        assert int(wrong) == 0

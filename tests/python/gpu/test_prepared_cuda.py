@@ -20,7 +20,7 @@ from support.gpu import backend_of, busy, meet, works
 from support.graphs import captured, num_replays
 from support.pool import RankPool
 from support.prepared import content, prepare_pair
-from support.prepared_kernels import kernel_of
+from support.prepared_kernels import cuda_pair, kernel_of, send_by_triton
 from support.reference import case, eventual_failure, failure, failure_or_nothing
 
 pytestmark = on("cuda")
@@ -171,27 +171,14 @@ def test_graphs_send_new_data_at_every_replay(two_ranks: RankPool) -> None:
 
 
 def _cuda_kernels(producer: str) -> None:
-    num_partitions, size = 24, 1000
-    tensor = torch.empty(num_partitions * size, dtype=torch.float32)
-    step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-    with prepare_pair(tensor, num_partitions) as request:
-        handle = torch.tensor([request.device_handle])
-        kernel = kernel_of(producer if dist.get_rank() == 0 else "consume")
-        arguments = [handle, tensor, step, num_partitions, size] + ([wrong] if dist.get_rank() == 1 else [])
-
-        def once() -> None:
-            request.start()
-            kernel((8, 1, 1), (256, 1, 1), arguments)
-            request.wait()
-            step.add_(1)
-
-        once()
-        graph = captured(once)
+    with cuda_pair(producer) as pair:
+        pair.once()
+        graph = captured(pair.once)
         for _ in range(num_replays()):
             graph.replay()
         torch.cuda.synchronize()
-        assert int(step) == num_replays() + 1
-        assert int(wrong) == 0
+        assert int(pair.step) == num_replays() + 1
+        assert int(pair.wrong) == 0
 
 
 @pytest.mark.parametrize("producer", ["produce", "produce_there"])
@@ -199,28 +186,8 @@ def test_cuda_kernels_send_and_await_partitions(producer: str, two_ranks: RankPo
     two_ranks.run(_cuda_kernels, producer)
 
 
-def _triton_kernels() -> None:
-    from support.triton_kernels import consume, produce
-
-    num_partitions, size = 24, 1000
-    tensor = torch.empty(num_partitions * size, dtype=torch.float32)
-    step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-    with prepare_pair(tensor, num_partitions) as request:
-        for direct in (False, True):
-            for _ in range(10):
-                request.start()
-                if dist.get_rank() == 0:
-                    produce[(num_partitions,)](request.device_handle, tensor, step, size, direct, 1024)
-                else:
-                    consume[(8,)](request.device_handle, tensor, step, wrong, num_partitions, size, 1024)
-                request.wait()
-                step.add_(1)
-        torch.cuda.synchronize()
-        assert int(wrong) == 0
-
-
 def test_triton_kernels_send_and_await_partitions(two_ranks: RankPool) -> None:
-    two_ranks.run(_triton_kernels)
+    two_ranks.run(send_by_triton, 10)
 
 
 def _misuses_on_the_host() -> list[str]:

@@ -17,7 +17,7 @@ import torch_axon
 from support.graphs import captured, num_replays
 from support.hosts import run_on_hosts
 from support.prepared import content, prepare_pair
-from support.prepared_kernels import kernel_of
+from support.prepared_kernels import cuda_pair, kernel_of, send_by_triton
 from support.reference import case, eventual_failure, failure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
@@ -77,31 +77,18 @@ def test_partitions_of_any_size_are_sent_by_the_host(tmp_path: Path) -> None:
 
 
 def _cuda_kernels(producer: str) -> None:
-    num_partitions, size = 24, 1000
-    tensor = torch.empty(num_partitions * size, dtype=torch.float32)
-    step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-    with prepare_pair(tensor, num_partitions) as request:
-        handle = torch.tensor([request.device_handle])
-        kernel = kernel_of(producer if dist.get_rank() == 0 else "consume")
-        arguments = [handle, tensor, step, num_partitions, size] + ([wrong] if dist.get_rank() == 1 else [])
-
-        def once() -> None:
-            request.start()
-            kernel((8, 1, 1), (256, 1, 1), arguments)
-            request.wait()
-            step.add_(1)
-
+    with cuda_pair(producer) as pair:
         for _ in range(1000):
-            once()
-        graphs = [captured(once), captured(once)]
+            pair.once()
+        graphs = [captured(pair.once), captured(pair.once)]
         count = max(num_replays(), 500)
         for replay in range(count):
             graphs[replay % 2].replay()
             if replay % 50 == 0:
-                once()
+                pair.once()
         torch.cuda.synchronize()
-        assert int(step) == 1000 + count + (count + 49) // 50
-        assert int(wrong) == 0
+        assert int(pair.step) == 1000 + count + (count + 49) // 50
+        assert int(pair.wrong) == 0
 
 
 @pytest.mark.parametrize("producer", ["produce", "produce_there"])
@@ -109,28 +96,8 @@ def test_cuda_kernels_send_and_await_partitions(producer: str, tmp_path: Path) -
     _on_two_hosts(_cuda_kernels, tmp_path, producer)
 
 
-def _triton_kernels() -> None:
-    from support.triton_kernels import consume, produce
-
-    num_partitions, size = 24, 1000
-    tensor = torch.empty(num_partitions * size, dtype=torch.float32)
-    step, wrong = torch.zeros((), dtype=torch.int32), torch.zeros((), dtype=torch.int32)
-    with prepare_pair(tensor, num_partitions) as request:
-        for direct in (False, True):
-            for _ in range(100):
-                request.start()
-                if dist.get_rank() == 0:
-                    produce[(num_partitions,)](request.device_handle, tensor, step, size, direct, 1024)
-                else:
-                    consume[(8,)](request.device_handle, tensor, step, wrong, num_partitions, size, 1024)
-                request.wait()
-                step.add_(1)
-        torch.cuda.synchronize()
-        assert int(wrong) == 0
-
-
 def test_triton_kernels_send_and_await_partitions(tmp_path: Path) -> None:
-    _on_two_hosts(_triton_kernels, tmp_path)
+    _on_two_hosts(send_by_triton, tmp_path, 100)
 
 
 def _round_trips() -> None:
