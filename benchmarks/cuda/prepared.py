@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from partition_kernels import kernel
 from torch import Tensor
 
 import torch_axon
@@ -42,41 +43,6 @@ ROUNDS, WARM_UP = 15, 3
 PARTITIONS, PARTITION_BYTES, STEP_NS = 64, 256 << 10, 5000
 NUM_PINGS = 1000  # partitions of the operation pready
 Step = Callable[[], None]
-
-KERNELS = r"""
-#include <axon/device.cuh>
-
-// `requests`: one to send and one to receive.
-extern "C" __global__ void ping(axon::PreparedTransfer* const* requests, int count, int begins) {
-  for (int i = 0; i < count; ++i) {
-    if (begins && !axon::pready(requests[0], i)) return;
-    if (!axon::wait(requests[1], i)) return;
-    if (!begins && !axon::pready(requests[0], i)) return;
-  }
-}
-
-__device__ unsigned long long now() {
-  unsigned long long ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  return ns;
-}
-
-// Block i makes partition i, step_ns after the block before it.
-extern "C" __global__ void make(axon::PreparedTransfer* const* requests, float* tensor, int size, int step_ns,
-                                int sends) {
-  const unsigned long long begin = now();
-  while (now() - begin < static_cast<unsigned long long>(step_ns) * (blockIdx.x + 1)) continue;
-  for (int i = threadIdx.x; i < size; i += blockDim.x) tensor[blockIdx.x * size + i] = blockIdx.x * size + i;
-  if (sends) axon::pready(requests[0], blockIdx.x);
-}
-"""
-
-
-def kernel(name: str) -> Callable[..., None]:
-    compiled: Callable[..., None] = torch.cuda._compile_kernel(
-        KERNELS, name, cuda_include_dirs=[torch_axon.prepared.include_path()]
-    )
-    return compiled
 
 
 class Bench:

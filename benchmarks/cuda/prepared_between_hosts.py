@@ -32,6 +32,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from partition_kernels import kernel
 from torch import Tensor
 
 import torch_axon
@@ -45,39 +46,6 @@ ROUNDS, WARM_UP = 15, 3
 PARTITIONS, PARTITION_BYTES = 64, 256 << 10
 NUM_PINGS = 100
 Step = Callable[[], None]
-
-KERNELS = r"""
-#include <axon/device.cuh>
-
-__device__ unsigned long long now() {
-  unsigned long long ns;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
-  return ns;
-}
-
-// `requests`: one to send and one to receive.
-extern "C" __global__ void ping(axon::PreparedTransfer* const* requests, int count, int begins) {
-  for (int i = 0; i < count; ++i) {
-    if (begins && !axon::pready(requests[0], i)) return;
-    if (!axon::wait(requests[1], i)) return;
-    if (!begins && !axon::pready(requests[0], i)) return;
-  }
-}
-extern "C" __global__ void send(axon::PreparedTransfer* const* requests, unsigned long long* times) {
-  if (threadIdx.x == 0) times[blockIdx.x] = now();
-  axon::pready(requests[0], blockIdx.x);
-}
-extern "C" __global__ void receive(axon::PreparedTransfer* const* requests, unsigned long long* times) {
-  if (axon::wait(requests[0], blockIdx.x) && threadIdx.x == 0) times[blockIdx.x] = now();
-}
-"""
-
-
-def kernel(name: str) -> Callable[..., None]:
-    compiled: Callable[..., None] = torch.cuda._compile_kernel(
-        KERNELS, name, cuda_include_dirs=[torch_axon.prepared.include_path()]
-    )
-    return compiled
 
 
 class Bench:
