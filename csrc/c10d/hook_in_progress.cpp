@@ -28,7 +28,7 @@ HookInProgress::~HookInProgress() {
   num_in_hooks.fetch_sub(1);
 }
 
-// What fails because this process exits is no failure that a hook should look into.
+// Hooks are not called for failures that the exit of this process causes.
 bool HookInProgress::may_call() const noexcept {
   return python::has_python() && !python::is_ending();
 }

@@ -1,5 +1,5 @@
-// What torch's interfaces to one-sided transfers need of C++: the Work of a transfer (torch_axon/windows.py,
-// torch_axon/transport.py) and, since torch 2.14, the window that c10d returns.
+// The C++ side of torch's interfaces to one-sided transfers: the Work of a transfer (torch_axon/windows.py,
+// torch_axon/transport.py) and, since torch 2.14, c10d's window.
 #pragma once
 
 #include <chrono>

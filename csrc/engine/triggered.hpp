@@ -1,4 +1,4 @@
-// What kernels start by writing its id into a trigger ring (engine/replays.hpp).
+// The interface of calls that kernels start, by writing their ids into a trigger ring (engine/replays.hpp).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a group does for transfers between prepared tensors.
+// The methods of a group that serve transfers between prepared tensors.
 #include <algorithm>
 #include <atomic>
 #include <functional>

@@ -102,7 +102,7 @@ __device__ __forceinline__ bool must_end(const PreparedTransfer& transfer, uint3
   return !detail::report(transfer, detail::kTimeout, 0);
 }
 
-// What a block of the drain knows, in shared memory. A bit per partition.
+// The state of one block of the drain, in shared memory: a bit for each partition.
 struct Taken {
   uint32_t found[kWords];  // by this look: not copied yet
   uint32_t copied[kWords];

@@ -61,7 +61,7 @@ struct TransferRecord {
   static TransferRecord of(uint32_t num_partitions, uint64_t ll_bytes) noexcept;
 };
 
-// What ends the waits of a rank's kernels.
+// The words and the timeout that end waits of a rank's kernels.
 struct TransferWaits {
   uint32_t* fault = nullptr;  // in device memory
   cuda::TeamControl* control = nullptr;
@@ -81,7 +81,7 @@ struct TransferEnds {
   int peer = -1;  // its local index
   uint32_t tag = 0;
   cuda::DeviceDescriptor call{};
-  // Of a sender whose peer is out of reach for its kernels. They tell the host instead (kernels/host_partitions.hpp).
+  // Set for a sender whose kernels cannot reach the peer: they signal the host instead (kernels/host_partitions.hpp).
   uint32_t* host_arrived = nullptr;
   uint32_t* host_credit = nullptr;
 };

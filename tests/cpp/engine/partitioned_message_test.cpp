@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 constexpr uint32_t kFirstTag = 1000;
 constexpr size_t kPartition = 25;  // elements
 
-// What the engine and a device share.
+// The memory that the engine and a device share.
 struct SharedMemory {
   explicit SharedMemory(size_t num_partitions) : data(num_partitions * kPartition), flags(num_partitions + 1) {}
 
