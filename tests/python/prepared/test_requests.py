@@ -159,7 +159,9 @@ def _one_thread_waits() -> None:
         request.start()
         if dist.get_rank() == 0:
             dist.barrier()
-            request.ready()
+            request.ready(3)
+            dist.barrier()
+            request.ready(range(3))
             request.wait()
             return
         waiting = Thread(target=request.wait)
@@ -168,6 +170,7 @@ def _one_thread_waits() -> None:
         assert "before wait()" in failure(request.start)
         dist.barrier()
         request.arrived(3)
+        dist.barrier()
         waiting.join()
 
 
