@@ -250,9 +250,8 @@ def _active_messages() -> Iterator[str]:
 
 def _failures() -> Iterator[str]:
     yield "## When something breaks"
-    for machine in ("epyc_2core", "h100"):
+    for machine, device in (("xeon_2core", "CPU tensors"), ("h100", "CUDA tensors")):
         lines = read(f"faults_3ranks_{machine}")[:1]
-        device = "CPU tensors" if machine == "epyc_2core" else "CUDA tensors"
         note = (
             "The time until the survivors of three ranks know; the timeout of operations is 1 s. "
             f"{tables.matrix(lines[0])}"
