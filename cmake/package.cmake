@@ -23,6 +23,7 @@ set(public_headers
     base/data_type.hpp
     base/status.hpp
     memory/host_buffer.hpp
+    memory/mappable_memory.hpp
     memory/owner.hpp
     rpc/core/handshake/counts.hpp
     rpc/core/options.hpp

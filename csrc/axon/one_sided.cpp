@@ -48,6 +48,10 @@ Access Remote::access() const noexcept {
   return static_cast<Access>(memory_->access());
 }
 
+const char* Remote::path() const noexcept {
+  return memory_->name_of_path();
+}
+
 Result<Remote> Remote::slice(uint64_t offset, uint64_t num_bytes) const {
   if (offset <= num_bytes_ && num_bytes <= num_bytes_ - offset) return Remote(memory_, offset_ + offset, num_bytes);
   return Status(ErrorCode::kInvalidArgument, "slice: offset " + std::to_string(offset) + " and " +

@@ -12,7 +12,8 @@
 //   transfer.wait(1s);
 //   if (transfer.status().ok()) use(keys);
 //
-// Host memory of any alignment and size. docs/one_sided.md says what is promised, and what a handle proves.
+// Host memory of any alignment and size. Peers of the same host map that of axon::MappableMemory, and move its bytes by
+// themselves. docs/one_sided.md says what is promised, and what a handle proves.
 #pragma once
 
 #include <array>
@@ -27,6 +28,7 @@
 #include <vector>
 
 #include "base/status.hpp"
+#include "memory/mappable_memory.hpp"
 #include "memory/owner.hpp"
 
 namespace axon::rpc {
@@ -107,6 +109,8 @@ class Remote {
   const std::string& region() const noexcept;
   /// @return what the handle allows
   Access access() const noexcept;
+  /// @return how the bytes move, as docs/one_sided.md names it: "shared memory" if this process has mapped the memory
+  const char* path() const noexcept;
   /// Returns a part of the memory. Sends no message.
   /// @param offset its first byte, counted in this memory
   /// @param num_bytes its number of bytes

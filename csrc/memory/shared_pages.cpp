@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string>
@@ -46,8 +47,29 @@ Result<SharedPages> SharedPages::make(size_t num_bytes, const char* name) {
   bool is_there = allocate();
   while (!is_there && errno == EINTR) is_there = allocate();
   if (!is_there) return failed("fallocate of " + std::to_string(num_bytes) + " shared bytes");
+  return seal(std::move(file), num_bytes);
+}
+
+Result<SharedPages> SharedPages::seal(FileDescriptor file, size_t num_bytes) {
   if (fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return failed("sealing shared memory");
   return map_unchecked(std::move(file), num_bytes);
+}
+
+// The kernel refuses obvious excess of private memory only.
+static bool exceeds_memory(size_t num_bytes) noexcept {
+  void* const probe = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe != MAP_FAILED) munmap(probe, num_bytes);
+  return probe == MAP_FAILED;
+}
+
+Result<SharedPages> SharedPages::make_on_use(size_t num_bytes, const char* name) {
+  if (exceeds_memory(num_bytes)) return failed("allocation of " + std::to_string(num_bytes) + " shared bytes");
+  FileDescriptor file = make_file(name);
+  if (!file.valid()) return failed("memfd_create");
+  if (ftruncate(file.get(), static_cast<off_t>(num_bytes)) != 0) {
+    return failed("ftruncate to " + std::to_string(num_bytes) + " shared bytes");
+  }
+  return seal(std::move(file), num_bytes);
 }
 
 Result<SharedPages> SharedPages::map(FileDescriptor fetched, size_t num_bytes) {

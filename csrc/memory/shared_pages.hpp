@@ -22,6 +22,8 @@ class SharedPages {
  public:
   // Allocates the memory, not only its addresses. The name is for /proc.
   static Result<SharedPages> make(size_t num_bytes, const char* name = "axon");
+  // Allocates each page when a process first uses it. Fails if the machine has not so much memory in all.
+  static Result<SharedPages> make_on_use(size_t num_bytes, const char* name);
   // Fails unless make() made it, with this length, in a process that this one may inspect.
   static Result<SharedPages> open(int32_t pid, int descriptor, size_t num_bytes);
   // Fails unless make() made the memory of this descriptor, with this length. Closes the descriptor.
@@ -44,6 +46,7 @@ class SharedPages {
  private:
   SharedPages(FileDescriptor descriptor, std::byte* data, size_t num_bytes) noexcept
       : descriptor_(std::move(descriptor)), data_(data), num_bytes_(num_bytes) {}
+  static Result<SharedPages> seal(FileDescriptor file, size_t num_bytes);
   static Result<SharedPages> map_unchecked(FileDescriptor descriptor, size_t num_bytes);
 
   FileDescriptor descriptor_;

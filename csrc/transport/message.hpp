@@ -28,7 +28,7 @@
 namespace axon::transport {
 
 // Must be incremented with any change to this file or to fingerprint.hpp. Peers compare it when they connect.
-inline constexpr uint32_t kWireVersion = 20;
+inline constexpr uint32_t kWireVersion = 21;
 
 // The kind of an operation's message is the operation's OperationKind, from 1 to 10.
 enum class MessageKind : uint8_t {

@@ -37,6 +37,34 @@ class Exposing(ABC):
     @abstractmethod
     def _peer_of(self, connection: RuntimeConnection) -> Peer: ...
 
+    def empty(
+        self,
+        *size: int | Sequence[int],
+        dtype: torch.dtype | None = None,
+        device: str | torch.device | None = None,
+    ) -> torch.Tensor:
+        """Allocates a tensor that peers of this host map when they open a region of it.
+
+        They read and write it by plain copies then, without this process and without system calls: `Remote.path` is
+        "shared memory". The memory begins as zeros, and is freed with its last tensor, region and mapping. A region
+        is mappable if it lies within one such tensor, and at most 511 regions of one at a time are. Forked children
+        share the memory with this process.
+
+        Args:
+            size: the shape, as for `torch.empty`: numbers, or one sequence of them
+            dtype: the type of the elements; None: torch's default
+            device: "cpu", or the GPU: "cuda:0"; None: "cpu". On a GPU the tensor is that of `torch.empty`: peers of
+                this host map such memory in any case.
+
+        Returns:
+            A contiguous tensor, whose storage cannot be resized.
+
+        Raises:
+            TypeError, RuntimeError: as for `torch.empty`; RuntimeError, too, if there is no memory left
+            ValueError: `device` is neither the CPU nor a GPU
+        """
+        return _one_sided.empty(size, dtype, device)
+
     def expose(
         self,
         memory: _one_sided.LocalMemory | Sequence[_one_sided.LocalMemory],

@@ -160,6 +160,7 @@ class Remote:
     def path(self) -> str:
         """How the bytes move: "memcpy" within this process; "cma" if this process reads the peer's memory directly.
 
+        "shared memory": this process has mapped the memory, which `Runtime.empty` has made, and copies from and to it.
         CUDA memory that a GPU of this process copies: "cuda" within this process, and "cuda ipc" if it is mapped from
         another one. Otherwise "messages". Writes of host memory to other processes move by messages, too: the peer
         fetches the bytes.
@@ -279,6 +280,22 @@ def _name_of(name: str | None) -> str:
     return name
 
 
+def empty(
+    size: tuple[int | Sequence[int], ...], dtype: torch.dtype | None, device: str | torch.device | None
+) -> torch.Tensor:
+    """Allocates a tensor for `Runtime.empty`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `Runtime.empty`
+    """
+    place = _place_of("empty", "cpu" if device is None else device)
+    like = torch.empty(*size, dtype=dtype, device="meta")  # type: ignore[arg-type]  # torch checks the shape
+    if place.type == "cuda" or like.nbytes == 0:
+        return torch.empty_like(like, device=place)
+    memory: torch.Tensor = _native.load().mappable_tensor(like.nbytes)
+    return memory.view(like.dtype).view(like.shape)
+
+
 def expose(runtime: Runtime, memory: LocalMemory | Sequence[LocalMemory], access: str, name: str | None) -> Region:
     """Exposes memory for `Runtime.expose`.
 
@@ -315,11 +332,16 @@ def expose_pointer(
     return Region(runtime, region)
 
 
-def _gpu_of(device: str | torch.device) -> int:
-    """Returns the number of a GPU, or -1 for the CPU."""
+def _place_of(what: str, device: str | torch.device) -> torch.device:
     place = torch.device(device)
     if place.type not in ("cpu", "cuda"):
-        raise ValueError(f"expose_pointer: device is {str(device)!r}; allowed: 'cpu', and 'cuda' with its number")
+        raise ValueError(f"{what}: device is {str(device)!r}; allowed: 'cpu', and 'cuda' with its number")
+    return place
+
+
+def _gpu_of(device: str | torch.device) -> int:
+    """Returns the number of a GPU, or -1 for the CPU."""
+    place = _place_of("expose_pointer", device)
     if place.type == "cpu":
         return -1
     return torch.cuda.current_device() if place.index is None else place.index

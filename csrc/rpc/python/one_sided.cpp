@@ -1,10 +1,12 @@
 #include "rpc/python/one_sided.hpp"
 
+#include <ATen/ops/from_blob.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "memory/mappable_memory.hpp"
 #include "python/gil.hpp"
 #include "rpc/core/drive_until.hpp"
 #include "rpc/core/runtime.hpp"
@@ -13,6 +15,7 @@
 #include "rpc/python/local_memory.hpp"
 #include "rpc/python/python_plan.hpp"
 #include "rpc/python/python_runtime.hpp"
+#include "rpc/python/tensors.hpp"
 #include "rpc/python/waits.hpp"
 
 namespace axon::rpc_python {
@@ -79,6 +82,16 @@ void release_object(void* held) {
   if (!python::python_goes_on()) return;
   const python::GilHeld gil;
   py::handle(static_cast<PyObject*>(held)).dec_ref();
+}
+
+// Bytes that peers of this host map.
+at::Tensor mappable_tensor(size_t num_bytes) {
+  const python::GilReleased no_gil;
+  Result<std::shared_ptr<MappableMemory>> made = MappableMemory::make(num_bytes);
+  if (!made.ok()) throw std::runtime_error("empty: " + made.status().message());
+  std::shared_ptr<MappableMemory> memory = std::move(made).value();
+  std::byte* const data = memory->bytes().data();
+  return at::from_blob(data, {static_cast<int64_t>(num_bytes)}, [memory = std::move(memory)](void*) {}, at::kByte);
 }
 
 // `gpu` is −1 for memory of the host.
@@ -187,21 +200,6 @@ rpc::Counted<PythonTransfer> open_handle(const std::shared_ptr<rpc::Connection>&
 py::tuple stats_of(const PythonTransfer& self) {
   const auto us = [](sync::Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); };
   return py::make_tuple(us(self.time_posted()), us(self.time_moved()), self.num_bytes(), self.num_blocks());
-}
-
-const char* name_of_path(const RemoteMemory& memory) {
-  const bool is_of_this_process = memory.is_of_this_process();
-  switch (memory.path()) {
-    case RemoteMemory::Path::kMemcpy:
-      return "memcpy";
-    case RemoteMemory::Path::kCma:
-      return "cma";
-    case RemoteMemory::Path::kCuda:
-      return is_of_this_process ? "cuda" : "cuda ipc";
-    case RemoteMemory::Path::kMessages:
-      break;
-  }
-  return "messages";
 }
 
 py::list listed(std::vector<rpc::Notification> notifications) {
@@ -330,7 +328,7 @@ void bind_one_sided(py::module_& module) {
       .def(
           "map", [](const Remote& self, int gpu) { map_remote(self, static_cast<c10::DeviceIndex>(gpu)); },
           py::call_guard<python::GilReleased>())
-      .def_property_readonly("path", [](const RemoteMemory& self) { return name_of_path(self); });
+      .def_property_readonly("path", [](const RemoteMemory& self) { return self.name_of_path(); });
   py::class_<PythonTransfer, rpc::Counted<PythonTransfer>>(module, "RuntimeTransfer")
       .def_property_readonly("call", [](const PythonTransfer& self) { return self.call(); })
       .def_property_readonly("opened", [](const PythonTransfer& self) { return self.opened(); })
@@ -341,6 +339,7 @@ void bind_one_sided(py::module_& module) {
       .def("poll", [](PythonTransfer& self) { return static_cast<int>(poll_transfer(self)); })
       .def("stats", &stats_of);
   bind_plan(module);
+  module.def("mappable_tensor", &mappable_tensor);
   module.def("expose", &expose_objects);
   module.def("expose_pointer", &expose_address);
   module.def("open_handle", &open_handle);

@@ -70,6 +70,25 @@ TEST_F(OneSidedLibrary, a_closed_region_is_denied_and_its_owner_released) {
   EXPECT_EQ(pair_.to_server.open(region.handle({}).value(), 30s).status().code(), ErrorCode::kAccessDenied);
 }
 
+TEST_F(OneSidedLibrary, mappable_memory_is_exposed_as_other_memory_and_freed_after_the_close) {
+  std::shared_ptr<MappableMemory> memory = MappableMemory::make(5000).value();
+  const std::weak_ptr<MappableMemory> gone = memory;
+  Region region =
+      pair_.server
+          .expose(memory->bytes(), {.access = Access::kReadWrite, .name = "mappable", .owner = Owner::of(memory)})
+          .value();
+  const Remote remote = open(region);
+  EXPECT_STREQ(remote.path(), "memcpy");
+  const std::vector<std::byte> source = bytes(5000, 2);
+  ASSERT_TRUE(ended(pair_.to_server.write(remote, source)).ok());
+  EXPECT_TRUE(std::ranges::equal(memory->bytes(), source));
+  memory = nullptr;
+  EXPECT_TRUE(region.close(30s));
+  std::vector<std::byte> into(5000);
+  EXPECT_EQ(ended(pair_.to_server.read(remote, into)).code(), ErrorCode::kAccessDenied);
+  EXPECT_FALSE(gone.expired());  // its flag is in it, which the remote memory reads
+}
+
 TEST_F(OneSidedLibrary, plans_move_blocks_by_their_numbers) {
   Region region = expose();
   const Remote remote = open(region);

@@ -34,6 +34,14 @@ TEST(SharedPages, begin_as_zeros) {
       std::ranges::all_of(std::span(pages.data(), kNumBytes), [](std::byte each) { return each == std::byte{}; }));
 }
 
+TEST(SharedPages, are_allocated_on_use_up_to_the_memory_of_the_machine) {
+  const Result<SharedPages> pages = SharedPages::make_on_use(kNumBytes, "test");
+  ASSERT_TRUE(pages.ok()) << pages.status().message();
+  EXPECT_EQ(word(pages.value(), 0).load(), 0u);
+  EXPECT_TRUE(SharedPages::map(copy_of(pages.value().descriptor()), kNumBytes).ok());
+  EXPECT_FALSE(SharedPages::make_on_use(size_t{1} << 60, "test").ok());
+}
+
 TEST(SharedPages, what_a_peer_stores_arrives_and_stays_when_it_ends) {
   const SharedPages pages = make();
   const pid_t parent = getpid();

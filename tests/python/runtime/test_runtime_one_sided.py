@@ -30,6 +30,7 @@ class _Here:
 
     runtime: Runtime
     server: Peer
+    is_mappable: bool  # the memory that is exposed
     memory: torch.Tensor
     region: Region
 
@@ -38,7 +39,8 @@ def _bytes(num_bytes: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).integers(0, 256, num_bytes, dtype=np.uint8))
 
 
-def _serve(host: str) -> int:
+def _serve(host: str, is_mappable: bool) -> int:
+    _Here.is_mappable = is_mappable
     _Here.runtime = Runtime("owner", secret=SECRET)
     return _Here.runtime.listen(host)
 
@@ -50,7 +52,8 @@ def _connect(host: str, port: int) -> int:
 
 
 def _expose(access: str = "rw", num_bytes: int = NUM_BYTES) -> tuple[bytes, int]:
-    _Here.memory = _bytes(num_bytes, seed=1)
+    content = _bytes(num_bytes, seed=1)
+    _Here.memory = _Here.runtime.empty(num_bytes, dtype=torch.uint8).copy_(content) if _Here.is_mappable else content
     _Here.region = _Here.runtime.expose(_Here.memory, access, name="cache")
     return _Here.region.handle(), os.getpid()
 
@@ -78,9 +81,9 @@ def _close() -> None:
 class Pair:
     """The processes of an owner and an initiator."""
 
-    def __init__(self, owner: RankPool, initiator: RankPool, host: str) -> None:
+    def __init__(self, owner: RankPool, initiator: RankPool, host: str, is_mappable: bool = False) -> None:
         self._owner, self._initiator = owner, initiator
-        [port] = owner.run(_serve, host)
+        [port] = owner.run(_serve, host, is_mappable)
         [self.incarnation] = initiator.run(_connect, host, port)
 
     def owner(self, task: Callable[..., Any], *args: Any) -> Any:
@@ -94,11 +97,11 @@ class Pair:
         self.owner(_close)
 
 
-@pytest.fixture(scope="module", params=["one host", "two hosts"])
+@pytest.fixture(scope="module", params=["one host", "one host, mapped", "two hosts"])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    if request.param == "one host":
+    if request.param != "two hosts":
         with RankPool(1, meeting="none") as owner, RankPool(1, meeting="none") as initiator:
-            pair = Pair(owner, initiator, "127.0.0.1")
+            pair = Pair(owner, initiator, "127.0.0.1", request.param == "one host, mapped")
             yield pair
             pair.close()
         return

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "base/random.hpp"
@@ -31,14 +32,26 @@ std::atomic<uint64_t>* unused_word() {
 
 }  // namespace
 
-GenerationFlag::GenerationFlag() : word_(unused_word()), value_(random_number() | 1) {
+GenerationFlag::GenerationFlag(std::shared_ptr<MappableMemory> memory)
+    : memory_(std::move(memory)), word_(memory_ ? memory_->take_flag() : nullptr), value_(random_number() | 1) {
+  if (word_ == nullptr) {
+    memory_ = nullptr;
+    word_ = unused_word();
+  }
   word_->store(value_, std::memory_order_relaxed);  // a message publishes it
 }
 
-GenerationFlag::~GenerationFlag() {
+void GenerationFlag::give_back() noexcept {
   clear();
+  std::atomic<uint64_t>* const word = std::exchange(word_, nullptr);
+  if (word == nullptr) return;
+  if (memory_) {
+    memory_->give_back(word);
+    memory_ = nullptr;
+    return;
+  }
   const std::lock_guard lock(words().mutex);
-  words().free.push_back(word_);
+  words().free.push_back(word);
 }
 
 }  // namespace axon::rpc

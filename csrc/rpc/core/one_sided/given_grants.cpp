@@ -33,7 +33,7 @@ Result<GivenGrants::Given> GivenGrants::open(std::span<const std::byte> bytes) {
   if (!region.ok()) return std::move(region.status());
   while (++num_given_ == 0 || grants_.contains(num_given_)) {
   }
-  const bool is_direct = connection_.is_neighbour() ? !region.value()->is_device() || is_mapped(*region.value())
+  const bool is_direct = connection_.is_neighbour() ? !region.value()->is_device() || region.value()->is_mappable()
                                                     : region.value()->is_device() && is_of_this_process();
   Grant grant{.region = std::move(region).value(),
               .offset = handle.value().offset,
@@ -48,10 +48,6 @@ Result<GivenGrants::Given> GivenGrants::open(std::span<const std::byte> bytes) {
   }
   grants_.emplace(given.grant, std::move(grant));
   return given;
-}
-
-bool GivenGrants::is_mapped(const Region& region) {
-  return region.device_location().is_mappable();
 }
 
 bool GivenGrants::is_of_this_process() const noexcept {
@@ -71,15 +67,23 @@ GrantInfo GivenGrants::describe(Grant& grant) const {
   info.prefix.num_extents = static_cast<uint32_t>(info.extents.size());
   info.prefix.name_num_bytes = static_cast<uint32_t>(info.name.size());
   if (region.is_device()) {
-    info.prefix.is_device = 1;
+    info.prefix.memory = GrantedMemory::kDevice;
     info.device = region.device_location();
   }
   const bool is_own = is_of_this_process();
   if (grant.is_direct && !is_own) {
-    if (region.is_device()) info.extents = region.mapped_extents_of(grant.offset, grant.num_bytes);
+    if (region.is_device()) {
+      info.extents = region.mapped_extents_of(grant.offset, grant.num_bytes);
+    } else if (region.is_mappable()) {
+      info.prefix.memory = GrantedMemory::kMappable;
+      info.mappable = region.mappable()->location();
+    }
     return info;
   }
-  if (is_own) grant.local = std::make_unique<LocalGrant>(info);
+  if (is_own) {
+    info.kept = region.mappable();
+    grant.local = std::make_unique<LocalGrant>(info);
+  }
   info.prefix.flag_value = is_own ? grant.local->proof() : 0;
   info.prefix.flag_address = 0;
   for (Extent& extent : info.extents) extent.address = 0;
@@ -129,8 +133,8 @@ void GivenGrants::fail(bool is_gone) noexcept {
   const bool is_lost = connection_.engine().messenger().is_lost(peer_);
   for (const auto& [number, grant] : grants_) {
     if (!grant.is_direct) continue;
-    // A lost peer may live, and its devices may go on: Regions::on_peer_lost() finds out.
-    const bool has_ended = is_gone && !(is_lost && grant.region->is_device());
+    // A lost peer may live, and go on with memory that it has mapped: Regions::on_peer_lost() finds out.
+    const bool has_ended = is_gone && !(is_lost && grant.region->is_mappable());
     has_ended ? regions_.remove_reader(*grant.region, peer_, name)
               : regions_.leave_to_process(*grant.region, peer_, name);
   }

@@ -69,7 +69,6 @@ class GivenGrants {
 
   Result<std::shared_ptr<Region>> region_for(const RegionHandle& handle, std::span<const std::byte> bytes) const;
   GrantInfo describe(Grant& grant) const;
-  static bool is_mapped(const Region& region);
   bool is_of_this_process() const noexcept;
 
   const Connection& connection_;

@@ -19,7 +19,7 @@
 namespace axon::rpc {
 
 // More than 30 methods: transfers, requests, answers and grants end with the connection, and each affects the others.
-// Direct copies have a source file of their own.
+// Direct copies and grants have source files of their own.
 class Initiator {
  public:
   static constexpr uint32_t kWindow = RequestSlots::kWindow;
@@ -77,13 +77,15 @@ class Initiator {
   // Copies the next blocks directly, at most kStep bytes for each thread that takes part.
   void copy(Transfer& transfer) noexcept;
   bool copies_next(const Transfer& transfer) const noexcept;
-  void copy_within_process(Transfer& transfer) noexcept;
-  void copy_from_process(Transfer& transfer) noexcept;
-  DirectRead::Outcome read_from_process(Transfer& transfer, const RemoteMemory& remote) noexcept;
+  // Makes the copies of one step. The arguments are those of each copy.
+  template <typename Copy, typename... Arguments>
+  static CopyOutcome copy_step(Transfer& transfer, const RemoteMemory& remote, std::vector<Copy>& copies,
+                               const Arguments&... arguments) noexcept;
   // Adds the next blocks of this memory, at most `most` bytes, and takes them for copied. Returns whether there were
   // any.
-  bool add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, DirectRead& read) noexcept;
-  void advance_by(Transfer& transfer, size_t num_bytes) noexcept;
+  template <typename Copy>
+  static bool add_blocks(Transfer& transfer, const RemoteMemory& remote, size_t most, Copy& copy) noexcept;
+  static void advance_by(Transfer& transfer, size_t num_bytes) noexcept;
   // Returns whether the transfer's notification or opening is due.
   bool has_control_to_send(const Transfer& transfer) const noexcept;
   void send_control(Transfer& transfer, Slot& slot) noexcept;
@@ -105,6 +107,7 @@ class Initiator {
   void release_drained() noexcept;
   void unpack(Slot& slot, std::span<const std::byte> bytes) noexcept;
   std::shared_ptr<RemoteMemory> memory_of(uint32_t grant, GrantInfo info);
+  bool maps(RemoteMemory& memory);
   bool reads_directly(const RemoteMemory& memory) noexcept;
   void drop(const transport::Payload& payload) noexcept;
 
@@ -115,6 +118,7 @@ class Initiator {
   OpenedGrants grants_;
   IntrusiveList<Transfer> active_;
   std::vector<DirectRead> reads_;                  // of one step; kept for the next one
+  std::vector<MemoryCopy> copies_;                 // of one step, too
   IntrusiveList<Transfer> draining_;               // finished, but the transport still uses their memory
   IntrusiveList<Transfer, AwaitsSlot> waiting_;    // for a slot
   IntrusiveList<Transfer, AwaitsSlot> unstarted_;  // until fewer transfers write towards a notification

@@ -8,10 +8,20 @@ static void append_values(std::vector<std::byte>& bytes, const T* values, size_t
   bytes.insert(bytes.end(), begin, begin + num_values * sizeof(T));
 }
 
+// Takes a value from the begin of the bytes. Returns false if they are too few.
+template <typename T>
+static bool take_value(std::span<const std::byte>& bytes, T& value) {
+  if (bytes.size() < sizeof value) return false;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes = bytes.subspan(sizeof value);
+  return true;
+}
+
 std::vector<std::byte> encode_grant(const GrantInfo& info) {
   std::vector<std::byte> bytes;
   append_values(bytes, &info.prefix, 1);
-  if (info.prefix.is_device != 0) append_values(bytes, &info.device, 1);
+  if (info.prefix.memory == GrantedMemory::kDevice) append_values(bytes, &info.device, 1);
+  if (info.prefix.memory == GrantedMemory::kMappable) append_values(bytes, &info.mappable, 1);
   append_values(bytes, info.extents.data(), info.extents.size());
   append_values(bytes, info.name.data(), info.name.size());
   return bytes;
@@ -19,17 +29,12 @@ std::vector<std::byte> encode_grant(const GrantInfo& info) {
 
 std::optional<GrantInfo> decode_grant(std::span<const std::byte> payload) {
   GrantInfo info;
-  if (payload.size() < sizeof info.prefix) return std::nullopt;
-  std::memcpy(&info.prefix, payload.data(), sizeof info.prefix);
+  if (!take_value(payload, info.prefix)) return std::nullopt;
   const GrantPrefix& prefix = info.prefix;
   if (prefix.num_extents > kMostExtents || prefix.name_num_bytes > kLongestRegionName) return std::nullopt;
-  if (prefix.is_device > 1) return std::nullopt;
-  payload = payload.subspan(sizeof prefix);
-  if (prefix.is_device != 0) {
-    if (payload.size() < sizeof info.device) return std::nullopt;
-    std::memcpy(&info.device, payload.data(), sizeof info.device);
-    payload = payload.subspan(sizeof info.device);
-  }
+  if (prefix.memory > GrantedMemory::kMappable) return std::nullopt;
+  if (prefix.memory == GrantedMemory::kDevice && !take_value(payload, info.device)) return std::nullopt;
+  if (prefix.memory == GrantedMemory::kMappable && !take_value(payload, info.mappable)) return std::nullopt;
   const size_t num_extent_bytes = prefix.num_extents * sizeof(Extent);
   if (payload.size() != num_extent_bytes + prefix.name_num_bytes) return std::nullopt;
   if (prefix.access == 0 || prefix.access > static_cast<uint32_t>(Access::kReadWrite)) return std::nullopt;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,7 +22,14 @@ struct ListEntry {
 };
 static_assert(sizeof(ListEntry) == 16);
 
-// The begin of the payload of a grant. The location of device memory, extents and the region's name follow.
+// The kinds of granted memory, and what tells where it is.
+enum class GrantedMemory : uint32_t {
+  kHost,      // none
+  kDevice,    // a DeviceLocation
+  kMappable,  // a MappableMemory::Location
+};
+
+// The begin of the payload of a grant. The location of the memory, extents and the region's name follow.
 struct GrantPrefix {
   uint64_t num_bytes = 0;
   uint64_t flag_value = 0;
@@ -29,15 +37,17 @@ struct GrantPrefix {
   uint32_t access = 0;
   uint32_t num_extents = 0;
   uint32_t name_num_bytes = 0;
-  uint32_t is_device = 0;  // 1: a DeviceLocation follows
+  GrantedMemory memory = GrantedMemory::kHost;
 };
 static_assert(sizeof(GrantPrefix) == 40);
 
 struct GrantInfo {
   GrantPrefix prefix;
-  DeviceLocation device{};  // valid if is_device
+  DeviceLocation device{};              // valid for kDevice
+  MappableMemory::Location mappable{};  // valid for kMappable
   std::vector<Extent> extents;
   std::string name;
+  std::shared_ptr<MappableMemory> kept{};  // within a process: contains the flag, if it is not null; never sent
 };
 
 inline constexpr size_t kLongestRegionName = 255;

@@ -30,6 +30,17 @@ auto reader_of(std::vector<Region::Reader>& readers, const Region::Reader& wante
 
 }  // namespace
 
+// Returns the mappable memory that contains all extents, or null.
+static std::shared_ptr<MappableMemory> mappable_around(const std::vector<Extent>& extents) {
+  std::shared_ptr<MappableMemory> memory;
+  for (const Extent& extent : extents) {
+    std::shared_ptr<MappableMemory> of_extent = MappableMemory::around(extent.address, extent.num_bytes);
+    if (!of_extent || (memory && memory != of_extent)) return nullptr;
+    memory = std::move(of_extent);
+  }
+  return memory;
+}
+
 Region::Region(RegionSpecification specification, Owner owner)
     : name_(std::move(specification.name)),
       access_(specification.access),
@@ -37,6 +48,7 @@ Region::Region(RegionSpecification specification, Owner owner)
       device_(std::move(specification.device)),
       ends_(ends_of(extents_)),
       num_bytes_(ends_.empty() ? 0 : ends_.back()),
+      generation_flag_(is_device() ? nullptr : mappable_around(extents_)),
       owner_(std::move(owner)) {}
 
 std::byte* Region::find(uint64_t offset, uint64_t num_bytes) const noexcept {
@@ -141,7 +153,7 @@ void Regions::leave_to_process(Region& region, transport::PeerId peer, const std
 
 void Regions::on_peer_lost(transport::PeerId peer) noexcept {
   const bool may_live = engine_.peers().is_neighbour(peer) && !has_ended(peer);
-  forget_readers(peer, may_live ? Of::kHosts : Of::kAll);
+  forget_readers(peer, may_live ? Of::kNotMapped : Of::kAll);
 }
 
 // A process that cannot be seen now may live: it is looked for again.
@@ -169,7 +181,7 @@ void Regions::look_after_lost() noexcept {
 
 void Regions::forget_readers(transport::PeerId peer, Of regions) noexcept {
   for (auto& [number, region] : regions_) {
-    if (regions == Of::kHosts && region->is_device()) continue;
+    if (regions == Of::kNotMapped && region->is_mappable()) continue;
     std::erase_if(region->readers_, [&](const Region::Reader& reader) { return reader.peer == peer; });
   }
   release_rested();
@@ -191,6 +203,7 @@ void Regions::release_rested() noexcept {
     Region& region = *entry.second;
     if (!region.at_rest()) return false;
     numbers_.remove(region.number_);
+    region.generation_flag_.give_back();  // users may keep the region for long
     if (region.owner_.get() != nullptr) engine_.post(*new OwnerRelease(std::move(region.owner_)));
     return true;
   });

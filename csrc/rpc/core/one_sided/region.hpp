@@ -76,6 +76,10 @@ class Region {
   const DeviceLocation& device_location() const noexcept { return device_.location; }
   const Nonce& key() const noexcept { return key_; }
   const GenerationFlag& generation_flag() const noexcept { return generation_flag_; }
+  // The memory that peers of this host map; null if they cannot.
+  const std::shared_ptr<MappableMemory>& mappable() const noexcept { return generation_flag_.memory(); }
+  // Returns whether peers map the memory, of a device or of the host, and may write it without this process.
+  bool is_mappable() const noexcept { return device_.location.is_mappable() || mappable() != nullptr; }
   uint64_t number() const noexcept { return number_; }
 
   bool is_revoked() const noexcept { return is_revoked_; }
@@ -144,7 +148,7 @@ class Regions {
   void remove_reader(Region& region, transport::PeerId peer, const std::string& name) noexcept;
   // The reader cannot confirm that any more, because the connection has ended while its process lives.
   void leave_to_process(Region& region, transport::PeerId peer, const std::string& name) noexcept;
-  // Nothing arrives from the peer any more. If its process lives, its devices may still use memory of devices: that is
+  // Nothing arrives from the peer any more. If its process lives, it may still use memory that it has mapped: that is
   // kept until the process ends, which look_after_lost() finds.
   void on_peer_lost(transport::PeerId peer) noexcept;
   void look_after_lost() noexcept;
@@ -159,7 +163,7 @@ class Regions {
   static std::vector<std::string> readers(const Region& region);
 
  private:
-  enum class Of : uint8_t { kHosts, kAll };
+  enum class Of : uint8_t { kNotMapped, kAll };
   void forget_readers(transport::PeerId peer, Of regions) noexcept;
   // Returns false if its process lives, or may live, and looks after it from then on.
   bool has_ended(transport::PeerId peer) noexcept;

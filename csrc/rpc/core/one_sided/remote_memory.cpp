@@ -28,6 +28,44 @@ class ReleaseGrant final : public engine::Submission {
 RemoteMemory::RemoteMemory(std::shared_ptr<Connection> connection, uint32_t number, GrantInfo info)
     : connection_(std::move(connection)), number_(number), info_(std::move(info)) {}
 
+const char* RemoteMemory::name_of_path() const noexcept {
+  switch (path()) {
+    case Path::kMemcpy:
+      return "memcpy";
+    case Path::kMapped:
+      return "shared memory";
+    case Path::kCma:
+      return "cma";
+    case Path::kCuda:
+      return is_of_this_process_ ? "cuda" : "cuda ipc";
+    case Path::kMessages:
+      break;
+  }
+  return "messages";
+}
+
+void RemoteMemory::use_own_memory() noexcept {
+  const auto* const flag = reinterpret_cast<const std::atomic<uint64_t>*>(flag_address());
+  mapping_here_ = {.flag = flag, .flag_value = flag_value(), .shift = 0};
+  set_path(Path::kMemcpy);
+}
+
+// A peer may state any addresses.
+Status RemoteMemory::map_from(int32_t pid) {
+  Result<std::shared_ptr<MappedMemory>> opened = MappedMemory::open(pid, info_.mappable);
+  if (!opened.ok()) return std::move(opened.status());
+  const MappedMemory& mapped = *opened.value();
+  const std::atomic<uint64_t>* const flag = mapped.flag_at(flag_address());
+  const auto is_within = [&](const Extent& each) { return mapped.contains(each.address, each.num_bytes); };
+  if (flag == nullptr || !std::ranges::all_of(extents(), is_within)) {
+    return {ErrorCode::kTransport, "the grant names addresses beyond the mapped memory"};
+  }
+  mapping_here_ = {.flag = flag, .flag_value = flag_value(), .shift = mapped.shift()};
+  mapped_ = std::move(opened).value();
+  set_path(Path::kMapped);
+  return {};
+}
+
 RemoteMemory::~RemoteMemory() {
   engine::Engine& engine = connection_->engine();
   if (engine.is_forked() || engine.has_ended()) return;

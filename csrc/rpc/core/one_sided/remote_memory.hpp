@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "memory/mapped_memory.hpp"
+#include "rpc/core/one_sided/direct_copy.hpp"
 #include "rpc/core/one_sided/messages.hpp"
 #include "rpc/core/one_sided/use_gate.hpp"
 
@@ -25,6 +27,7 @@ class RemoteMemory : public std::enable_shared_from_this<RemoteMemory> {
     kMessages,  // the owner moves them
     kCma,       // reads: copied from the owner's process; writes: by messages
     kMemcpy,    // the memory of this process
+    kMapped,    // memory of the owner that this process has mapped
     kCuda,      // a device of this process copies, if the local memory is its own or the host's
   };
 
@@ -40,7 +43,8 @@ class RemoteMemory : public std::enable_shared_from_this<RemoteMemory> {
   uint64_t num_bytes() const noexcept { return info_.prefix.num_bytes; }
   uint64_t flag_value() const noexcept { return info_.prefix.flag_value; }
   uint64_t flag_address() const noexcept { return info_.prefix.flag_address; }
-  bool is_device() const noexcept { return info_.prefix.is_device != 0; }
+  bool is_device() const noexcept { return info_.prefix.memory == GrantedMemory::kDevice; }
+  bool is_mappable() const noexcept { return info_.prefix.memory == GrantedMemory::kMappable; }
   const DeviceLocation& device_location() const noexcept { return info_.device; }
   const std::vector<Extent>& extents() const noexcept { return info_.extents; }
   // Returns which extent has a byte, and where an extent begins.
@@ -50,11 +54,19 @@ class RemoteMemory : public std::enable_shared_from_this<RemoteMemory> {
   uint64_t begin_of(size_t extent) const noexcept { return extent == 0 ? 0 : ends_[extent - 1]; }
 
   Path path() const noexcept { return path_.load(std::memory_order_relaxed); }
+  const char* name_of_path() const noexcept;
   void set_path(Path path) noexcept { path_.store(path, std::memory_order_relaxed); }
 
   // Returns whether the addresses of the extents are those of this process.
   bool is_of_this_process() const noexcept { return is_of_this_process_; }
   void set_of_this_process() noexcept { is_of_this_process_ = true; }
+
+  // Both are called before another thread knows this object, and set the path.
+  void use_own_memory() noexcept;
+  // Maps mappable memory of another process. Fails if what the grant says about it is wrong.
+  Status map_from(int32_t pid);
+  // How this process copies from or to the memory, by kMemcpy or kMapped.
+  const MappingHere& mapping_here() const noexcept { return mapping_here_; }
 
   // How a device of this process uses the memory. Set once, before another thread knows this object.
   void attach(std::unique_ptr<DeviceMapping> mapping) noexcept {
@@ -74,6 +86,8 @@ class RemoteMemory : public std::enable_shared_from_this<RemoteMemory> {
   const std::vector<uint64_t> ends_ = ends_of(info_.extents);
   std::atomic<Path> path_{Path::kMessages};
   bool is_of_this_process_ = false;
+  MappingHere mapping_here_;
+  std::shared_ptr<MappedMemory> mapped_;  // shared with other memory of the same file
   std::unique_ptr<DeviceMapping> mapping_;
   UseGate uses_;
 };

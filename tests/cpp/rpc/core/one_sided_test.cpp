@@ -378,7 +378,7 @@ TEST(OneSided, addresses_in_a_message_are_not_touched) {
                                     .peer_key = theirs.address().key,
                                     .own_key = own.address().key})
                            .value();
-  const GenerationFlag flag;
+  const GenerationFlag flag(nullptr);
   const GrantInfo info{.prefix = {.num_bytes = 64,
                                   .flag_value = flag.value(),
                                   .flag_address = flag.address(),

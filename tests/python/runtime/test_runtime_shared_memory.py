@@ -1,0 +1,294 @@
+"""One-sided transfers with memory that `Runtime.empty` has made, which peers of the same host map."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torch_axon.runtime import AccessDenied, Blocks, Peer, PeerLostError, Remote, Runtime
+
+DEADLINE_S = 30.0
+NUM_BYTES = 3_000_001
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def _num_mapped(pid: int | str = "self") -> int:
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:axon-memory")
+
+
+# ---- Tensors
+
+
+@pytest.fixture
+def itself() -> Iterator[tuple[Runtime, Peer]]:
+    with Runtime("itself") as runtime:
+        yield runtime, runtime.connect(runtime.address)
+
+
+def test_empty_makes_tensors_as_torch_does(itself: tuple[Runtime, Peer]) -> None:
+    runtime, _ = itself
+    for size in ((3, 5), (7,), (2, 1, 4)):
+        for dtype in (None, torch.bfloat16, torch.bool, torch.complex128):
+            tensor, like = runtime.empty(*size, dtype=dtype), torch.zeros(*size, dtype=dtype)
+            assert (tensor.dtype, tensor.shape, tensor.is_contiguous()) == (like.dtype, like.shape, True)
+            assert torch.equal(tensor, like)
+    assert runtime.empty([2, 3]).shape == runtime.empty(torch.Size((2, 3))).shape == (2, 3)
+    assert runtime.empty(4, 0).shape == (4, 0)
+    assert runtime.empty(3, device="cpu").fill_(2).sum() == 6
+
+
+def test_empty_refuses_what_it_cannot_make(itself: tuple[Runtime, Peer]) -> None:
+    runtime, _ = itself
+    with pytest.raises(ValueError, match="empty: device is 'meta'; allowed: 'cpu', and 'cuda'"):
+        runtime.empty(3, device="meta")
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        runtime.empty(-1)
+    with pytest.raises(TypeError):
+        runtime.empty("3")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=r"empty: allocation of \d+ shared bytes"):
+        runtime.empty(1 << 60, dtype=torch.uint8)
+    with pytest.raises(RuntimeError, match="not resizable"):
+        runtime.empty(3).resize_(100)
+
+
+def test_memory_is_freed_with_its_last_user(itself: tuple[Runtime, Peer]) -> None:
+    runtime, _ = itself
+    tensor = runtime.empty(NUM_BYTES)
+    part = tensor[5:10]
+    region = runtime.expose(part, "rw")
+    assert _num_mapped() == 1
+    del tensor, part
+    gc.collect()
+    assert _num_mapped() == 1
+    assert region.close(DEADLINE_S)
+    _until(lambda: _num_mapped() == 0)
+    assert region.nbytes == 20
+
+
+def test_own_memory_that_is_freed_is_denied(itself: tuple[Runtime, Peer]) -> None:
+    runtime, peer = itself
+    tensor = runtime.empty(NUM_BYTES, dtype=torch.uint8).fill_(3)
+    region = runtime.expose(tensor)
+    remote = peer.open(region.handle())
+    assert remote.path == "memcpy"
+    into = torch.empty(NUM_BYTES, dtype=torch.uint8)
+    peer.read(remote, into).result(DEADLINE_S)
+    assert torch.equal(into, tensor)
+    assert region.close(DEADLINE_S)
+    del tensor, region
+    gc.collect()
+    with pytest.raises(AccessDenied, match="closed"):
+        peer.read(remote, into).result(DEADLINE_S)
+    del remote
+    gc.collect()
+    _until(lambda: _num_mapped() == 0)
+
+
+# ---- Between processes
+
+
+class _Here:
+    """What a process of these tests keeps between its tasks."""
+
+    runtime: Runtime
+    peer: Peer
+    remote: Remote
+    tensors: list[torch.Tensor]
+
+
+def _serve_tasks(pipe: Connection) -> None:
+    with Runtime("other") as _Here.runtime:
+        pipe.send(_Here.runtime.address)
+        while pipe.poll(None) and (task := pipe.recv()):
+            pipe.send(task[0](*task[1:]))
+        _Here.tensors = []
+
+
+class Other:
+    """Another process, which runs tasks and may be stopped and killed."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, there = context.Pipe()
+        self.process = context.Process(target=_serve_tasks, args=(there,))
+        self.process.start()
+        there.close()
+        self.address = self._pipe.recv()
+
+    def run(self, task: Callable[..., Any], *args: Any) -> Any:
+        self._pipe.send((task, *args))
+        assert self._pipe.poll(DEADLINE_S)
+        return self._pipe.recv()
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join(DEADLINE_S)
+
+
+@pytest.fixture
+def other() -> Iterator[Other]:
+    other = Other()
+    yield other
+    other.close()
+
+
+def _expose(num_tensors: int) -> bytes:
+    _Here.tensors = [_Here.runtime.empty(NUM_BYTES, dtype=torch.uint8) for _ in range(num_tensors)]
+    return _Here.runtime.expose(_Here.tensors, "rw", name="cache").handle()
+
+
+def _expose_parts() -> bytes:
+    _Here.tensors = [_Here.runtime.empty(NUM_BYTES, dtype=torch.uint8)]
+    [whole] = _Here.tensors
+    return _Here.runtime.expose([whole[100:200], whole[:100]], "rw", name="parts").handle()
+
+
+def _first_bytes() -> list[int]:
+    return [int(tensor[0]) for tensor in _Here.tensors]
+
+
+def _open(address: bytes, handle: bytes) -> str:
+    _Here.peer = _Here.runtime.connect(address)
+    _Here.remote = _Here.peer.open(handle)
+    return _Here.remote.path
+
+
+def _write_first(value: int) -> str:
+    try:
+        _Here.peer.write(_Here.remote[:1], bytes([value])).result(DEADLINE_S)
+    except AccessDenied as denied:
+        return str(denied)
+    return ""
+
+
+def test_a_stopped_owner_delays_neither_reads_nor_writes(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        remote = peer.open(other.run(_expose, 1))
+        assert remote.path == "shared memory"
+        other.signal(signal.SIGSTOP)
+        source = torch.arange(NUM_BYTES).to(torch.uint8)
+        transfer = peer.write(remote, source)
+        transfer.result(DEADLINE_S)
+        assert transfer.stats().path == "shared memory"
+        into = torch.empty_like(source)
+        peer.read(remote, into).result(DEADLINE_S)
+        assert torch.equal(into, source)
+        plan = peer.plan("read", Blocks(into, 4096), Blocks(remote, 4096))
+        plan.post([0, 2, 1], [7, 3, 2]).result(DEADLINE_S)
+        for local, there in ((0, 7), (2, 3), (1, 2)):
+            assert torch.equal(into[local * 4096 :][:4096], source[there * 4096 :][:4096])
+        late = peer.write(remote[:1], b"\7", notify=b"written", timeout=0.2)
+        with pytest.raises(TimeoutError):  # the owner takes part in the notification
+            late.result(DEADLINE_S)
+        other.signal(signal.SIGCONT)
+        assert other.run(_first_bytes) == [7]
+        other.signal(signal.SIGKILL)
+
+        def is_lost() -> bool:  # until its death is noticed, its memory can be read
+            failure = peer.read(remote, into).exception(DEADLINE_S)
+            assert failure is None or (isinstance(failure, PeerLostError) and "'other'" in str(failure))
+            return failure is not None
+
+        _until(is_lost)
+
+
+def test_a_stopped_initiator_keeps_a_closed_region_and_is_named(other: Other) -> None:
+    with Runtime("here") as runtime:
+        tensor = runtime.empty(8)
+        region = runtime.expose(tensor, "rw", name="kept")
+        assert other.run(_open, runtime.address, region.handle()) == "shared memory"
+        other.signal(signal.SIGSTOP)
+        with pytest.warns(RuntimeWarning, match="region 'kept' of 32 bytes is still held by: other"):
+            assert not region.close(0.3)
+        other.signal(signal.SIGKILL)
+        assert region.close(DEADLINE_S)
+        assert region.holders == []
+
+
+def test_a_closed_region_is_denied_and_unmapped(other: Other) -> None:
+    with Runtime("here") as runtime:
+        tensor = runtime.empty(8, dtype=torch.uint8)
+        region = runtime.expose(tensor, "rw", name="kept")
+        again = runtime.expose(tensor, "rw", name="again")
+        assert other.run(_open, runtime.address, region.handle()) == "shared memory"
+        assert _num_mapped(other.process.pid) == 1
+        assert other.run(_write_first, 5) == ""
+        assert tensor[0] == 5
+        assert region.close(DEADLINE_S)
+        assert "region 'kept' is closed" in other.run(_write_first, 6)
+        assert tensor[0] == 5
+        assert other.run(_open, runtime.address, again.handle()) == "shared memory"
+        assert other.run(_write_first, 7) == ""
+        assert tensor[0] == 7
+        assert _num_mapped(other.process.pid) == 1
+        assert other.run(_forget_remote) is None
+        _until(lambda: _num_mapped(other.process.pid) == 0)
+
+
+def _forget_remote() -> None:
+    del _Here.remote
+    gc.collect()
+
+
+def test_parts_of_one_allocation_are_mapped_and_those_of_several_are_not(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        several = peer.open(other.run(_expose, 2))
+        assert several.path != "shared memory"
+        peer.write(several[NUM_BYTES - 1 : NUM_BYTES + 1], b"\1\2").result(DEADLINE_S)
+        assert other.run(_first_bytes) == [0, 2]
+        parts = peer.open(other.run(_expose_parts))
+        assert parts.path == "shared memory"
+        peer.write(parts[99:101], b"\1\2").result(DEADLINE_S)
+        assert other.run(_first_bytes) == [2]
+
+
+def _expose_many() -> list[bytes]:
+    _Here.tensors = [_Here.runtime.empty(8, dtype=torch.uint8)]
+    return [_Here.runtime.expose(_Here.tensors[0], "rw").handle() for _ in range(513)]
+
+
+def test_regions_beyond_the_flags_of_an_allocation_take_another_path(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        remotes = [peer.open(handle) for handle in other.run(_expose_many)]
+        assert [remote.path == "shared memory" for remote in remotes] == [True] * 511 + [False] * 2
+        for number, remote in enumerate(remotes):
+            peer.write(remote[:1], bytes([number % 256])).result(DEADLINE_S)
+            assert other.run(_first_bytes) == [number % 256]
+
+
+def test_without_rings_nothing_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AXON_TRANSPORTS", "rails")
+    owner, initiator = Other(), Other()
+    try:
+        handle = owner.run(_expose, 1)
+        assert initiator.run(_open, owner.address, handle) == "messages"
+        assert initiator.run(_write_first, 3) == ""
+        assert owner.run(_first_bytes) == [3]
+    finally:
+        owner.close()
+        initiator.close()
