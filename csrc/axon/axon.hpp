@@ -43,6 +43,7 @@ namespace axon {
 using library::Access;
 using library::Announced;
 using library::Ask;
+using library::BlockRow;
 using library::Blocks;
 using library::Call;
 using library::Generator;

@@ -168,31 +168,71 @@ static rpc::BlockLayout layout_of(const Blocks& blocks) {
           .count = blocks.count};
 }
 
+static rpc::LocalBlocks::Memory memory_of(std::span<const std::byte> local) {
+  return {{.data = const_cast<std::byte*>(local.data()), .num_bytes = local.size()}};
+}
+
+static rpc::RemoteBlocks::Memory memory_of(const Remote& remote) {
+  return {.memory = remote.memory(), .offset = remote.offset(), .num_bytes = remote.num_bytes()};
+}
+
 static Result<Plan> make_plan(Plan::Kind kind, const std::shared_ptr<rpc::Connection>& connection,
-                              const std::pair<Buffer, Blocks>& local, const std::pair<Remote, Blocks>& remote) {
-  AXON_TRY(check_remote(connection, remote.first));
-  Result<rpc::LocalBlocks> here = rpc::LocalBlocks::laid_out(
-      {{.data = local.first.data, .num_bytes = local.first.num_bytes}}, layout_of(local.second));
+                              Result<rpc::LocalBlocks> here, Result<rpc::RemoteBlocks> there) {
   if (!here.ok()) return std::move(here.status());
-  Result<rpc::RemoteBlocks> there = rpc::RemoteBlocks::laid_out(
-      {.memory = remote.first.memory(), .offset = remote.first.offset(), .num_bytes = remote.first.num_bytes()},
-      layout_of(remote.second));
   if (!there.ok()) return std::move(there.status());
   Result<rpc::TransferPlan> plan = rpc::TransferPlan::make(std::move(here).value(), std::move(there).value());
   if (!plan.ok()) return std::move(plan.status());
   return Plan(kind, connection, std::make_shared<const rpc::TransferPlan>(std::move(plan).value()));
 }
 
+static Result<Plan> plan_layouts(Plan::Kind kind, const std::shared_ptr<rpc::Connection>& connection,
+                                 const std::pair<std::span<const std::byte>, Blocks>& local,
+                                 const std::pair<Remote, Blocks>& remote) {
+  AXON_TRY(check_remote(connection, remote.first));
+  return make_plan(kind, connection, rpc::LocalBlocks::laid_out(memory_of(local.first), layout_of(local.second)),
+                   rpc::RemoteBlocks::laid_out(memory_of(remote.first), layout_of(remote.second)));
+}
+
+static std::vector<rpc::BlockRow> rows_of(std::span<const BlockRow> table) {
+  std::vector<rpc::BlockRow> rows;
+  rows.reserve(table.size());
+  for (const auto& [memory, offset, num_bytes] : table) rows.push_back({memory, offset, num_bytes});
+  return rows;
+}
+
+template <typename Byte>
+static Result<Plan> plan_tables(Plan::Kind kind, const std::shared_ptr<rpc::Connection>& connection,
+                                std::pair<std::span<const std::span<Byte>>, std::span<const BlockRow>> local,
+                                std::pair<std::span<const Remote>, std::span<const BlockRow>> remote) {
+  std::vector<rpc::LocalBlocks::Memory> here;
+  for (const std::span<Byte> memory : local.first) here.push_back(memory_of(memory));
+  std::vector<rpc::RemoteBlocks::Memory> there;
+  for (const Remote& memory : remote.first) {
+    AXON_TRY(check_remote(connection, memory));
+    there.push_back(memory_of(memory));
+  }
+  return make_plan(kind, connection, rpc::LocalBlocks::listed(here, rows_of(local.second)),
+                   rpc::RemoteBlocks::listed(there, rows_of(remote.second)));
+}
+
 Result<Plan> Peer::plan_read(std::span<std::byte> into, const Blocks& local, const Remote& remote,
                              const Blocks& remote_blocks) const {
-  const Buffer memory{.data = into.data(), .num_bytes = into.size()};
-  return make_plan(Plan::Kind::kRead, connection_, {memory, local}, {remote, remote_blocks});
+  return plan_layouts(Plan::Kind::kRead, connection_, {into, local}, {remote, remote_blocks});
 }
 
 Result<Plan> Peer::plan_write(std::span<const std::byte> source, const Blocks& local, const Remote& remote,
                               const Blocks& remote_blocks) const {
-  const Buffer only_read{.data = const_cast<std::byte*>(source.data()), .num_bytes = source.size()};
-  return make_plan(Plan::Kind::kWrite, connection_, {only_read, local}, {remote, remote_blocks});
+  return plan_layouts(Plan::Kind::kWrite, connection_, {source, local}, {remote, remote_blocks});
+}
+
+Result<Plan> Peer::plan_read(std::span<const std::span<std::byte>> into, std::span<const BlockRow> local,
+                             std::span<const Remote> remotes, std::span<const BlockRow> remote_blocks) const {
+  return plan_tables<std::byte>(Plan::Kind::kRead, connection_, {into, local}, {remotes, remote_blocks});
+}
+
+Result<Plan> Peer::plan_write(std::span<const std::span<const std::byte>> sources, std::span<const BlockRow> local,
+                              std::span<const Remote> remotes, std::span<const BlockRow> remote_blocks) const {
+  return plan_tables<const std::byte>(Plan::Kind::kWrite, connection_, {sources, local}, {remotes, remote_blocks});
 }
 
 Result<Transfer> Plan::post(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids,

@@ -168,6 +168,14 @@ struct Blocks {
   uint64_t stride = 0;     ///< bytes from the begin of a block to that of the next one; 0: num_bytes
 };
 
+/// A row of a table of blocks, which are numbered by their rows. Each may lie in another memory, and have another
+/// length.
+struct BlockRow {
+  uint64_t memory = 0;     ///< the number of the memory
+  uint64_t offset = 0;     ///< where the block begins in it, in bytes
+  uint64_t num_bytes = 0;  ///< of the block, which may be empty
+};
+
 /// Blocks of local memory and of a peer's that many transfers move, as Peer::plan_read returns it. Local memory must
 /// stay valid until the last transfer is released. Copies are of the same plan. Any thread may use it.
 class Plan {

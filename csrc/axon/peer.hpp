@@ -60,6 +60,14 @@ class Peer {
   /// @return the plan, or kInvalidArgument: blocks exceed their memory or overlap, or their lengths differ
   Result<Plan> plan_read(std::span<std::byte> into, const Blocks& local, const Remote& remote,
                          const Blocks& remote_blocks) const;
+  /// Prepares reads of blocks that tables list.
+  /// @param into local memories
+  /// @param local the blocks in them
+  /// @param remotes memories of the peer
+  /// @param remote_blocks the blocks in them
+  /// @return the plan, or kInvalidArgument: a block exceeds its memory. Plan::post compares the lengths
+  Result<Plan> plan_read(std::span<const std::span<std::byte>> into, std::span<const BlockRow> local,
+                         std::span<const Remote> remotes, std::span<const BlockRow> remote_blocks) const;
   /// Prepares writes of many blocks.
   /// @param source local memory
   /// @param local the blocks in it
@@ -68,6 +76,14 @@ class Peer {
   /// @return the plan, or kInvalidArgument, as for plan_read()
   Result<Plan> plan_write(std::span<const std::byte> source, const Blocks& local, const Remote& remote,
                           const Blocks& remote_blocks) const;
+  /// Prepares writes of blocks that tables list.
+  /// @param sources local memories
+  /// @param local the blocks in them
+  /// @param remotes memories of the peer
+  /// @param remote_blocks the blocks in them
+  /// @return the plan, or kInvalidArgument, as for the reads
+  Result<Plan> plan_write(std::span<const std::span<const std::byte>> sources, std::span<const BlockRow> local,
+                          std::span<const Remote> remotes, std::span<const BlockRow> remote_blocks) const;
   /// Sends the peer a notification, which waits there until Runtime::notifications takes it.
   /// @param tag up to 65,536 bytes
   /// @param timeout after it, the transfer fails

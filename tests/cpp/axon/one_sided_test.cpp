@@ -118,6 +118,40 @@ TEST_F(OneSidedLibrary, plans_move_blocks_by_their_numbers) {
   EXPECT_EQ(pair_.to_server.plan_read(into, too_many, remote, there).status().code(), ErrorCode::kInvalidArgument);
 }
 
+TEST_F(OneSidedLibrary, tables_list_blocks_of_any_length_in_several_memories) {
+  Region region = expose();
+  const std::vector<Remote> remotes{open(region).slice(0, 1000).value(), open(region).slice(5000, 1000).value()};
+  const std::vector<std::byte> first = bytes(700, 2), second = bytes(700, 3);
+  const std::vector<std::span<const std::byte>> sources{first, second};
+  const std::vector<BlockRow> local{{.memory = 0, .offset = 0, .num_bytes = 700},
+                                    {.memory = 1, .offset = 650, .num_bytes = 50},
+                                    {.memory = 1, .offset = 700, .num_bytes = 0}};
+  const std::vector<BlockRow> remote{{.memory = 1, .offset = 300, .num_bytes = 700},
+                                     {.memory = 0, .offset = 1, .num_bytes = 50},
+                                     {.memory = 0, .offset = 1000, .num_bytes = 0}};
+  const Plan writing = pair_.to_server.plan_write(sources, local, remotes, remote).value();
+  const std::vector<int32_t> ids{2, 1, 0};
+  ASSERT_TRUE(ended(writing.post(ids, ids)).ok());
+  std::vector<std::byte> expected = bytes(memory_.size(), 1);
+  std::ranges::fill(std::span(expected).subspan(5300, 700), std::byte{2});
+  std::ranges::fill(std::span(expected).subspan(1, 50), std::byte{3});
+  EXPECT_EQ(memory_, expected);
+  std::vector<std::byte> into(750);
+  const std::vector<std::span<std::byte>> targets{std::span(into).first(700), std::span(into).last(50)};
+  std::vector<BlockRow> here = local;
+  here[1].offset = 0;
+  here.pop_back();
+  const Plan reading = pair_.to_server.plan_read(targets, here, remotes, remote).value();
+  ASSERT_TRUE(ended(reading.post({&ids[1], 2}, {&ids[1], 2})).ok());
+  EXPECT_TRUE(std::all_of(into.begin(), into.begin() + 700, [](std::byte each) { return each == std::byte{2}; }));
+  EXPECT_TRUE(std::all_of(into.begin() + 700, into.end(), [](std::byte each) { return each == std::byte{3}; }));
+  EXPECT_EQ(ended(reading.post({&ids[1], 1}, {&ids[2], 1})).code(), ErrorCode::kInvalidArgument);  // lengths differ
+  here[0].num_bytes = 701;
+  EXPECT_EQ(pair_.to_server.plan_read(targets, here, remotes, remote).status().code(), ErrorCode::kInvalidArgument);
+  here[0].memory = 2;
+  EXPECT_EQ(pair_.to_server.plan_read(targets, here, remotes, remote).status().code(), ErrorCode::kInvalidArgument);
+}
+
 TEST_F(OneSidedLibrary, wrong_arguments_start_nothing) {
   Region region = expose();
   const Remote remote = open(region);
