@@ -89,7 +89,7 @@ static constexpr Setting kSettings[] = {
      "than the codec. never: nothing that this process sends. always: wherever it makes data shorter, for tests.",
      is_compression},
     {"AXON_COPY_THREADS", ReadBy::kEngine, "auto", "auto, or 1 to 16",
-     "Threads that share each copy of 2 MiB or more from another process of this host. auto: the cores of this "
+     "Threads that share each copy of 2 MiB or more from or to another process of this host. auto: the cores of this "
      "process, divided among the processes of the host that it exchanges data with, but at most 4.",
      is_number_of_threads},
     {"AXON_EXACT", ReadBy::kEngine, "0", "0 or 1",
@@ -126,8 +126,8 @@ static constexpr Setting kSettings[] = {
      "is up (InfiniBand, RoCE) on both hosts and connects the two: then they use UCX. With ucx, they use UCX in any "
      "case, and long ones rails (AXON_RAILS) where only TCP connects the hosts; all processes must name it then, or "
      "none. Without rings, messages between processes of one host go over rails, or with ucx over UCX. Without cma, "
-     "long messages are copied through the rings, and no process reads another one's memory. Without cuda, no kernels "
-     "move data between the GPUs of one host, and CUDA tensors go through host memory.",
+     "long messages are copied through the rings, and no process reads memory of another one that is not shared with it. "
+     "Without cuda, no kernels move data between the GPUs of one host, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
      "MiB of each GPU's memory that a group may use to move data during matrix products (torch.ops.axon). Operations "

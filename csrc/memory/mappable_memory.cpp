@@ -5,10 +5,14 @@
 
 #include "base/forks.hpp"
 #include "base/random.hpp"
+#include "base/resources.hpp"
 #include "base/weak_table.hpp"
 #include "memory/shared_pages.hpp"
 
 namespace axon {
+
+// Each allocation keeps a descriptor. Connections must not fail for want of one.
+static constexpr size_t kSpareDescriptors = 64;
 
 // By the address of the file.
 static WeakTable<uint64_t, MappableMemory>& allocations() {
@@ -22,6 +26,7 @@ Result<std::shared_ptr<MappableMemory>> MappableMemory::make(size_t num_bytes) {
     return Status(ErrorCode::kInvalidArgument, "num_bytes is " + std::to_string(num_bytes) +
                                                    "; allowed: 1 or more, as many as there are addresses for");
   }
+  AXON_TRY(check_descriptors(kSpareDescriptors, "allocate memory that peers map"));
   Result<SharedPages> pages = SharedPages::make_on_use(num_bytes_of_file, "axon-memory");
   if (!pages.ok()) return std::move(pages.status());
   auto memory = std::make_shared<MappableMemory>(std::move(pages).value(), num_bytes);
@@ -31,10 +36,9 @@ Result<std::shared_ptr<MappableMemory>> MappableMemory::make(size_t num_bytes) {
 
 MappableMemory::MappableMemory(SharedPages pages, size_t num_bytes)
     : pages_(std::make_unique<SharedPages>(std::move(pages))), num_bytes_(num_bytes), proof_(random_number()) {
-  auto* const words = reinterpret_cast<std::atomic<uint64_t>*>(pages_->data());
-  words[0].store(proof_, std::memory_order_relaxed);  // a message publishes it
+  flag(0).store(proof_, std::memory_order_relaxed);  // a message publishes it
   unused_flags_.reserve(kNumWords - 1);
-  for (size_t i = 1; i < kNumWords; ++i) unused_flags_.push_back(&words[i]);
+  for (uint32_t number = kNumWords - 1; number != 0; --number) unused_flags_.push_back(number);
 }
 
 MappableMemory::~MappableMemory() {
@@ -45,11 +49,12 @@ std::span<std::byte> MappableMemory::bytes() const noexcept {
   return {pages_->data() + kHeadNumBytes, num_bytes_};
 }
 
-MappableMemory::Location MappableMemory::location() const noexcept {
+MappableMemory::Location MappableMemory::location(uint32_t flag) const noexcept {
   return {.address = reinterpret_cast<uint64_t>(pages_->data()),
           .num_bytes = kHeadNumBytes + num_bytes_,
           .proof = proof_,
-          .descriptor = pages_->descriptor()};
+          .descriptor = pages_->descriptor(),
+          .flag = flag};
 }
 
 std::shared_ptr<MappableMemory> MappableMemory::around(uint64_t address, uint64_t num_bytes) {
@@ -59,17 +64,21 @@ std::shared_ptr<MappableMemory> MappableMemory::around(uint64_t address, uint64_
   return offset <= memory->num_bytes_ && num_bytes <= memory->num_bytes_ - offset ? memory : nullptr;
 }
 
-std::atomic<uint64_t>* MappableMemory::take_flag() {
+uint32_t MappableMemory::take_flag() {
   const std::lock_guard lock(mutex_);
-  if (unused_flags_.empty()) return nullptr;
-  std::atomic<uint64_t>* const flag = unused_flags_.back();
+  if (unused_flags_.empty()) return 0;
+  const uint32_t flag = unused_flags_.back();
   unused_flags_.pop_back();
   return flag;
 }
 
-void MappableMemory::give_back(std::atomic<uint64_t>* flag) {
+void MappableMemory::give_back(uint32_t flag) {
   const std::lock_guard lock(mutex_);
   unused_flags_.push_back(flag);
+}
+
+std::atomic<uint64_t>& MappableMemory::flag(uint32_t number) const noexcept {
+  return reinterpret_cast<std::atomic<uint64_t>*>(pages_->data())[number];
 }
 
 }  // namespace axon

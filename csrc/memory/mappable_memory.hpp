@@ -49,21 +49,22 @@ class MappableMemory {
     uint64_t num_bytes = 0;  // of the file
     uint64_t proof = 0;      // the first word of the file
     int32_t descriptor = -1;
-    uint32_t reserved = 0;
+    uint32_t flag = 0;  // the number of a region's flag
   };
-  Location location() const noexcept;
+  Location location(uint32_t flag = 0) const noexcept;
   // Returns the memory that contains a range, or null. A forked child finds none.
   static std::shared_ptr<MappableMemory> around(uint64_t address, uint64_t num_bytes);
-  // Returns an unused flag, or null if there is none. It is valid as long as this object.
-  std::atomic<uint64_t>* take_flag();
-  void give_back(std::atomic<uint64_t>* flag);
+  // Returns the number of an unused flag, from 1 on, or 0 if there is none.
+  uint32_t take_flag();
+  void give_back(uint32_t flag);
+  std::atomic<uint64_t>& flag(uint32_t number) const noexcept;
 
  private:
   const std::unique_ptr<SharedPages> pages_;
   const size_t num_bytes_;
   const uint64_t proof_;
   std::mutex mutex_;  // guards the following member
-  std::vector<std::atomic<uint64_t>*> unused_flags_;
+  std::vector<uint32_t> unused_flags_;
 };
 static_assert(sizeof(MappableMemory::Location) == 32);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);  // processes share the words

@@ -44,10 +44,8 @@ bool MappedMemory::contains(uint64_t address, uint64_t num_bytes) const noexcept
          num_bytes <= location_.num_bytes - offset;
 }
 
-const std::atomic<uint64_t>* MappedMemory::flag_at(uint64_t address) const noexcept {
-  const uint64_t offset = address - location_.address;
-  if (offset % sizeof(uint64_t) != 0 || offset >= MappableMemory::kHeadNumBytes) return nullptr;
-  return words_of(pages_) + offset / sizeof(uint64_t);
+const std::atomic<uint64_t>* MappedMemory::flag(uint32_t number) const noexcept {
+  return number == 0 || number >= MappableMemory::kNumWords ? nullptr : words_of(pages_) + number;
 }
 
 }  // namespace axon

@@ -28,10 +28,10 @@ class MappedMemory {
   MappedMemory(const MappedMemory&) = delete;
   MappedMemory& operator=(const MappedMemory&) = delete;
 
-  // Addresses are those of the owner.
+  // The address is that of the owner.
   bool contains(uint64_t address, uint64_t num_bytes) const noexcept;
-  // Returns null if there is no flag.
-  const std::atomic<uint64_t>* flag_at(uint64_t address) const noexcept;
+  // Returns null if there is no flag of this number.
+  const std::atomic<uint64_t>* flag(uint32_t number) const noexcept;
   // What is added to an address of the owner for that of the same byte here, modulo 2^64.
   uint64_t shift() const noexcept { return reinterpret_cast<uint64_t>(pages_.data()) - location_.address; }
 

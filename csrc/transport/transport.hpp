@@ -33,6 +33,7 @@ using PeerId = uint32_t;
 struct Lane {
   std::string name;
   std::string device;
+  int32_t pid = 0;  // of the process to which it leads, within a host; 0: not known
 
   friend bool operator==(const Lane&, const Lane&) = default;
 };

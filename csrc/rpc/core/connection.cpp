@@ -196,7 +196,7 @@ void Connection::launch(Call& call) noexcept {
     slot.call = nullptr;
     slot.taken = false;
     free_slots_.push_back(index);
-    return finish(call, std::move(sent));
+    return finish(call, {sent.code(), "'" + identity_.name + "': " + sent.message()});
   }
   if (!awaited && call.request.at_rest()) finish(call, Status());
 }

@@ -84,7 +84,8 @@ void Connection::end(const Status& reason) noexcept {
   if (!failure_.ok()) return;
   transport::CallHeader message = header_of(transport::MessageKind::kClose, 0);
   if (core_.is_through_with(*this)) message.num_answers = num_answered_;
-  // The peer releases its memory when it learns of the end, so devices must not use that memory any more.
+  one_sided_.target().close();
+  // The peer releases its memory when it learns of the end, so nothing here may use that memory any more.
   if (one_sided_.initiator().end_uses()) {
     send_control(message);
   } else {

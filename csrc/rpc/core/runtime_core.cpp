@@ -215,7 +215,10 @@ bool RuntimeCore::tick(Clock::time_point now) noexcept {
   forget_ended();
   look_after_parked();
   exposed_->regions.look_after_lost();
-  if (!closed_ || !connections_.empty() || !parked_.empty() || !exposed_->regions.at_rest()) return true;
+  if (!closed_ || !connections_.empty() || !parked_.empty() || !exposed_->regions.at_rest() ||
+      !exposed_->ended_grants.is_empty()) {
+    return true;
+  }
   has_left_ = true;
   const std::shared_ptr<RuntimeCore> may_go = take_self_if_unused();
   return false;
@@ -233,6 +236,7 @@ void RuntimeCore::on_peer_lost(transport::PeerId peer, const std::string& reason
     if (connection.peer_ != peer) continue;
     connection.fail(Status(ErrorCode::kPeerLost, "'" + connection.identity().name + "' is gone: " + reason));
   }
+  exposed_->ended_grants.on_peer_lost(peer);
   exposed_->regions.on_peer_lost(peer);
 }
 
@@ -244,6 +248,7 @@ void RuntimeCore::on_shut_down() noexcept {
 
 void RuntimeCore::on_transport_gone() noexcept {
   for (const auto& connection : connections_) connection->on_transport_gone();
+  exposed_->ended_grants.on_transport_gone();
   while (Invocation* invocation = parked_.pop_front()) {
     invocation->arguments_.come_to_rest();
     invocation->answer.come_to_rest();

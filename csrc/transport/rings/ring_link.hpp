@@ -60,6 +60,7 @@ class RingLink {
   RingLink(const RingLink&) = delete;
   RingLink& operator=(const RingLink&) = delete;
 
+  int32_t pid() const noexcept { return address_.pid; }
   bool is_of(const RingAddress& address) const noexcept { return address_ == address; }
   State state() const noexcept { return state_; }
   bool is_live() const noexcept { return state_ != State::kNetwork && state_ != State::kLost; }

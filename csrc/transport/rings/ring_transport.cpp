@@ -131,8 +131,8 @@ size_t RingTransport::num_descriptors_to_come(PeerId id) const noexcept {
 Result<std::vector<Lane>> RingTransport::lanes(PeerId id) {
   RingLink* const link = link_to(peers_[id]);
   if (link == nullptr) return network_->lanes(id);
-  std::vector<Lane> lanes{{.name = "ring", .device = "memory"}};
-  if (link->reads_memory()) lanes.push_back({.name = "cma", .device = "memory"});
+  std::vector<Lane> lanes{{.name = "ring", .device = "memory", .pid = link->pid()}};
+  if (link->reads_memory()) lanes.push_back({.name = "cma", .device = "memory", .pid = link->pid()});
   return lanes;
 }
 

@@ -52,8 +52,8 @@ TEST(MappableMemory, is_found_by_ranges_that_lie_within_it) {
 
 TEST(MappableMemory, has_a_bounded_number_of_flags) {
   const auto memory = make();
-  std::vector<std::atomic<uint64_t>*> flags;
-  while (std::atomic<uint64_t>* const flag = memory->take_flag()) flags.push_back(flag);
+  std::vector<uint32_t> flags;
+  while (const uint32_t flag = memory->take_flag()) flags.push_back(flag);
   EXPECT_EQ(flags.size(), MappableMemory::kNumWords - 1);
   std::ranges::sort(flags);
   EXPECT_EQ(std::ranges::adjacent_find(flags), flags.end());
@@ -64,8 +64,8 @@ TEST(MappableMemory, has_a_bounded_number_of_flags) {
 TEST(MappableMemory, a_process_that_maps_it_reads_and_writes_it) {
   const auto memory = make();
   const uint64_t last = address_of(*memory) + kNumBytes - 1;
-  std::atomic<uint64_t>* const flag = memory->take_flag();
-  flag->store(17);
+  const uint32_t flag = memory->take_flag();
+  memory->flag(flag).store(17);
   byte_at(last).store(3);
   const auto location = memory->location();
   const pid_t owner = getpid();
@@ -74,7 +74,7 @@ TEST(MappableMemory, a_process_that_maps_it_reads_and_writes_it) {
     const auto mapped = MappedMemory::open(owner, location);
     if (!mapped.ok() || mapped.value()->shift() == 0) _exit(1);
     if (!mapped.value()->contains(last, 1) || byte_at(last + mapped.value()->shift()).load() != 3) _exit(2);
-    if (mapped.value()->flag_at(reinterpret_cast<uint64_t>(flag))->load() != 17) _exit(3);
+    if (mapped.value()->flag(flag)->load() != 17) _exit(3);
     byte_at(last + mapped.value()->shift()).store(4);
     _exit(0);
   }
@@ -104,10 +104,9 @@ TEST(MappedMemory, has_no_addresses_beyond_it) {
   EXPECT_FALSE(mapped->contains(begin + 1, UINT64_MAX));
   EXPECT_FALSE(mapped->contains(file - 1, 1));
   EXPECT_FALSE(mapped->contains(0, 0));
-  EXPECT_NE(mapped->flag_at(file + 8), nullptr);
-  EXPECT_EQ(mapped->flag_at(file + 9), nullptr);
-  EXPECT_EQ(mapped->flag_at(begin), nullptr);
-  EXPECT_EQ(mapped->flag_at(file - 8), nullptr);
+  EXPECT_NE(mapped->flag(1), nullptr);
+  EXPECT_EQ(mapped->flag(0), nullptr);
+  EXPECT_EQ(mapped->flag(MappableMemory::kNumWords), nullptr);
 }
 
 TEST(MappedMemory, is_not_opened_by_a_wrong_location) {

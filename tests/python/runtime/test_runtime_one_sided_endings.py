@@ -116,7 +116,7 @@ def test_a_stopped_owner_delays_writes_only(other: Other) -> None:
         assert not late.released  # the owner may still fetch the bytes
         given_up = peer.write(remote[:10], bytes(10))
         assert given_up.cancel()
-        with pytest.raises(CancelledError):
+        with pytest.raises(CancelledError, match="'owner': the write of 10 bytes of region 'cache' was cancelled"):
             given_up.result(DEADLINE_S)
         other.signal(signal.SIGCONT)
         until = time.monotonic() + DEADLINE_S
@@ -141,6 +141,30 @@ def test_a_stopped_reader_keeps_a_closed_region_and_is_named(other: Other) -> No
         other.signal(signal.SIGKILL)
         assert region.close(DEADLINE_S)
         assert region.holders == []
+
+
+def test_memory_is_released_after_a_close_that_did_not_wait(other: Other) -> None:
+    runtime = Runtime("here")
+    region = runtime.expose(torch.ones(NUM_BYTES), name="kept")
+    other.pipe.send((runtime.address, region.handle()))
+    path = other.pipe.recv()
+    other.signal(signal.SIGSTOP)
+    runtime.close(drain=False)
+    assert region.close(0) == (path != "cma")
+    other.signal(signal.SIGCONT)
+    assert region.close(DEADLINE_S)
+    assert region.holders == []
+
+
+def test_memory_is_released_after_a_peer_was_closed_at_once(other: Other) -> None:
+    peers: list[Peer] = []
+    with Runtime("here") as runtime:
+        runtime.on_peer_connected(peers.append)
+        region = runtime.expose(torch.ones(NUM_BYTES), name="kept")
+        other.pipe.send((runtime.address, region.handle()))
+        other.pipe.recv()
+        peers[0].close(drain=False)
+        assert region.close(DEADLINE_S)
 
 
 def test_a_region_is_not_closed_with_a_wrong_timeout() -> None:

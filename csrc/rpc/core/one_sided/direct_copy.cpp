@@ -32,7 +32,7 @@ CopyOutcome DirectRead::run() noexcept {
   return after_ == flag_.value ? CopyOutcome::kCopied : CopyOutcome::kRevoked;
 }
 
-// Blocks of one process may overlap.
+// Local and remote memory of one process may overlap.
 CopyOutcome MemoryCopy::run() noexcept {
   const std::atomic<uint64_t>& flag = *mapping_.flag;
   if (flag.load(std::memory_order_acquire) != mapping_.flag_value) return CopyOutcome::kRevoked;

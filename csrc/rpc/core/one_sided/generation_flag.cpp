@@ -33,25 +33,35 @@ std::atomic<uint64_t>* unused_word() {
 }  // namespace
 
 GenerationFlag::GenerationFlag(std::shared_ptr<MappableMemory> memory)
-    : memory_(std::move(memory)), word_(memory_ ? memory_->take_flag() : nullptr), value_(random_number() | 1) {
-  if (word_ == nullptr) {
-    memory_ = nullptr;
-    word_ = unused_word();
-  }
-  word_->store(value_, std::memory_order_relaxed);  // a message publishes it
+    : word_(unused_word()), value_(random_number() | 1), memory_(std::move(memory)) {
+  word_->store(value_, std::memory_order_relaxed);  // a message publishes it, and the one below
+  if (memory_) number_in_memory_ = memory_->take_flag();
+  if (number_in_memory_ != 0) memory_->flag(number_in_memory_).store(value_, std::memory_order_relaxed);
 }
 
-void GenerationFlag::give_back() noexcept {
+GenerationFlag::~GenerationFlag() {
   clear();
-  std::atomic<uint64_t>* const word = std::exchange(word_, nullptr);
-  if (word == nullptr) return;
-  if (memory_) {
-    memory_->give_back(word);
-    memory_ = nullptr;
-    return;
-  }
+  forget_memory();
   const std::lock_guard lock(words().mutex);
-  words().free.push_back(word);
+  words().free.push_back(word_);
+}
+
+std::optional<MappableMemory::Location> GenerationFlag::location() const noexcept {
+  if (number_in_memory_ == 0) return std::nullopt;
+  return memory_->location(number_in_memory_);
+}
+
+// Pairs with the copies of peers, which read the flag after the bytes. A peer that has read bytes which were written
+// after this finds the flag cleared.
+void GenerationFlag::clear() noexcept {
+  word_->store(0, std::memory_order_relaxed);
+  if (number_in_memory_ != 0) memory_->flag(number_in_memory_).store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void GenerationFlag::forget_memory() noexcept {
+  if (number_in_memory_ != 0) memory_->give_back(std::exchange(number_in_memory_, 0));
+  memory_ = nullptr;
 }
 
 }  // namespace axon::rpc

@@ -74,16 +74,13 @@ GrantInfo GivenGrants::describe(Grant& grant) const {
   if (grant.is_direct && !is_own) {
     if (region.is_device()) {
       info.extents = region.mapped_extents_of(grant.offset, grant.num_bytes);
-    } else if (region.is_mappable()) {
+    } else if (const auto location = region.generation_flag().location()) {
       info.prefix.memory = GrantedMemory::kMappable;
-      info.mappable = region.mappable()->location();
+      info.mappable = *location;
     }
     return info;
   }
-  if (is_own) {
-    info.kept = region.mappable();
-    grant.local = std::make_unique<LocalGrant>(info);
-  }
+  if (is_own) grant.local = std::make_unique<LocalGrant>(info);
   info.prefix.flag_value = is_own ? grant.local->proof() : 0;
   info.prefix.flag_address = 0;
   for (Extent& extent : info.extents) extent.address = 0;
@@ -131,8 +128,13 @@ std::vector<uint32_t> GivenGrants::direct_grants_of(const Region* region) const 
 void GivenGrants::fail(bool is_gone) noexcept {
   const std::string& name = connection_.identity().name;
   const bool is_lost = connection_.engine().messenger().is_lost(peer_);
+  EndedGrants::Grants unconfirmed;
   for (const auto& [number, grant] : grants_) {
     if (!grant.is_direct) continue;
+    if (!is_gone && is_closed_) {
+      unconfirmed.emplace(number, grant.region);
+      continue;
+    }
     // A lost peer may live, and go on with memory that it has mapped: Regions::on_peer_lost() finds out.
     const bool has_ended = is_gone && !(is_lost && grant.region->is_mappable());
     has_ended ? regions_.remove_reader(*grant.region, peer_, name)
@@ -140,6 +142,8 @@ void GivenGrants::fail(bool is_gone) noexcept {
   }
   grants_.clear();
   num_direct_ = 0;
+  ended_grants_.add(
+      {.key = connection_.identity().own_key, .peer = peer_, .name = name, .grants = std::move(unconfirmed)});
 }
 
 }  // namespace axon::rpc

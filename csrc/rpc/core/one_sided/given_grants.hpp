@@ -28,7 +28,7 @@ class GivenGrants {
 
   // `exposed` outlives this.
   GivenGrants(const Connection& connection, transport::PeerId peer, Exposed& exposed) noexcept
-      : connection_(connection), peer_(peer), regions_(exposed.regions) {}
+      : connection_(connection), peer_(peer), regions_(exposed.regions), ended_grants_(exposed.ended_grants) {}
   GivenGrants(const GivenGrants&) = delete;
   GivenGrants& operator=(const GivenGrants&) = delete;
 
@@ -54,7 +54,8 @@ class GivenGrants {
   // Denies all requests from now on.
   void close() noexcept { is_closed_ = true; }
   bool is_closed() const noexcept { return is_closed_; }
-  // The connection has ended; `is_gone`: the peer reads nothing any more. Otherwise its process may go on reading.
+  // The connection has ended; `is_gone`: the peer uses nothing any more. Otherwise it may: the memory is held until the
+  // peer confirms that it does not, if it has been asked to (is_closed()), or else until its process ends.
   void fail(bool is_gone) noexcept;
 
  private:
@@ -74,6 +75,7 @@ class GivenGrants {
   const Connection& connection_;
   const transport::PeerId peer_;
   Regions& regions_;
+  EndedGrants& ended_grants_;
   std::unordered_map<uint32_t, Grant> grants_;
   uint32_t num_given_ = 0;
   size_t num_direct_ = 0;

@@ -47,7 +47,7 @@ void Initiator::begin(Transfer& transfer) noexcept {
 
 Status Initiator::check(const Transfer& transfer) const {
   if (Status why = connection_.why_nothing_begins(); !why.ok()) return about(transfer, why);
-  if (transfer.is_given_up_) return {ErrorCode::kCancelled, transfer.description() + " was cancelled"};
+  if (transfer.is_given_up_) return cancelled(transfer);
   if (num_active_ > kMostTransfers) {
     return {ErrorCode::kResourceExhausted, std::to_string(kMostTransfers) + " transfers with '" +
                                                connection_.identity().name + "' are under way, the limit"};
@@ -70,6 +70,10 @@ Status Initiator::check_handle(const Transfer& transfer) const {
   return about(transfer, access_denied("the handle is of another runtime, or of an earlier one"));
 }
 
+Status Initiator::cancelled(const Transfer& transfer) const {
+  return {ErrorCode::kCancelled, "'" + connection_.identity().name + "': " + transfer.description() + " was cancelled"};
+}
+
 Status Initiator::about(const Transfer& transfer, const Status& why) const {
   if (why.ok()) return {};
   return {why.code(), "'" + connection_.identity().name + "': " + transfer.description() + " failed: " + why.message()};
@@ -89,7 +93,7 @@ void Initiator::advance(Transfer& transfer) noexcept {
   bool has_copied = false;
   while (!transfer.is_final_) {
     const bool has_block = transfer.next_ < transfer.blocks_.size();
-    if (has_block && copies_next(transfer)) {
+    if (has_block && copies(transfer, transfer.blocks_[transfer.next_])) {
       if (std::exchange(has_copied, true)) {
         if (std::exchange(transfer.is_continued_, true)) break;
         transfer.retain();
@@ -115,7 +119,7 @@ void Initiator::advance(Transfer& transfer) noexcept {
 void Initiator::cancel(Transfer& transfer) noexcept {
   transfer.is_given_up_ = true;
   if (!transfer.is_begun_ || transfer.is_final_) return;
-  finish(transfer, Status(ErrorCode::kCancelled, transfer.description() + " was cancelled"));
+  finish(transfer, cancelled(transfer));
   serve_waiting();
 }
 
@@ -177,6 +181,7 @@ void Initiator::fail(const Status& reason) noexcept {
   has_failed_ = true;
   uses_.close();
   while (Transfer* transfer = active_.front()) finish(*transfer, about(*transfer, reason));
+  grants_.end();
 }
 
 void Initiator::on_transport_gone() noexcept {
@@ -265,9 +270,7 @@ size_t Initiator::num_listed(const Transfer& transfer) const noexcept {
     const Transfer::Block& block = transfer.blocks_[end];
     if (block.local.num_bytes > kLargestListed || !may_share_list(transfer.blocks_[transfer.next_], block)) break;
     num_bytes += sizeof(ListEntry) + block.local.num_bytes;
-    const bool is_sent = block.remote->path() != RemoteMemory::Path::kMemcpy &&
-                         !(block.remote->path() == RemoteMemory::Path::kCma && transfer.kind_ == Transfer::Kind::kRead);
-    if (num_bytes > most_list_bytes_ || !is_sent) break;
+    if (num_bytes > most_list_bytes_ || copies(transfer, block)) break;
   }
   return end - transfer.next_;
 }
@@ -332,7 +335,8 @@ void Initiator::post(Slot& slot, OneSidedHeader header, ConstBuffer payload) noe
 
 void Initiator::send(OneSidedHeader header) noexcept {
   messaging::Messenger& messenger = connection_.engine().messenger();
-  if (has_failed_ || messenger.is_lost(peer_)) return;
+  // A peer that has closed the connection still waits until nothing here uses its memory.
+  if ((has_failed_ && header.kind != MessageKind::kRevoked) || messenger.is_lost(peer_)) return;
   header.key = connection_.identity().peer_key;
   [[maybe_unused]] const auto sent = messenger.transport().send(peer_, header, {}, transport::unattended);
 }

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/intrusive_list.hpp"
@@ -72,11 +73,13 @@ class Initiator {
   using Slot = RequestSlots::Slot;
 
   Status check(const Transfer& transfer) const;
+  Status cancelled(const Transfer& transfer) const;
   Status check_handle(const Transfer& transfer) const;
   void advance(Transfer& transfer) noexcept;
   // Copies the next blocks directly, at most kStep bytes for each thread that takes part.
   void copy(Transfer& transfer) noexcept;
-  bool copies_next(const Transfer& transfer) const noexcept;
+  // Returns whether this process copies a block without a request.
+  static bool copies(const Transfer& transfer, const Transfer::Block& block) noexcept;
   // Makes the copies of one step. The arguments are those of each copy.
   template <typename Copy, typename... Arguments>
   static CopyOutcome copy_step(Transfer& transfer, const RemoteMemory& remote, std::vector<Copy>& copies,
@@ -107,6 +110,7 @@ class Initiator {
   void release_drained() noexcept;
   void unpack(Slot& slot, std::span<const std::byte> bytes) noexcept;
   std::shared_ptr<RemoteMemory> memory_of(uint32_t grant, GrantInfo info);
+  bool has_lane(std::string_view name) noexcept;
   bool maps(RemoteMemory& memory);
   bool reads_directly(const RemoteMemory& memory) noexcept;
   void drop(const transport::Payload& payload) noexcept;

@@ -11,8 +11,8 @@
 
 namespace axon::rpc {
 
-bool Initiator::copies_next(const Transfer& transfer) const noexcept {
-  const RemoteMemory::Path path = transfer.blocks_[transfer.next_].remote->path();
+bool Initiator::copies(const Transfer& transfer, const Transfer::Block& block) noexcept {
+  const RemoteMemory::Path path = block.remote->path();
   return path == RemoteMemory::Path::kMemcpy || path == RemoteMemory::Path::kMapped ||
          (path == RemoteMemory::Path::kCma && transfer.kind_ == Transfer::Kind::kRead);
 }
@@ -57,7 +57,8 @@ CopyOutcome Initiator::copy_step(Transfer& transfer, const RemoteMemory& remote,
                                  const Arguments&... arguments) noexcept {
   CopyThreads& threads = CopyThreads::instance();
   const size_t num_bytes = threads.num_bytes_of_step(transfer.num_bytes_, kStep);
-  const size_t most_copies = threads.num_parts_for(num_bytes);
+  const bool is_own = remote.path() == RemoteMemory::Path::kMemcpy;  // local and remote memory may overlap
+  const size_t most_copies = is_own ? 1 : threads.num_parts_for(num_bytes);
   const size_t most_bytes = most_copies == 1 ? kStep : num_bytes / most_copies;
   copies.clear();
   while (copies.size() < most_copies) {

@@ -26,7 +26,10 @@ bool Initiator::begin_use(RemoteMemory& memory) noexcept {
 }
 
 void Initiator::end_use(RemoteMemory& memory) noexcept {
-  if (memory.uses().leave()) send({.kind = transport::MessageKind::kRevoked, .grant = memory.number()});
+  if (memory.uses().leave()) {
+    memory.unmap();
+    send({.kind = transport::MessageKind::kRevoked, .grant = memory.number()});
+  }
   uses_.leave();
 }
 

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/config.hpp"
 #include "base/log.hpp"
 #include "rpc/core/connection.hpp"
 #include "rpc/core/one_sided/direct_copy.hpp"
@@ -48,8 +47,18 @@ std::shared_ptr<RemoteMemory> Initiator::memory_of(uint32_t grant, GrantInfo inf
   return memory;
 }
 
+// A peer states its pid. A lane leads to the process to which its messages go, so memory is used of that one only.
+bool Initiator::has_lane(std::string_view name) noexcept {
+  if (!connection_.is_neighbour()) return false;
+  const auto lanes = connection_.engine().messenger().transport().lanes(peer_);
+  const int32_t pid = connection_.engine().peers().pid_of(peer_);
+  return lanes.ok() && std::ranges::any_of(lanes.value(), [&](const transport::Lane& lane) {
+           return lane.name == name && lane.pid == pid;
+         });
+}
+
 bool Initiator::maps(RemoteMemory& memory) {
-  if (!memory.is_mappable() || !connection_.is_neighbour() || !config::has_transport("rings")) return false;
+  if (!memory.is_mappable() || !has_lane("ring")) return false;
   const Status why = memory.map_from(connection_.engine().peers().pid_of(peer_));
   if (!why.ok()) {
     log::info("region '" + memory.region() + "' of '" + connection_.identity().name +
@@ -60,10 +69,7 @@ bool Initiator::maps(RemoteMemory& memory) {
 
 // The transport has found out whether the kernel permits it between these two processes.
 bool Initiator::reads_directly(const RemoteMemory& memory) noexcept {
-  if (!connection_.is_neighbour()) return false;
-  const auto lanes = connection_.engine().messenger().transport().lanes(peer_);
-  const auto is_cma = [](const transport::Lane& lane) { return lane.name == "cma"; };
-  if (!lanes.ok() || std::ranges::none_of(lanes.value(), is_cma)) return false;
+  if (!has_lane("cma")) return false;
   DirectRead probe(connection_.engine().peers().pid_of(peer_),
                    {.address = memory.flag_address(), .value = memory.flag_value()});
   return probe.run() == CopyOutcome::kCopied;

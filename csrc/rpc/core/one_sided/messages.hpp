@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,7 +46,6 @@ struct GrantInfo {
   MappableMemory::Location mappable{};  // valid for kMappable
   std::vector<Extent> extents;
   std::string name;
-  std::shared_ptr<MappableMemory> kept{};  // within a process: contains the flag, if it is not null; never sent
 };
 
 inline constexpr size_t kLongestRegionName = 255;

@@ -26,8 +26,14 @@ class OpenedGrants {
   // From now on, no transfer uses the grant. Returns false if devices still use the memory. Returns false, too, if that
   // cannot be kept in mind for a grant that is yet to arrive: the owner has not granted that much.
   bool revoke(uint32_t grant) noexcept;
+  // The connection has ended.
+  void end() noexcept;
 
  private:
+  // They return whether no use is left, and unmap the memory then.
+  static bool revoke(RemoteMemory& memory) noexcept;
+  static bool end_uses(RemoteMemory& memory) noexcept;
+
   std::unordered_map<uint32_t, std::weak_ptr<RemoteMemory>> opened_;  // by grant
   std::unordered_set<uint32_t> revoked_early_;                        // empty while no opening awaits its answer
   size_t num_opening_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/config.hpp"
 #include "rpc/core/one_sided/denials.hpp"
 
 namespace axon::rpc {
@@ -32,6 +33,7 @@ auto reader_of(std::vector<Region::Reader>& readers, const Region::Reader& wante
 
 // Returns the mappable memory that contains all extents, or null.
 static std::shared_ptr<MappableMemory> mappable_around(const std::vector<Extent>& extents) {
+  if (!config::has_transport("rings")) return nullptr;
   std::shared_ptr<MappableMemory> memory;
   for (const Extent& extent : extents) {
     std::shared_ptr<MappableMemory> of_extent = MappableMemory::around(extent.address, extent.num_bytes);
@@ -203,7 +205,7 @@ void Regions::release_rested() noexcept {
     Region& region = *entry.second;
     if (!region.at_rest()) return false;
     numbers_.remove(region.number_);
-    region.generation_flag_.give_back();  // users may keep the region for long
+    region.generation_flag_.forget_memory();  // users may keep the region for long
     if (region.owner_.get() != nullptr) engine_.post(*new OwnerRelease(std::move(region.owner_)));
     return true;
   });

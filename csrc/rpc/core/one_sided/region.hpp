@@ -76,10 +76,10 @@ class Region {
   const DeviceLocation& device_location() const noexcept { return device_.location; }
   const Nonce& key() const noexcept { return key_; }
   const GenerationFlag& generation_flag() const noexcept { return generation_flag_; }
-  // The memory that peers of this host map; null if they cannot.
-  const std::shared_ptr<MappableMemory>& mappable() const noexcept { return generation_flag_.memory(); }
   // Returns whether peers map the memory, of a device or of the host, and may write it without this process.
-  bool is_mappable() const noexcept { return device_.location.is_mappable() || mappable() != nullptr; }
+  bool is_mappable() const noexcept {
+    return device_.location.is_mappable() || generation_flag_.location().has_value();
+  }
   uint64_t number() const noexcept { return number_; }
 
   bool is_revoked() const noexcept { return is_revoked_; }

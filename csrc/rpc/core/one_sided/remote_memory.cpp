@@ -55,7 +55,7 @@ Status RemoteMemory::map_from(int32_t pid) {
   Result<std::shared_ptr<MappedMemory>> opened = MappedMemory::open(pid, info_.mappable);
   if (!opened.ok()) return std::move(opened.status());
   const MappedMemory& mapped = *opened.value();
-  const std::atomic<uint64_t>* const flag = mapped.flag_at(flag_address());
+  const std::atomic<uint64_t>* const flag = mapped.flag(info_.mappable.flag);
   const auto is_within = [&](const Extent& each) { return mapped.contains(each.address, each.num_bytes); };
   if (flag == nullptr || !std::ranges::all_of(extents(), is_within)) {
     return {ErrorCode::kTransport, "the grant names addresses beyond the mapped memory"};
@@ -64,6 +64,12 @@ Status RemoteMemory::map_from(int32_t pid) {
   mapped_ = std::move(opened).value();
   set_path(Path::kMapped);
   return {};
+}
+
+void RemoteMemory::unmap() noexcept {
+  if (path() != Path::kMapped) return;
+  mapping_here_ = {};
+  mapped_ = nullptr;
 }
 
 RemoteMemory::~RemoteMemory() {

@@ -65,6 +65,8 @@ class RemoteMemory : public std::enable_shared_from_this<RemoteMemory> {
   void use_own_memory() noexcept;
   // Maps mappable memory of another process. Fails if what the grant says about it is wrong.
   Status map_from(int32_t pid);
+  // Progress owner: the memory has been revoked, or its connection has ended, and no use is left.
+  void unmap() noexcept;
   // How this process copies from or to the memory, by kMemcpy or kMapped.
   const MappingHere& mapping_here() const noexcept { return mapping_here_; }
 
