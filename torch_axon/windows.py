@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _SIGNAL = struct.Struct("<I")  # the tag of a signal: its sender's rank
 _POLL_S = 0.5  # how often the thread that takes signals looks for deadlines and for the end of its window
+_FAILURES = (ConnectionError, TimeoutError, BufferError, PermissionError)  # of the runtime; DistBackendErrors here
 _POLL_OF_WAIT_S = 0.1  # how often a thread that waits for a signal sees that its rank is gone
 
 
@@ -66,7 +67,7 @@ class _Registered:
     """A rank's tensor, as the others see it."""
 
     handle: bytes
-    numel: int
+    shape: torch.Size
     dtype: torch.dtype
 
 
@@ -140,8 +141,8 @@ class Window:
             raise TypeError(f"tensor_register: tensor is of type {type(tensor).__name__}; allowed: torch.Tensor")
         if self._region is not None:
             raise ValueError("tensor_register: the window has a tensor; allowed: tensor_deregister() before")
-        region = self._runtime.expose(tensor, "w", name=f"the window of rank {self._rank}")
-        own = _Registered(region.handle(), tensor.numel(), tensor.dtype)
+        region = self._runtime.expose(tensor, "rw", name=f"the window of rank {self._rank}")
+        own = _Registered(region.handle(), tensor.shape, tensor.dtype)
         with self._lock:
             self._region, self._tensor = region, tensor
         self._registered = _gather(self._backend, own)
@@ -157,24 +158,38 @@ class Window:
         if region is None:
             raise ValueError("tensor_deregister: the window has no tensor; allowed: after tensor_register()")
         cast("Any", self._backend).barrier().wait()
-        if not region.close(self._limit(None)):
-            holders = ", ".join(region.holders)
-            raise dist.DistBackendError(self._failure("tensor_deregister", f"{holders} can still touch the tensor"))
+        if not region.close(self._limit(None)) and (holders := region.holders):
+            text = f"{', '.join(holders)} can still touch the tensor"
+            raise dist.DistBackendError(self._failure("tensor_deregister", text))
         self._remotes.clear()
         with self._lock:
             self._region = self._tensor = None
             self._registered = []
 
     def map_remote_tensor(self, rank: int) -> Tensor:
-        """Returns the registered tensor of this rank itself. Those of others cannot be mapped.
+        """Returns the registered tensor of a rank of this host, in the memory of that rank.
+
+        What one rank writes, the other one reads. `tensor_deregister` waits until such tensors are freed.
+
+        Args:
+            rank: the rank in the group: this one, or one whose tensor `Runtime.empty` has made
 
         Raises:
-            ValueError: `rank` is another one, or the window has no tensor
+            ValueError: the window has no tensor, there is no such rank, or its tensor cannot be mapped
+            torch.distributed.DistBackendError: the rank is gone
         """
-        if rank != self._rank or self._tensor is None:
-            allowed = "to put data there" if rank != self._rank else "after tensor_register()"
-            raise ValueError(f"map_remote_tensor: rank is {rank}, of which no tensor is mapped; allowed: {allowed}")
-        return self._tensor
+        what = f"map_remote_tensor of rank {rank}"
+        target = self._target(what, rank)
+        if rank == self._rank and self._tensor is not None:
+            return self._tensor
+        try:
+            _, remote = self._remote(rank, time.monotonic() + self._limit(None))
+            return remote.tensor(target.dtype, target.shape)
+        except ValueError as error:
+            allowed = "tensors of Runtime.empty, of ranks of this host"
+            raise ValueError(f"{what}: its tensor cannot be mapped ({error}); allowed: {allowed}") from error
+        except _FAILURES as error:
+            raise dist.DistBackendError(self._failure(what, error)) from error
 
     # ---- Calls
 
@@ -203,15 +218,15 @@ class Window:
             torch.distributed.DistBackendError: the put has failed, and may have written some of the data
         """
         what = f"put to rank {dst_rank}"
-        target = self._target(dst_rank)
+        target = self._target(what, dst_rank)
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"{what}: tensor is of type {type(tensor).__name__}; allowed: torch.Tensor")
         if tensor.dtype != target.dtype:
             raise ValueError(f"{what}: tensor is of {tensor.dtype}; allowed: {target.dtype}, as the tensor there")
-        end = target_offset_nelems + tensor.numel()
-        if not 0 <= target_offset_nelems <= end <= target.numel:
+        end, most = target_offset_nelems + tensor.numel(), target.shape.numel()
+        if not 0 <= target_offset_nelems <= end <= most:
             raise ValueError(
-                f"{what}: elements {target_offset_nelems} to {end}; allowed: within the {target.numel} elements there"
+                f"{what}: elements {target_offset_nelems} to {end}; allowed: within the {most} elements there"
             )
         size = tensor.element_size()
         deadline = time.monotonic() + self._limit(timeout)
@@ -303,10 +318,10 @@ class Window:
 
     # ---- Peers
 
-    def _target(self, rank: int) -> _Registered:
-        self._check_rank("put", rank)
+    def _target(self, what: str, rank: int) -> _Registered:
+        self._check_rank(what, rank)
         if not self._registered:
-            raise ValueError(f"put to rank {rank}: the window has no tensor; allowed: after tensor_register()")
+            raise ValueError(f"{what}: the window has no tensor; allowed: after tensor_register()")
         return self._registered[rank]
 
     def _check_rank(self, call: str, rank: int) -> None:
@@ -362,7 +377,7 @@ class Window:
                 transfer.result()
                 work.complete("")
                 return work
-        except (ConnectionError, TimeoutError, BufferError, PermissionError) as error:
+        except _FAILURES as error:
             raise dist.DistBackendError(self._failure(what, error)) from error
         transfer.add_done_callback(lambda done: self._complete(work, what, done.exception()))
         return work

@@ -37,8 +37,8 @@ class Exposing(ABC):
     @abstractmethod
     def _peer_of(self, connection: RuntimeConnection) -> Peer: ...
 
+    @staticmethod
     def empty(
-        self,
         *size: int | Sequence[int],
         dtype: torch.dtype | None = None,
         device: str | torch.device | None = None,

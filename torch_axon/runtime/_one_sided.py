@@ -124,8 +124,8 @@ class Region:
     def holders(self) -> list[str]:
         """The names of the peers that keep the memory.
 
-        These are the peers of this host that may be reading it directly, and those to or from which its bytes are
-        moving. Each name appears once.
+        These are the peers of this host that may be using it directly, and those to or from which its bytes are moving.
+        Each name appears once.
         """
         holders: list[str] = self._region.holders(self._runtime._core)
         return holders
@@ -162,11 +162,36 @@ class Remote:
 
         "shared memory": this process has mapped the memory, which `Runtime.empty` has made, and copies from and to it.
         CUDA memory that a GPU of this process copies: "cuda" within this process, and "cuda ipc" if it is mapped from
-        another one. Otherwise "messages". Writes of host memory to other processes move by messages, too: the peer
-        fetches the bytes.
+        another one. Otherwise "messages". With "cma", writes move by messages, too: the peer fetches the bytes.
         """
         path: str = self._memory.path
         return path
+
+    def tensor(self, dtype: torch.dtype = torch.uint8, shape: Sequence[int] = (-1,)) -> torch.Tensor:
+        """Returns this memory itself as a tensor, if this process has mapped it: `path` is "shared memory".
+
+        What one process writes, the other one reads, without a transfer. They have to agree on the order, for example
+        by notifications. `Region.close` does not return True at the owner before the tensor and its views are freed.
+
+        Args:
+            dtype: the type of the elements
+            shape: the shape; one number may be -1
+
+        Returns:
+            A contiguous tensor.
+
+        Raises:
+            ValueError: `path` is another one, `access` is not "rw", the memory is not in one part of its region or not
+                aligned for `dtype`
+            RuntimeError: the memory has another size than `dtype` and `shape`
+            AccessDenied: the region is closed
+        """
+        if self.access != "rw":
+            raise ValueError(f"tensor: access is '{self.access}'; allowed: 'rw', since a tensor can be written")
+        found: torch.Tensor = self._memory.tensor(self._offset, self.nbytes)
+        if found.data_ptr() % dtype.itemsize != 0:
+            raise ValueError(f"tensor: the memory is not aligned to {dtype.itemsize} bytes; allowed for {dtype}")
+        return found.view(dtype).view(*shape).detach()
 
     def __getitem__(self, part: slice) -> Remote:
         """Returns a part of the memory, in bytes. Sends no message.
@@ -293,7 +318,7 @@ def empty(
     if place.type == "cuda" or like.nbytes == 0:
         return torch.empty_like(like, device=place)
     memory: torch.Tensor = _native.load().mappable_tensor(like.nbytes)
-    return memory.view(like.dtype).view(like.shape)
+    return memory.view(like.dtype).view(like.shape).detach()  # views that no_grad has made refuse gradients
 
 
 def expose(runtime: Runtime, memory: LocalMemory | Sequence[LocalMemory], access: str, name: str | None) -> Region:

@@ -9,6 +9,7 @@
 #include "memory/mappable_memory.hpp"
 #include "python/gil.hpp"
 #include "rpc/core/drive_until.hpp"
+#include "rpc/core/one_sided/mapped_use.hpp"
 #include "rpc/core/runtime.hpp"
 #include "rpc/python/device_transfers.hpp"
 #include "rpc/python/errors.hpp"
@@ -92,6 +93,16 @@ at::Tensor mappable_tensor(size_t num_bytes) {
   std::shared_ptr<MappableMemory> memory = std::move(made).value();
   std::byte* const data = memory->bytes().data();
   return at::from_blob(data, {static_cast<int64_t>(num_bytes)}, [memory = std::move(memory)](void*) {}, at::kByte);
+}
+
+// Bytes of a peer's memory that this process has mapped.
+at::Tensor mapped_tensor(const Remote& memory, uint64_t offset, uint64_t num_bytes) {
+  Result<rpc::MappedUse> begun = rpc::MappedUse::begin(memory, offset, num_bytes);
+  if (begun.status().code() == ErrorCode::kInvalidArgument)
+    throw py::value_error("tensor: " + begun.status().message());
+  auto use = std::make_shared<rpc::MappedUse>(value_or_raise(std::move(begun)));  // std::function copies it
+  std::byte* const data = use->data();
+  return at::from_blob(data, {static_cast<int64_t>(num_bytes)}, [use = std::move(use)](void*) {}, at::kByte);
 }
 
 // `gpu` is −1 for memory of the host.
@@ -328,6 +339,7 @@ void bind_one_sided(py::module_& module) {
       .def(
           "map", [](const Remote& self, int gpu) { map_remote(self, static_cast<c10::DeviceIndex>(gpu)); },
           py::call_guard<python::GilReleased>())
+      .def("tensor", &mapped_tensor)
       .def_property_readonly("path", [](const RemoteMemory& self) { return self.name_of_path(); });
   py::class_<PythonTransfer, rpc::Counted<PythonTransfer>>(module, "RuntimeTransfer")
       .def_property_readonly("call", [](const PythonTransfer& self) { return self.call(); })

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_axon.runtime import AccessDenied, Blocks, Peer, PeerLostError, Remote, Runtime
+from torch_axon.runtime import AccessDenied, Blocks, Peer, PeerLostError, Region, Remote, Runtime
 
 DEADLINE_S = 30.0
 NUM_BYTES = 3_000_001
@@ -53,6 +54,17 @@ def test_empty_makes_tensors_as_torch_does(itself: tuple[Runtime, Peer]) -> None
     assert runtime.empty(3, device="cpu").fill_(2).sum() == 6
 
 
+def test_gradients_flow_through_tensors_that_no_grad_has_made(itself: tuple[Runtime, Peer]) -> None:
+    runtime, _ = itself
+    with torch.no_grad():
+        tensor = runtime.empty(4)
+    source = torch.ones(4, requires_grad=True)
+    tensor.copy_(source)
+    tensor.sum().backward()
+    assert source.grad is not None
+    assert source.grad.tolist() == [1.0] * 4
+
+
 def test_empty_refuses_what_it_cannot_make(itself: tuple[Runtime, Peer]) -> None:
     runtime, _ = itself
     with pytest.raises(ValueError, match="empty: device is 'meta'; allowed: 'cpu', and 'cuda'"):
@@ -69,20 +81,22 @@ def test_empty_refuses_what_it_cannot_make(itself: tuple[Runtime, Peer]) -> None
 
 def test_memory_is_freed_with_its_last_user(itself: tuple[Runtime, Peer]) -> None:
     runtime, _ = itself
+    before = _num_mapped()
     tensor = runtime.empty(NUM_BYTES)
     part = tensor[5:10]
     region = runtime.expose(part, "rw")
-    assert _num_mapped() == 1
+    assert _num_mapped() == before + 1
     del tensor, part
     gc.collect()
-    assert _num_mapped() == 1
+    assert _num_mapped() == before + 1
     assert region.close(DEADLINE_S)
-    _until(lambda: _num_mapped() == 0)
+    _until(lambda: _num_mapped() == before)
     assert region.nbytes == 20
 
 
 def test_own_memory_that_is_freed_is_denied(itself: tuple[Runtime, Peer]) -> None:
     runtime, peer = itself
+    before = _num_mapped()
     tensor = runtime.empty(NUM_BYTES, dtype=torch.uint8).fill_(3)
     region = runtime.expose(tensor)
     remote = peer.open(region.handle())
@@ -93,11 +107,9 @@ def test_own_memory_that_is_freed_is_denied(itself: tuple[Runtime, Peer]) -> Non
     assert region.close(DEADLINE_S)
     del tensor, region
     gc.collect()
+    _until(lambda: _num_mapped() == before)
     with pytest.raises(AccessDenied, match="closed"):
         peer.read(remote, into).result(DEADLINE_S)
-    del remote
-    gc.collect()
-    _until(lambda: _num_mapped() == 0)
 
 
 # ---- Between processes
@@ -110,6 +122,7 @@ class _Here:
     peer: Peer
     remote: Remote
     tensors: list[torch.Tensor]
+    region: Region
 
 
 def _serve_tasks(pipe: Connection) -> None:
@@ -156,7 +169,8 @@ def other() -> Iterator[Other]:
 
 def _expose(num_tensors: int) -> bytes:
     _Here.tensors = [_Here.runtime.empty(NUM_BYTES, dtype=torch.uint8) for _ in range(num_tensors)]
-    return _Here.runtime.expose(_Here.tensors, "rw", name="cache").handle()
+    _Here.region = _Here.runtime.expose(_Here.tensors, "rw", name="cache")
+    return _Here.region.handle()
 
 
 def _expose_parts() -> bytes:
@@ -215,6 +229,46 @@ def test_a_stopped_owner_delays_neither_reads_nor_writes(other: Other) -> None:
         _until(is_lost)
 
 
+def test_mapped_blocks_of_a_list_do_not_wait_for_the_owner(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        mapped, plain = (peer.open(handle) for handle in other.run(_expose_both))
+        assert mapped.path == "shared memory"
+        assert plain.path != "shared memory"
+        other.signal(signal.SIGSTOP)
+        mixed = peer.writev([plain, *(mapped[i : i + 1] for i in range(50))], [b"12345678", *(b"a" for _ in range(50))])
+        into = bytearray(50)
+        _until(lambda: not peer.read(mapped[:50], into).result(DEADLINE_S) and into == b"a" * 50)
+        assert not mixed.done()
+        other.signal(signal.SIGCONT)
+        mixed.result(DEADLINE_S)
+        assert other.run(_first_bytes) == [ord("a"), ord("1")]
+
+
+def _expose_both() -> list[bytes]:
+    _Here.tensors = [_Here.runtime.empty(50, dtype=torch.uint8), torch.zeros(8, dtype=torch.uint8)]
+    return [_Here.runtime.expose(tensor, "rw").handle() for tensor in _Here.tensors]
+
+
+def test_a_forked_child_changes_nothing_for_its_parents_peers(other: Other) -> None:
+    with Runtime("here") as runtime:
+        tensor = runtime.empty(8, dtype=torch.uint8)
+        region = runtime.expose(tensor, "rw", name="kept")
+        assert other.run(_open, runtime.address, region.handle()) == "shared memory"
+        child = os.fork()
+        if child == 0:
+            try:
+                tensor[1] = 4
+                del tensor, region
+                gc.collect()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+        assert other.run(_write_first, 5) == ""
+        assert tensor[:2].tolist() == [5, 4]
+        assert region.close(DEADLINE_S)
+
+
 def test_a_stopped_initiator_keeps_a_closed_region_and_is_named(other: Other) -> None:
     with Runtime("here") as runtime:
         tensor = runtime.empty(8)
@@ -244,13 +298,72 @@ def test_a_closed_region_is_denied_and_unmapped(other: Other) -> None:
         assert other.run(_write_first, 7) == ""
         assert tensor[0] == 7
         assert _num_mapped(other.process.pid) == 1
-        assert other.run(_forget_remote) is None
-        _until(lambda: _num_mapped(other.process.pid) == 0)
+        assert again.close(DEADLINE_S)
+        assert _num_mapped(other.process.pid) == 0  # although it has the Remote
 
 
-def _forget_remote() -> None:
-    del _Here.remote
+def _add_to_memory(value: float) -> None:
+    _Here.tensors = [_Here.remote.tensor(torch.float32, (2, -1))]
+    _Here.tensors[0] += value
+
+
+def _forget_tensors() -> None:
+    _Here.tensors = []
     gc.collect()
+
+
+def test_the_memory_itself_is_a_tensor_of_both_processes(other: Other) -> None:
+    with Runtime("here") as runtime:
+        tensor = runtime.empty(6).fill_(1)
+        region = runtime.expose(tensor, "rw", name="shared")
+        assert other.run(_open, runtime.address, region.handle(8)) == "shared memory"
+        other.run(_add_to_memory, 2)
+        assert tensor.tolist() == [1, 1, 3, 3, 3, 3]
+        with pytest.warns(RuntimeWarning, match="region 'shared' of 24 bytes is still held by: other"):
+            assert not region.close(0.3)
+        other.run(_forget_tensors)
+        assert region.close(DEADLINE_S)
+
+
+def test_an_initiator_that_is_closed_keeps_the_memory_of_its_tensors(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        tensor = runtime.connect(other.address).open(other.run(_expose, 1)).tensor()
+    tensor[0] = 9
+    assert other.run(_first_bytes) == [9]
+    assert not other.run(_close_own_region, 0.3)
+    del tensor
+    gc.collect()
+    assert other.run(_close_own_region, DEADLINE_S)
+
+
+def _close_own_region(timeout: float) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return _Here.region.close(timeout)
+
+
+def test_memory_that_is_no_tensor_is_refused(other: Other) -> None:
+    with Runtime("initiator") as runtime:
+        peer = runtime.connect(other.address)
+        several = peer.open(other.run(_expose, 2))
+        with pytest.raises(ValueError, match=r"path of region 'cache' is '(cma|messages)'; allowed: 'shared memory'"):
+            several.tensor()
+        parts = peer.open(other.run(_expose_parts))
+        assert parts[:100].tensor().shape == (100,)
+        with pytest.raises(ValueError, match="offset 99 and 2 bytes are not in one part of region 'parts'"):
+            parts[99:101].tensor()
+        with pytest.raises(ValueError, match="the memory is not aligned to 4 bytes; allowed for torch"):
+            parts[1:5].tensor(torch.float32)
+        with pytest.raises(RuntimeError, match="invalid for input of size"):
+            parts[:8].tensor(torch.float32, (3,))
+        readable = peer.open(other.run(_expose_readable))
+        with pytest.raises(ValueError, match="tensor: access is 'r'; allowed: 'rw'"):
+            readable.tensor()
+
+
+def _expose_readable() -> bytes:
+    _Here.tensors = [_Here.runtime.empty(8)]
+    return _Here.runtime.expose(_Here.tensors, "r").handle()
 
 
 def test_parts_of_one_allocation_are_mapped_and_those_of_several_are_not(other: Other) -> None:
@@ -281,12 +394,16 @@ def test_regions_beyond_the_flags_of_an_allocation_take_another_path(other: Othe
             assert other.run(_first_bytes) == [number % 256]
 
 
-def test_without_rings_nothing_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AXON_TRANSPORTS", "rails")
-    owner, initiator = Other(), Other()
+@pytest.mark.parametrize("without_rings", [("owner",), ("initiator",), ("owner", "initiator")])
+def test_without_rings_nothing_is_mapped(without_rings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    others = {}
+    for role in ("owner", "initiator"):
+        monkeypatch.setenv("AXON_TRANSPORTS", "rails" if role in without_rings else "auto,rings,cma")
+        others[role] = Other()
+    owner, initiator = others.values()
     try:
         handle = owner.run(_expose, 1)
-        assert initiator.run(_open, owner.address, handle) == "messages"
+        assert initiator.run(_open, owner.address, handle) != "shared memory"
         assert initiator.run(_write_first, 3) == ""
         assert owner.run(_first_bytes) == [3]
     finally:

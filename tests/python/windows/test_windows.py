@@ -233,6 +233,33 @@ def test_tensors_are_registered_in_turn(two_ranks: RankPool) -> None:
     two_ranks.run(_registers_again)
 
 
+def _mapped() -> None:
+    rank = dist.get_rank()
+    window = torch_axon.new_window(torch_axon.Runtime.empty(3, 4, dtype=torch.bfloat16))
+    theirs = window.map_remote_tensor(1 - rank)
+    assert (theirs.shape, theirs.dtype) == ((3, 4), torch.bfloat16)
+    theirs[1] = rank + 1
+    window.signal(1 - rank)
+    window.wait_signal(1 - rank)
+    assert window.map_remote_tensor(rank)[:, 0].tolist() == [0, 2 - rank, 0]
+    with pytest.raises(dist.DistBackendError, match=f"rank {1 - rank} can still touch the tensor"):
+        _deregister_within(window, 0.3)
+    dist.barrier()
+    del theirs
+    gc.collect()
+    window._region.close(30)
+    dist.barrier()
+
+
+def _deregister_within(window: Window, seconds: float) -> None:
+    window._limit = lambda _: seconds  # type: ignore[method-assign]
+    window.tensor_deregister()
+
+
+def test_ranks_of_a_host_map_memory_that_was_made_for_it(two_ranks: RankPool) -> None:
+    two_ranks.run(_mapped)
+
+
 def _arguments() -> None:
     rank = dist.get_rank()
     window = torch_axon.new_window(torch.zeros(8 if rank == 0 else 5, dtype=torch.float32))
@@ -242,11 +269,16 @@ def _arguments() -> None:
         (lambda: window.put(torch.zeros(3, dtype=torch.int8), 0), ValueError, "torch.int8; allowed: torch.float32"),
         (lambda: window.put(torch.zeros(4, 2)[:, 0], 0), ValueError, "contiguous"),
         (lambda: window.put([1.0], 0), TypeError, "tensor is of type list"),  # type: ignore[arg-type]
-        (lambda: window.put(torch.zeros(1), 2), ValueError, "put: rank is 2; allowed: 0 to 1"),
+        (lambda: window.put(torch.zeros(1), 2), ValueError, "put to rank 2: rank is 2; allowed: 0 to 1"),
         (lambda: window.signal(-1), ValueError, "signal: rank is -1"),
         (lambda: window.wait_signal(7), ValueError, "wait_signal: rank is 7"),
         (lambda: window.signal(0, timeout=timedelta(seconds=-1)), ValueError, "timeout"),
-        (lambda: window.map_remote_tensor(1 - rank), ValueError, "of which no tensor is mapped"),
+        (
+            lambda: window.map_remote_tensor(1 - rank),
+            ValueError,
+            "cannot be mapped .* allowed: tensors of Runtime",
+        ),
+        (lambda: window.map_remote_tensor(2), ValueError, "rank is 2; allowed: 0 to 1"),
     ]
     for call, kind, text in cases:
         with pytest.raises(kind, match=text):
