@@ -15,13 +15,11 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from soak_resources import Limits, Resources, growth
 from soak_round import Outcome, Part, Plan, take_part
+from soak_slots import Slot, Slots
 
 from support.pool import RankPool
 from support.processes import leftovers
@@ -33,8 +31,6 @@ TIMEOUT_S = 120.0
 # The limit until other ranks have learned of a death, or of a rank that gave up. On any machine, more time is an error.
 NOTICE_S = 20.0
 ROUND_TIMEOUT_S = 300.0
-# Fewer rounds do not show growth.
-FEWEST_ROUNDS_TO_JUDGE = 12
 
 
 class SoakError(AssertionError):
@@ -49,30 +45,17 @@ class Settings:
 
 
 @dataclass
-class _Slot:
-    pool: RankPool
-    rounds: list[Resources] = field(default_factory=list)
-    num_deaths_seen: int = 0
-
-
-@dataclass
 class _Tally:
     rounds: Counter[str] = field(default_factory=Counter)  # by fault
     num_steps: int = 0
     notices_s: dict[str, list[float]] = field(default_factory=lambda: {"kill": [], "abort": [], "stop": []})
-    ended: list[_Slot] = field(default_factory=list)  # whose process has died
-
-
-def _some_mib(rounds: list[Resources], name: str) -> list[int]:
-    """Returns about a dozen items, evenly spaced from first to last."""
-    return [getattr(each, name) >> 10 for each in rounds[:: max(1, len(rounds) // 12)]]
 
 
 class Soak:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._random = random.Random(settings.seed)
-        self._slots: dict[int, _Slot] = {}
+        self._slots = Slots(lambda number: RankPool(1, meeting="none", device=settings.device, first_gpu=number))
         self._tally = _Tally()
         self._files = leftovers()
 
@@ -80,7 +63,7 @@ class Soak:
         """Draws rounds before the first one without running them, so that a failing round can be repeated."""
         started = time.monotonic()
         deadline = started + minutes * 60
-        with tempfile.TemporaryDirectory(prefix="soak-") as folder, self._closing():
+        with tempfile.TemporaryDirectory(prefix="soak-") as folder, self._slots.closing():
             for number in range(1 << 30):
                 plan = self._draw(number, f"{folder}/{number}")
                 if number < first_round:
@@ -131,16 +114,9 @@ class Soak:
             subsets=tuple(subsets),
         )
 
-    def _slot(self, number: int) -> _Slot:
-        slot = self._slots.get(number)
-        if slot is None:
-            pool = RankPool(1, meeting="none", device=self._settings.device, first_gpu=number)
-            slot = self._slots[number] = _Slot(pool)
-        return slot
-
     def _run(self, plan: Plan) -> None:
         os.mkdir(plan.folder)
-        slots = [self._slot(number) for number in plan.slots]
+        slots = [self._slots[number] for number in plan.slots]
         try:
             outcomes = self._go_through(plan, slots)
             self._judge(plan, outcomes)
@@ -152,9 +128,9 @@ class Soak:
                 self._tally.num_steps += outcome.num_steps
                 slot.rounds.append(outcome.resources)
         if plan.fault == "kill":
-            self._bury(plan.slots[plan.victim])
+            self._slots.replace(plan.slots[plan.victim])
 
-    def _go_through(self, plan: Plan, slots: list[_Slot]) -> list[Outcome | None]:
+    def _go_through(self, plan: Plan, slots: list[Slot]) -> list[Outcome | None]:
         """Returns the outcomes by rank; a killed rank has none."""
         for rank, slot in enumerate(slots):
             slot.pool.start(take_part, plan, rank)
@@ -201,49 +177,8 @@ class Soak:
             raise SoakError(f"{seconds:.1f} s until a rank raised; {limit_s:g} s are allowed")
         self._tally.notices_s[plan.fault].append(seconds)
 
-    def _bury(self, number: int) -> None:
-        slot = self._slots.pop(number)
-        slot.pool.close()
-        self._tally.ended.append(slot)
-        for other in self._slots.values():
-            other.num_deaths_seen += 1
-
-    def _excess(self) -> list[str]:
-        """Returns what long-lived processes hold beyond the limits."""
-        limits = Limits()
-        return [
-            f"in {len(slot.rounds)} rounds and {slot.num_deaths_seen} deaths {each}"
-            for slot in self._long_lived()
-            for each in limits.excess(growth(slot.rounds), len(slot.rounds), slot.num_deaths_seen)
-        ]
-
-    def _long_lived(self) -> list[_Slot]:
-        every = [*self._tally.ended, *self._slots.values()]
-        return [slot for slot in every if len(slot.rounds) >= FEWEST_ROUNDS_TO_JUDGE]
-
-    @contextmanager
-    def _closing(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            for slot in self._slots.values():  # the processes may be in the middle of a call
-                slot.pool.broken = True
-            raise
-        finally:
-            for slot in self._slots.values():
-                slot.pool.close()
-
     def _report(self, minutes: float) -> dict[str, Any]:
         tally = self._tally
-        processes = [
-            {
-                "rounds": len(slot.rounds),
-                "deaths_seen": slot.num_deaths_seen,
-                "growth": growth(slot.rounds),
-                **{f"{kind}_mib": _some_mib(slot.rounds, f"{kind}_kib") for kind in ("own", "shared", "gpu")},
-            }
-            for slot in self._long_lived()
-        ]
         notices = {
             fault: {"median": round(sorted(all_s)[len(all_s) // 2], 3), "most": round(max(all_s), 3)}
             for fault, all_s in tally.notices_s.items()
@@ -259,6 +194,6 @@ class Soak:
             "operations": tally.num_steps,
             "wrong": 0,
             "notice_s": notices,
-            "excess": self._excess(),
-            "processes": processes,
+            "excess": self._slots.excess(),
+            "processes": self._slots.report(),
         }
