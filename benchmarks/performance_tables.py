@@ -287,11 +287,14 @@ def matrix(line: Record) -> str:
 
 
 def soak(lines: Sequence[Record]) -> Table:
-    table = [["device", "minutes", "operations", "wrong", "faults"]]
+    table = [["device", "of", "minutes", "operations", "wrong", "faults"]]
     for line in lines:
-        num_faults = sum(number for name, number in line["rounds"].items() if name != "none")
+        faults = {name: number for name, number in line["rounds"].items() if name != "none"}
+        faults |= line.get("faults_of_links", {})
         device = line["machine"]["gpu"] or line["machine"]["cpu"]
-        table.append([device, figure(line["minutes"]), f"{line['operations']:,}", str(line["wrong"]), str(num_faults)])
+        of = line["what"].removeprefix("soak").removeprefix(" of").strip() or "collectives"
+        figures = [figure(line["minutes"]), f"{line['operations']:,}", str(line["wrong"]), f"{sum(faults.values()):,}"]
+        table.append([device, of, *figures])
     return table
 
 

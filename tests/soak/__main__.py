@@ -1,4 +1,7 @@
-"""Runs hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl [--hosts]"""
+"""Runs hours of random operations and faults: python tests/soak --minutes 60 --json report.jsonl
+
+Add --one-sided for transfers between runtimes in place of collectives, and --hosts for two emulated hosts.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ sys.path += [str(_ROOT / "tests"), str(_ROOT / "tools"), str(_ROOT)]
 def main() -> None:
     from soak import Settings, Soak
     from soak_hosts import HostsSoak
+    from soak_one_sided import OneSidedSoak
     from two_hosts import clean_up_when_told_to_end
 
     from torch_axon.bench.record import describe_machine
@@ -25,8 +29,11 @@ def main() -> None:
     arguments = _parse()
     print(f"--seed {arguments.seed}", flush=True)
     clean_up_when_told_to_end()
-    if arguments.hosts:
-        soak: Soak | HostsSoak = HostsSoak(arguments.seed)
+    soak: Soak | HostsSoak | OneSidedSoak
+    if arguments.one_sided:
+        soak = OneSidedSoak(arguments.seed, on_hosts=arguments.hosts)
+    elif arguments.hosts:
+        soak = HostsSoak(arguments.seed)
     else:
         soak = Soak(Settings(arguments.seed, arguments.slots, arguments.device))
     report = soak.run(arguments.minutes, arguments.first_round)
@@ -48,6 +55,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--slots", type=int, default=4, help="processes, of which each round takes two or more")
     parser.add_argument("--device", choices=("cpu", "cuda", "staged"), default="cpu")
     parser.add_argument("--hosts", action="store_true", help="on two emulated hosts, CPU tensors: links and rails fail")
+    parser.add_argument("--one-sided", action="store_true", help="transfers of CPU memory between four runtimes")
     parser.add_argument("--first-round", type=int, default=0, help="skips those before it: to repeat one that failed")
     parser.add_argument("--json", help="where the report's line is appended")
     parser.add_argument("--commit", help="the commit that was built, for a tree without git")
