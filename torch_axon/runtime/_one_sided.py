@@ -239,8 +239,8 @@ class Transfer(Future):
     """A read, write or notification under way, as `Peer.read` returns it. Threads wait for it, and loops await it.
 
     Its result is None. It raises `AccessDenied`, `PeerLostError`, `TimeoutError`, `CancelledError` or `BufferError`,
-    each time it is asked. Until `released`, local memory is kept, and may still be read or written even if the transfer
-    has failed.
+    each time it is asked; or `RuntimeClosedError`, if this process has closed its runtime or the peer. Until
+    `released`, local memory is kept, and may still be read or written even if the transfer has failed.
     """
 
     __slots__ = ("_path", "_transfer")

@@ -42,6 +42,7 @@ class RemoteAccess:
             AccessDenied: the handle is forged, of another runtime or for another peer, or its region is closed
             TimeoutError: no answer within `timeout`
             PeerLostError: the peer's process or the connection ended
+            RuntimeClosedError: this process has closed its runtime or the peer
             BufferError: 65,536 handles are open on this connection
         """
         opening = self._opening(handle, timeout)
@@ -59,8 +60,8 @@ class RemoteAccess:
             The remote memories, in the same order.
 
         Raises:
-            TypeError, ValueError, AccessDenied, TimeoutError, PeerLostError, BufferError: as for `open`, for the first
-                handle that cannot be opened
+            TypeError, ValueError, AccessDenied, TimeoutError, ConnectionError, BufferError: as for `open`, for the
+                first handle that cannot be opened
         """
         openings = [self._opening(handle, timeout) for handle in handles]
         for opening in openings:
@@ -79,7 +80,7 @@ class RemoteAccess:
             The remote memory.
 
         Raises:
-            TypeError, ValueError, AccessDenied, TimeoutError, PeerLostError, BufferError: as for `open`
+            TypeError, ValueError, AccessDenied, TimeoutError, ConnectionError, BufferError: as for `open`
         """
         opening = self._opening(handle, timeout)
         await opening
