@@ -1,4 +1,4 @@
-"""A million notifications from several threads of one peer, to a runtime that lets its queue fill again and again."""
+"""Notifications from several threads of one peer, to a runtime that lets its queue fill again and again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROBE = b"is there room?"
 # More than the notifications that the receiver has yet to check: in its queue, and in the list that it has taken. So no
 # slot is written again before its notification has been checked.
 NUM_SLOTS = 4 * MOST_QUEUED
-# Pools grow until they hold what was needed at a time: each queue that fills is larger than the one before.
+# A queue that fills and empties holds some 10 MiB, of which the allocator keeps more or less.
 MOST_GROWTH_KIB = 32 << 10
 
 
