@@ -31,10 +31,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pairs import Pair, PairError, Place
 from report import Line, Side, failures, save_plot, table
 from rich.console import Console
 from rich.progress import Progress
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pairs import Pair, PairError, Place
 
 from torch_axon.bench.record import Machine, append_lines, describe_machine
 from torch_axon.bench.sizes import parse_size
