@@ -54,8 +54,9 @@ def main() -> None:
         for num_bytes in map(parse_size, arguments.sizes.split(",")):
             ours, told, ucx = [], [], []
             for _ in range(arguments.turns):
-                ours.append(pair.measure(num_bytes, 1, 0.1)["p50_us"] / 2)
-                told.append(pair.measure(num_bytes, 0, 0.1)["p50_us"] / 2)
+                for in_flight, taken in ((1, ours), (0, told)):
+                    measured = pair.measure(num_bytes=num_bytes, in_flight=in_flight, seconds=0.1)
+                    taken.append(measured["p50_us"] / 2)
                 if (alone := perftest_us(num_bytes, arguments.calls)) is not None:
                     ucx.append(alone)
             line = {

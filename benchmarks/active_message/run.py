@@ -20,12 +20,8 @@ are stopped.
 from __future__ import annotations
 
 import argparse
-import shlex
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -37,9 +33,9 @@ from rich.progress import Progress
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pairs import Pair, PairError, Place
+from pairs import Contest, Place, between_hosts, machine_of_run, version_of
 
-from torch_axon.bench.record import Machine, append_lines, describe_machine
+from torch_axon.bench.record import append_lines
 from torch_axon.bench.sizes import parse_size
 
 OTHERS = ("ucxx", "ucxx_polling", "grpc", "socket")  # in a separate environment
@@ -49,46 +45,16 @@ _ONE_HOST, _GPU_EACH, _TWO_HOSTS = "one host", "one host, a GPU each", "two host
 _PLACES = {_ONE_HOST: Place(), _GPU_EACH: Place(prefixes=(("env", "CUDA_VISIBLE_DEVICES=1,0"), ()))}
 
 
-class Contest:
-    """The pairs of processes of all sides, and the reasons why some are left out."""
-
-    def __init__(self, arguments: argparse.Namespace, place: Place) -> None:
-        self.names: list[str] = arguments.sides
-        self.failures: dict[str, str] = {}
-        self._pairs: dict[str, Pair] = {}
-        self._versions = {name: _version(name, str(arguments.others)) for name in self.names}
-        for name in self.names:
-            try:
-                self._pairs[name] = Pair(_command(name, arguments), place)
-            except (PairError, OSError) as error:
-                self.failures[name] = str(error)
-
-    def measure(self, num_bytes: int, in_flight: int, turns: int, seconds: float) -> tuple[Side, ...]:
-        taken: dict[str, list[dict[str, Any]]] = {name: [] for name in self.names}
-        for turn in range(turns):
-            for name in self.names if turn % 2 == 0 else reversed(self.names):
-                if name not in self._pairs:
-                    continue
-                try:
-                    taken[name].append(self._pairs[name].measure(num_bytes, in_flight, seconds))
-                except PairError as error:
-                    self.failures[name] = str(error)
-                    self._pairs.pop(name).close()
-        return tuple(self._side(name, taken[name]) for name in self.names)
-
-    def close(self) -> None:
-        for pair in self._pairs.values():
-            pair.close()
-
-    def _side(self, name: str, taken: list[dict[str, Any]]) -> Side:
-        if name in self.failures:
-            return Side(name, self._versions[name], failure=self.failures[name])
-        middle = {
-            figure: median(turn[figure] for turn in taken) if taken[0][figure] is not None else None
-            for figure in ("calls_per_s", "p50_us", "p99_us")
-        }
-        calls = sum(turn["calls"] for turn in taken)
-        return Side(name, self._versions[name], **middle, calls=calls, turns=len(taken))
+def _side(name: str, arguments: argparse.Namespace, contest: Contest, taken: list[dict[str, Any]]) -> Side:
+    python = str(arguments.others if name in OTHERS else sys.executable)
+    version = version_of(PACKAGES[name], python) if name in PACKAGES else ""
+    if name in contest.failures:
+        return Side(name, version, failure=contest.failures[name])
+    middle = {
+        figure: median(turn[figure] for turn in taken) if taken[0][figure] is not None else None
+        for figure in ("calls_per_s", "p50_us", "p99_us")
+    }
+    return Side(name, version, **middle, calls=sum(turn["calls"] for turn in taken), turns=len(taken))
 
 
 def _command(name: str, arguments: argparse.Namespace) -> list[str]:
@@ -96,35 +62,6 @@ def _command(name: str, arguments: argparse.Namespace) -> list[str]:
         return [str(arguments.echo)]
     python = arguments.others if name in OTHERS else sys.executable
     return [str(python), str(Path(__file__).with_name("worker.py")), name, arguments.memory]
-
-
-def _version(name: str, python: str) -> str:
-    package = PACKAGES.get(name)
-    if package is None:
-        return ""
-    code = f"import importlib.metadata as m; print(m.version({package!r}))"
-    return subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.strip()
-
-
-@contextmanager
-def _place(where: str) -> Iterator[Place]:
-    if where != _TWO_HOSTS:
-        yield _PLACES[where]
-        return
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-    import two_hosts as network
-
-    with network.two_hosts() as hosts:
-        yield Place(network.ADDRESSES[0], (hosts.prefix(0), hosts.prefix(1)))
-
-
-def _machine(arguments: argparse.Namespace) -> Machine:
-    described = describe_machine("cuda" if arguments.memory == "cuda" else "cpu", arguments.commit)
-    return replace(described, command=f"python {shlex.join(_without_folders(sys.argv))}")
-
-
-def _without_folders(words: list[str]) -> list[str]:
-    return [Path(word).name if word.startswith("/") else word for word in words]
 
 
 def _words(text: str) -> list[str]:
@@ -170,14 +107,17 @@ def main() -> None:
         for num_bytes, in_flight in product(map(parse_size, arguments.sizes), map(int, arguments.in_flight))
         if in_flight == 1 or num_bytes * in_flight <= MOST_BYTES_IN_FLIGHT
     ]
-    machine = _machine(arguments)
+    machine = machine_of_run("cuda" if arguments.memory == "cuda" else "cpu", arguments.commit)
     lines = []
     console = Console(width=200)
-    with _place(arguments.where) as place, Progress(console=console, transient=True) as progress:
-        contest = Contest(arguments, place)
+    hosts = between_hosts() if arguments.where == _TWO_HOSTS else nullcontext(_PLACES.get(arguments.where))
+    with hosts as place, Progress(console=console, transient=True) as progress:
+        contest = Contest(arguments.sides, lambda name: _command(name, arguments), place)
         try:
             for num_bytes, in_flight in progress.track(cases, description="echoes"):
-                sides = contest.measure(num_bytes, in_flight, arguments.turns, arguments.seconds)
+                case = {"num_bytes": num_bytes, "in_flight": in_flight, "seconds": arguments.seconds}
+                taken = contest.measure(arguments.turns, **case)
+                sides = tuple(_side(name, arguments, contest, taken[name]) for name in arguments.sides)
                 lines.append(Line(num_bytes, in_flight, arguments.where, arguments.memory, sides, machine))
                 if arguments.json:  # at once, because a long run may be interrupted
                     append_lines(arguments.json, lines[-1:])
