@@ -159,6 +159,7 @@ lock: $(VENV)/.installed
 	@$(LOCK) --python-version 3.10 requirements/docs.in -o requirements/docs.txt
 	@$(LOCK) --python-version 3.11 requirements/active_message.in -o requirements/active_message.txt
 	@$(LOCK) --python-version 3.11 --no-deps requirements/nixl.in -o requirements/nixl.txt
+	@$(LOCK) --python-version 3.11 requirements/one_sided.in -o requirements/one_sided.txt
 
 clean:
 	rm -rf build dist *.egg-info torch_axon/_build.py torch_axon/include torch_axon/_C.*.so $(VENV)/.editable

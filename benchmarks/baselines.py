@@ -57,6 +57,11 @@ _FORMATS = {
         "p50_us",
     ),
     "overlap": Format(("op", "m", "k", "n"), ("op", "m", "k", "n", "dtype", "ranks"), "p50_us"),
+    "one_sided": Format(
+        ("num_blocks", "buffers"),
+        ("op", "num_bytes", "num_blocks", "in_flight", "buffers", "place", "memory"),
+        "value",
+    ),
     "active_message": Format(("in_flight", "sides"), ("num_bytes", "in_flight", "path", "memory")),
     "ddp_step": Format(("model", "sides"), ("model", "ranks"), "step_ms"),
     "llama_step": Format(
