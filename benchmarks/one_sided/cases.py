@@ -20,8 +20,8 @@ UNITS = {IDLE: "% of a core", PREPARE: "ns per block", MAKE: "ns per block"}  # 
 MOST_BYTES = 256 << 20  # of one end's memory
 
 
-class UnsupportedError(Exception):
-    """A side has no such operation; the text says why."""
+class CaseError(Exception):
+    """A side has no such operation, or it has failed and the others go on; the text says why."""
 
 
 @dataclass(frozen=True)

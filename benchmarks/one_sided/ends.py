@@ -123,14 +123,14 @@ class Initiator(End, ABC):
         """Returns what runs one window of operations on `buffers`, until all of them are done.
 
         Raises:
-            UnsupportedError: the side has no such operation
+            CaseError: the side has no such operation
         """
 
     def make_ready(self, case: Case) -> None:
         """Prepares for windows of a case.
 
         Raises:
-            UnsupportedError: the side has no such operation
+            CaseError: the side has no such operation
         """
         self.held.close()
         self.place(case)

@@ -74,7 +74,7 @@ def _command(name: str, arguments: argparse.Namespace, num_bytes: int) -> list[s
 
 def _side(name: str, contest: Contest, taken: list[dict[str, Any]], python: str) -> Side:
     version = version_of(PACKAGES[name], python) if name in PACKAGES else ""
-    failure = contest.failures.get(name) or next((each["unsupported"] for each in taken if "unsupported" in each), None)
+    failure = contest.failures.get(name) or next((each["failure"] for each in taken if "failure" in each), None)
     if failure:
         return Side(name, version, failure=failure)
     value = round(median(each["value"] for each in taken), 4)

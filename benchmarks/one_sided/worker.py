@@ -15,7 +15,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from statistics import median
 from typing import Any
 
-from cases import IDLE, Case, UnsupportedError
+from cases import IDLE, Case, CaseError
 from ends import Initiator, Owner
 
 KEY = b"of this benchmark's two processes"
@@ -38,10 +38,10 @@ class Samples:
             return {"value": self._call("core_percent", IDLE_SHARE * seconds), "calls": 1}
         try:
             self._initiator.make_ready(case)
-        except UnsupportedError as error:
-            return {"unsupported": str(error)}
-        self._check(case)
-        return self._sampled(case, seconds)
+            self._check(case)
+            return self._sampled(case, seconds)
+        except CaseError as error:
+            return {"failure": str(error)}
 
     def _sampled(self, case: Case, seconds: float) -> dict[str, Any]:
         num_windows, times = 1, self._windows(case, 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 import torch
-from cases import LISTS, MAKE, NOTIFICATION, PLANS, PREPARE, Case, UnsupportedError
+from cases import LISTS, MAKE, NOTIFICATION, PLANS, PREPARE, Case, CaseError
 from ends import DEADLINE_S, End
 from ends import Initiator as InitiatorEnd
 from ends import Owner as OwnerEnd
@@ -100,7 +100,7 @@ class Initiator(_AxonEnd, InitiatorEnd):
             plan = self.peer.plan(verb, *blocks)
             return lambda: self.finish(plan.post(ids, ids))
         if case.op == MAKE:
-            raise UnsupportedError("a plan is posted without a request that is made before")
+            raise CaseError("a plan is posted without a request that is made before")
         there = [self.remote[i * size : (i + 1) * size] for i in ids]
         here = [self.buffers[0][i * size : (i + 1) * size] for i in ids]
         post = self.peer.readv if case.is_read else self.peer.writev

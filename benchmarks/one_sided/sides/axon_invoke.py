@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cases import READ, WRITE, Case, UnsupportedError
+from cases import READ, WRITE, Case, CaseError
 
 from sides.axon import Initiator as TransferInitiator
 from sides.axon import Owner as TransferOwner
@@ -32,7 +32,7 @@ class Initiator(TransferInitiator):
 
     def prepare(self, case: Case) -> Callable[[], None]:
         if case.op not in (WRITE, READ) or case.in_flight > 1:
-            raise UnsupportedError("calls carry one block at a time here")
+            raise CaseError("calls carry one block at a time here")
         return self._load if case.is_read else self._store
 
     def _load(self) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 import torch
-from cases import LISTS, READ, REUSED, WRITE, Case, UnsupportedError
+from cases import LISTS, READ, REUSED, WRITE, Case, CaseError
 from ends import Initiator as InitiatorEnd
 from ends import Owner as OwnerEnd
 
@@ -18,6 +18,7 @@ os.environ.setdefault("GLOG_minloglevel", "2")  # it logs each batch
 from mooncake.engine import TransferEngine
 
 _WITHOUT_METADATA_SERVER = "P2PHANDSHAKE"
+_MOST_BLOCKS = 1024  # of a batch: those of 4,096 blocks and more fail over TCP
 
 
 def _engine_of(host: str, memory: torch.Tensor) -> Any:
@@ -29,7 +30,7 @@ def _engine_of(host: str, memory: torch.Tensor) -> Any:
 
 def _check(status: int, call: str) -> None:
     if status != 0:
-        raise RuntimeError(f"{call} returned {status}")
+        raise CaseError(f"{call} returned {status}")
 
 
 def _own_address(host: str) -> str:
@@ -55,9 +56,7 @@ class Initiator(InitiatorEnd):
 
     def prepare(self, case: Case) -> Callable[[], None]:
         if case.op not in (WRITE, READ, *LISTS):
-            raise UnsupportedError(
-                "transfers name their blocks each time, and the answer to a notification is a transfer"
-            )
+            raise CaseError("transfers name their blocks each time, and the answer to a notification is a transfer")
         if case.op in LISTS:
             return self._prepare_list(case)
         return (lambda: self._transfer(case)) if case.buffers == REUSED else (lambda: self._transfer_fresh(case))
@@ -85,6 +84,12 @@ class Initiator(InitiatorEnd):
     def _prepare_list(self, case: Case) -> Callable[[], None]:
         offsets = numpy.random.default_rng(case.num_blocks).permutation(case.num_blocks) * case.block_bytes
         here, there = ((start + offsets).tolist() for start in (self.memory.data_ptr(), self._there))
-        lengths = [case.block_bytes] * case.num_blocks
         transfer = self._engine.batch_transfer_sync_read if case.is_read else self._engine.batch_transfer_sync_write
-        return lambda: _check(transfer(self._target, here, there, lengths), "batch_transfer_sync")
+        batches = [slice(begin, begin + _MOST_BLOCKS) for begin in range(0, case.num_blocks, _MOST_BLOCKS)]
+        lengths = [case.block_bytes] * case.num_blocks
+
+        def run() -> None:
+            for batch in batches:
+                _check(transfer(self._target, here[batch], there[batch], lengths[batch]), "batch_transfer_sync")
+
+        return run

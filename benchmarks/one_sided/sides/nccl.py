@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from cases import READ, WRITE, Case, UnsupportedError
+from cases import READ, WRITE, Case, CaseError
 from ends import CUDA
 from ends import Initiator as InitiatorEnd
 from ends import Owner as OwnerEnd
@@ -64,7 +64,7 @@ class Initiator(InitiatorEnd):
 
     def prepare(self, case: Case) -> Callable[[], None]:
         if case.op not in (WRITE, READ):
-            raise UnsupportedError("send and recv carry one block, without notifications")
+            raise CaseError("send and recv carry one block, without notifications")
         return lambda: _run(dist.irecv if case.is_read else dist.isend, self.buffers, _OWNER)
 
     def close(self) -> None:

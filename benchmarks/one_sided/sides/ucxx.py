@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import torch
 import ucxx
-from cases import FRESH, NOTIFICATION, NOTIFIED_WRITE, READ, WRITE, Case, UnsupportedError
+from cases import FRESH, NOTIFICATION, NOTIFIED_WRITE, READ, WRITE, Case, CaseError
 from ends import Initiator as InitiatorEnd
 from ends import Owner as OwnerEnd
 
@@ -83,7 +83,7 @@ class Initiator(InitiatorEnd):
 
     def prepare(self, case: Case) -> Callable[[], None]:
         if case.op not in (WRITE, READ, NOTIFICATION, NOTIFIED_WRITE):
-            raise UnsupportedError("a message carries one block")
+            raise CaseError("a message carries one block")
         return lambda: None  # windows are coroutines
 
     def windows(self, case: Case, count: int) -> list[float]:
