@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import performance_one_sided as one_sided
 import performance_tables as tables
 from baselines import RESULTS, Record
 from performance_tables import section
@@ -54,6 +55,7 @@ def page() -> str:
         *_prepared(),
         *_products(),
         *_active_messages(),
+        *one_sided.one_sided(read),
         *_failures(),
         *_members(),
         *_checking(),
@@ -66,9 +68,11 @@ def _faster_backends() -> Iterator[str]:
     yield "## Where another backend is faster"
     names = [path.stem for path in sorted(RESULTS.glob("collectives_*.jsonl"))]
     names += [f"between_hosts_{setting}_2ranks_epyc_2core" for setting in ("1gbit", "bbr", "reno")]
-    names += [*_gpus_between_hosts(), "prepared_2xh200"]
-    yield tables.markdown(tables.faster_backends([line for name in names for line in read(name)]))
+    names += [*_gpus_between_hosts(), "prepared_2xh200", one_sided.WINDOWS]
+    collectives = tables.faster_backends([line for name in names for line in read(name)])
+    yield tables.markdown([*collectives, *one_sided.faster_sides(read)])
     yield "In `prepared_2xh200.jsonl` axon's time is that of a prepared request, and `axon` is its `dist.send`."
+    yield f"In `{one_sided.WINDOWS}.jsonl` axon's time is that of a window, and `dist.send` is axon's."
     yield "In all other measurements of the tables below, no other backend takes less time."
 
 
@@ -320,14 +324,19 @@ PLOTS: dict[str, tuple[str, Callable[[Record], bool]]] = {
 }
 
 
+ALL_PLOTS = {**{plot: name for plot, (name, _) in PLOTS.items()}, **one_sided.PLOTS}  # and the files that they show
+
+
 def digest(plot: str) -> str:
     """Returns the metadata of a plot: the result file that it shows, and a digest of it."""
-    path = RESULTS / f"{PLOTS[plot][0]}.jsonl"
+    path = RESULTS / f"{ALL_PLOTS[plot]}.jsonl"
     return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def draw_plots() -> None:
     """Draws all plots of the page, and the README's chart."""
+    from one_sided.plot import save_plot as save_one_sided
+
     from torch_axon.bench.plot import save_plot
     from torch_axon.bench.record import Line, Side, parse_line
 
@@ -337,6 +346,8 @@ def draw_plots() -> None:
         save_plot(
             sorted(lines, key=lambda line: ((CPU_OPS + GPU_OPS).index(line.op), line.size)), DOCS / plot, digest(plot)
         )
+    for plot, name in one_sided.PLOTS.items():
+        save_one_sided(read(name), DOCS / plot, digest(plot))
 
 
 def main() -> int:

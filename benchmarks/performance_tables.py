@@ -35,7 +35,9 @@ def provenance(lines: Sequence[Record]) -> str:
     parts = [
         f"`{lines[0]['file']}`: {', '.join(hardware)}" if hardware != [""] else f"`{lines[0]['file']}`",
         f"{', '.join(map(str, ranks))} ranks" if ranks else "",
-        ", ".join(_unique(f"torch {machine['torch'].partition('+')[0]}" for machine in machines if "torch" in machine)),
+        ", ".join(
+            _unique(f"torch {machine['torch'].partition('+')[0]}" for machine in machines if machine.get("torch"))
+        ),
         f"commit {', '.join(_unique(str(machine['commit']) for machine in machines))}",
         dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
     ]

@@ -20,7 +20,9 @@ import compare  # noqa: E402
 PATHS = sorted(baselines.RESULTS.glob("*.jsonl"))
 LOGS = {"fuzz.jsonl", "instructions.jsonl", "soak.jsonl"}  # of all machines
 SWEEPS = re.compile(r"(kernels|tiles)_")
-NAME = re.compile(r"[a-z0-9_]+_(\d+xh[12]00|\d+(-\d+)?ranks_(epyc_2core|h100)|epyc_2core|xeon_32core)\.jsonl")
+NAME = re.compile(
+    r"[a-z0-9_]+_(\d+xh[12]00|\d+(-\d+)?ranks_(epyc_2core|xeon_2core|h100)|epyc_2core|xeon_32core)\.jsonl"
+)
 BASELINES = [
     path for path in PATHS if path.name not in LOGS and not SWEEPS.match(path.name) and "faults" not in path.name
 ]

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import performance  # noqa: E402
+import performance_one_sided as one_sided  # noqa: E402
 import performance_tables as tables  # noqa: E402
 
 
@@ -50,7 +51,7 @@ def test_titles_between_hosts(name: str, title: str) -> None:
     assert tables.title_between_hosts(name) == title
 
 
-@pytest.mark.parametrize("plot", performance.PLOTS)
+@pytest.mark.parametrize("plot", performance.ALL_PLOTS)
 def test_plot_shows_the_committed_results(plot: str) -> None:
     drawn = (performance.DOCS / plot).read_bytes()
     assert f"Description\0{performance.digest(plot)}".encode() in drawn, "run: python benchmarks/performance.py --plots"
@@ -73,3 +74,18 @@ def test_slower_measurements_are_listed() -> None:
     sides = [{"backend": name, "p50_us": us, "failure": None, "wrong": 0} for name, us in (("axon", 10), ("gloo", 9))]
     line = {"op": "barrier", "size": 8, "graph": False, "host": False, "window": 1, "sides": sides, "file": "x.jsonl"}
     assert tables.faster_backends([line])[1] == ["`x.jsonl`", "barrier", "one by one", "gloo", "8 B (0.90 ×)"]
+
+
+def test_faster_sides_of_transfers_are_listed_without_our_own() -> None:
+    values = {"axon": 10.0, "axon_polling": 5.0, "nixl": 9.0, "ucxx": None, "mooncake": 11.0}
+    sides = [{"name": name, "value": value} for name, value in values.items()]
+    line = {"op": "read", "num_bytes": 4 << 20, "num_blocks": 1024, "in_flight": 16, "buffers": "reused"}
+    line |= {"place": "one host", "memory": "plain", "sides": sides, "file": "x.jsonl"}
+    [row, *_] = one_sided.faster_sides(lambda name: [line])
+    assert row == [
+        "`x.jsonl`",
+        "read, 16 in flight",
+        "one host, plain memory",
+        "nixl",
+        ", ".join(["1,024 × 4 KiB (0.90 ×)"] * 3),
+    ]
