@@ -121,7 +121,7 @@ def describe(key: Key) -> str:
 
 
 def figures_of(record: Record) -> list[Figure]:
-    """Returns the judged side's figures, or nothing if it failed."""
+    """Returns the judged side's figures, or nothing if it failed. What took no time has no ratio to a baseline."""
     name = benchmark_of(record)
     if name == "groups":
         cost = record["cost"]
@@ -158,7 +158,7 @@ def _side_figures(record: Record, figure: str) -> list[Figure]:
     more_is_better = not figure and record["in_flight"] > 1
     figure = figure or ("calls_per_s" if more_is_better else "p50_us")
     contender = contenders[-1].get(figure) if contenders else None
-    return [Figure(figure, judged[figure], contender, more_is_better)]
+    return [Figure(figure, judged[figure], contender, more_is_better)] if judged[figure] else []
 
 
 def _name(side: Record) -> str:

@@ -100,6 +100,15 @@ def test_rates_are_slower_where_they_are_less() -> None:
     assert verdicts([old], [new]) == [False]
 
 
+def test_what_takes_nothing_has_no_ratio() -> None:
+    sides = [{"name": "axon", "value": 0.0, "failure": None}, {"name": "nixl", "value": 100.0, "failure": None}]
+    machine = {"cpu": "Model 9", "cores": 2}
+    case = {"op": "idle", "num_bytes": 0, "num_blocks": 1, "in_flight": 1, "buffers": "reused", "place": "one host"}
+    record = {**case, "memory": "plain", "sides": sides, "machine": machine}
+    assert baselines.benchmark_of(record) == "one_sided"
+    assert compare.compare([record], [record]) == []
+
+
 def test_every_committed_baseline_equals_itself() -> None:
     for path in BASELINES:
         records = baselines.read(path)
