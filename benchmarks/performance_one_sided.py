@@ -12,6 +12,7 @@ Read = Callable[[str], list[Record]]
 
 FILES = {  # and the plot of each
     "one_sided_2ranks_xeon_2core": "performance_one_sided.png",
+    "one_sided_mapped_2ranks_xeon_2core": "",
     "one_sided_between_hosts_2ranks_xeon_2core": "performance_one_sided_between_hosts.png",
     "one_sided_2xh200": "",
 }
@@ -32,8 +33,8 @@ def one_sided(read: Read) -> Iterator[str]:
         "the owner has answered. A list names its blocks each time, and a plan has described them before."
     )
     yield (
-        "Other programs used the two cores of the Xeon meanwhile. Sides that poll, or whose owner takes part, waited "
-        "for time slices, so their times there are longer than on a quiet machine."
+        "Mapped memory is that of `Runtime.empty`, at both ends. On the two cores of the Xeon, an initiator that polls "
+        "competes with an owner that takes part."
     )
     for name, plot in FILES.items():
         for lines in _by_place(read(name)):

@@ -87,5 +87,5 @@ def test_faster_sides_of_transfers_are_listed_without_our_own() -> None:
         "read, 16 in flight",
         "one host, plain memory",
         "nixl",
-        ", ".join(["1,024 × 4 KiB (0.90 ×)"] * 3),
+        ", ".join(["1,024 × 4 KiB (0.90 ×)"] * len(one_sided.FILES)),
     ]
