@@ -196,7 +196,8 @@ void Connection::launch(Call& call) noexcept {
     slot.call = nullptr;
     slot.taken = false;
     free_slots_.push_back(index);
-    return finish(call, {sent.code(), "'" + identity_.name + "': " + sent.message()});
+    if (sent.code() == ErrorCode::kPeerLost) sent = {sent.code(), "'" + identity_.name + "': " + sent.message()};
+    return finish(call, std::move(sent));
   }
   if (!awaited && call.request.at_rest()) finish(call, Status());
 }

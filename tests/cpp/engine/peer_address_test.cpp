@@ -21,7 +21,7 @@ PeerAddress sample() {
 }
 
 TEST(PeerAddress, bytes) {
-  const std::vector<uint8_t> golden{'a', 'x', 'o', 'n', 20, 0, 0,  0,  1, 2, 3, 4, 5, 6, 7,    8,   11,  //
+  const std::vector<uint8_t> golden{'a', 'x', 'o', 'n', 21, 0, 0,  0,  1, 2, 3, 4, 5, 6, 7,    8,   11,  //
                                     0,   0,   0,   0,   0,  0, 0,  12, 0, 0, 0, 0, 0, 0, 0,    13,  0,   //
                                     0,   0,   0,   0,   0,  0, 14, 0,  0, 0, 2, 0, 0, 0, 0xAA, 0xBB};
   EXPECT_EQ(sample().encode(), golden);

@@ -27,7 +27,7 @@ class RingTransports : public testing::TestWithParam<RingUse> {
   static constexpr size_t kLong = size_t{3} << 20;
 
   static bool has_ring(Node& node, PeerId peer) {
-    return std::ranges::count(node.transport().lanes(peer).value(), Lane{"ring", "memory"}) == 1;
+    return std::ranges::count(node.transport().lanes(peer).value(), "ring", &Lane::name) == 1;
   }
   bool run(const std::function<bool()>& condition) { return drive({&first, &second}, condition); }
   void warm_up() {
@@ -98,7 +98,7 @@ TEST_P(RingTransports, are_done_with_nothing_that_is_not_in_the_ring) {
 TEST_P(RingTransports, say_how_messages_go) {
   const std::vector<Lane> lanes = first.transport().lanes(to_second).value();
   EXPECT_EQ(lanes.size(), GetParam() == RingUse::kAlways ? 2U : 1U);
-  EXPECT_EQ(lanes.front(), (Lane{"ring", "memory"}));
+  EXPECT_EQ(lanes.front(), (Lane{.name = "ring", .device = "memory", .pid = getpid()}));
   EXPECT_EQ(lanes.back().name, GetParam() == RingUse::kAlways ? "cma" : "ring");
 }
 
