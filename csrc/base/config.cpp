@@ -126,7 +126,8 @@ static constexpr Setting kSettings[] = {
      "is up (InfiniBand, RoCE) on both hosts and connects the two: then they use UCX. With ucx, they use UCX in any "
      "case, and long ones rails (AXON_RAILS) where only TCP connects the hosts; all processes must name it then, or "
      "none. Without rings, messages between processes of one host go over rails, or with ucx over UCX. Without cma, "
-     "long messages are copied through the rings, and no process reads memory of another one that is not shared with it. "
+     "long messages are copied through the rings, and no process reads memory of another one that is not shared with "
+     "it. "
      "Without cuda, no kernels move data between the GPUs of one host, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
