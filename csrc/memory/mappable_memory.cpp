@@ -6,6 +6,7 @@
 #include "base/forks.hpp"
 #include "base/random.hpp"
 #include "base/resources.hpp"
+#include "base/status.hpp"
 #include "base/weak_table.hpp"
 #include "memory/shared_pages.hpp"
 

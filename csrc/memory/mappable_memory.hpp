@@ -15,10 +15,11 @@
 #include <span>
 #include <vector>
 
-#include "base/status.hpp"
-
 namespace axon {
 
+// Installed headers of this folder include no others.
+template <typename T>
+class Result;
 class SharedPages;
 
 /// Page-aligned memory of the host, zero-initialised, that peers of this host map when they open a region of it.

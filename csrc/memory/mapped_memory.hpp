@@ -11,6 +11,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/status.hpp"
 #include "memory/mappable_memory.hpp"
 #include "memory/shared_pages.hpp"
 
