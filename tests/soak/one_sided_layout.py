@@ -24,7 +24,7 @@ FIXED_NUM_BYTES = 200_003
 _BLOCK_LENGTHS = (1, 7, 64, 4096, 32_769, 70_001, 300_007)
 _MAIL_LENGTHS = (9, 1000, 33_333, 9, 100_001, 2048)
 _LANE_NUM_BYTES = sum(_BLOCK_LENGTHS) + sum(_MAIL_LENGTHS)
-# What an owner writes to the memory of a closed region, to find out whether peers still touch it.
+# An owner fills the memory of closed regions with this value. If it changes, a peer still writes there.
 POISON = 0xA5
 # The seed of a mail's bytes has this in place of a block's version.
 MAIL = 1 << 30

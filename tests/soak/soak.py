@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from soak_round import Outcome, Part, Plan, take_part
+from soak_rounds import rounds
 from soak_slots import Slot, Slots
 
 from support.pool import RankPool
@@ -60,16 +61,10 @@ class Soak:
         self._files = leftovers()
 
     def run(self, minutes: float, first_round: int = 0) -> dict[str, Any]:
-        """Draws rounds before the first one without running them, so that a failing round can be repeated."""
+        """Runs rounds until the time is over, see `rounds`."""
         started = time.monotonic()
-        deadline = started + minutes * 60
         with tempfile.TemporaryDirectory(prefix="soak-") as folder, self._slots.closing():
-            for number in range(1 << 30):
-                plan = self._draw(number, f"{folder}/{number}")
-                if number < first_round:
-                    continue
-                if time.monotonic() > deadline:
-                    break
+            for plan in rounds(lambda number: self._draw(number, f"{folder}/{number}"), minutes, first_round):
                 self._run(plan)
         if left := leftovers() - self._files:
             raise SoakError(f"shared memory is left that no process maps: {sorted(left)}")

@@ -22,6 +22,7 @@ from typing import Any
 from soak import SoakError
 from soak_hosts_round import HostsOutcome, HostsPlan, num_sent, take_part
 from soak_resources import Limits
+from soak_rounds import rounds
 from two_hosts import Hosts, move_to, two_hosts
 
 from support.pool import RankPool
@@ -131,18 +132,12 @@ class HostsSoak:
         self._tally = _Tally()
 
     def run(self, minutes: float, first_round: int = 0) -> dict[str, Any]:
-        """Draws rounds before the first one without running them, so that a failing round can be repeated."""
+        """Runs rounds until the time is over, see `rounds`."""
         started = time.monotonic()
-        deadline = started + minutes * 60
         with tempfile.TemporaryDirectory(prefix="soak-") as folder, two_hosts() as hosts:
             for device, addresses in ADDRESSES.items():
                 hosts.add_link(device, addresses)
-            for number in range(1 << 30):
-                plan = self._draw(number, f"{folder}/{number}", ROUND_S)
-                if number < first_round:
-                    continue
-                if time.monotonic() > deadline:
-                    break
+            for plan in rounds(lambda number: self._draw(number, f"{folder}/{number}", ROUND_S), minutes, first_round):
                 self._run(hosts, plan)
         return self._report((time.monotonic() - started) / 60)
 

@@ -28,6 +28,7 @@ from soak import SoakError
 from soak_hosts import ADDRESSES as RAILS
 from soak_hosts import Faults
 from soak_resources import Limits, Resources
+from soak_rounds import rounds
 from soak_slots import Slot, Slots
 from two_hosts import ADDRESSES, Hosts, move_to, two_hosts
 
@@ -77,9 +78,8 @@ class OneSidedSoak:
         self._files = leftovers()
 
     def run(self, minutes: float, first_round: int = 0) -> dict[str, Any]:
-        """Draws rounds before the first one without running them, so that a failing round can be repeated."""
+        """Runs rounds until the time is over, see `rounds`."""
         started = time.monotonic()
-        deadline = started + minutes * 60
         with ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-"))
             if self._on_hosts:
@@ -87,12 +87,7 @@ class OneSidedSoak:
                 for device, addresses in RAILS.items():
                     self._hosts.add_link(device, addresses)
             stack.enter_context(self._slots.closing())
-            for number in range(1 << 30):
-                plan = self._draw(number, f"{folder}/{number}")
-                if number < first_round:
-                    continue
-                if time.monotonic() > deadline:
-                    break
+            for plan in rounds(lambda number: self._draw(number, f"{folder}/{number}"), minutes, first_round):
                 self._run(plan)
             for number in range(NUM_SLOTS):
                 self._slots[number].pool.run(close)

@@ -11,8 +11,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from nixl_support import DEADLINE_S, Memory, Row, descs_of, numbered, received, register, row_of, run, until
+from nixl_support import Memory, Row, descs_of, numbered, received, register, row_of, run
 
+from support.waiting import DEADLINE_S, until
 from torch_axon.nixl._api import nixl_agent, nixl_agent_config
 from torch_axon.nixl._bindings import nixl_mem_t, nixlXferDList
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from support.waiting import until
 from torch_axon.nixl._api import nixl_agent, nixl_xfer_handle
 from torch_axon.nixl._bindings import nixlRegDList, nixlXferDList
-
-DEADLINE_S = 30.0
 
 Memory = npt.NDArray[np.uint8]
 Row = tuple[int, int, int]
@@ -37,15 +33,6 @@ def register(agent: nixl_agent, *memories: Memory) -> nixlRegDList:
 def numbered(nbytes: int, seed: int = 0) -> Memory:
     """Returns random bytes, which the seed determines."""
     return np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Asks again and again until the answer is true, and returns it."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (answer := condition()):
-        assert time.monotonic() < deadline, "the condition was not met in time"
-        time.sleep(0.0005)
-    return answer
 
 
 def finish(agent: nixl_agent, handle: nixl_xfer_handle) -> None:

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from nixl_support import DEADLINE_S, Memory, finish, numbered, received, until
+from nixl_support import Memory, finish, numbered, received
 
+from support.waiting import DEADLINE_S, until
 from torch_axon.nixl import _api, _bindings
 from torch_axon.nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 from nixl_children import Child, listening
-from nixl_support import Recorded, descs_of, numbered, received, register, transfer, until
+from nixl_support import Recorded, descs_of, numbered, received, register, transfer
 
+from support.waiting import until
 from torch_axon.nixl._api import nixl_agent, nixl_agent_config
 
 Make = Callable[..., nixl_agent]

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nixl_support import DEADLINE_S, descs_of, finish, numbered, received, register, run, transfer, until
+from nixl_support import descs_of, finish, numbered, received, register, run, transfer
 
+from support.waiting import DEADLINE_S, until
 from torch_axon.nixl._api import nixl_agent
 from torch_axon.nixl._bindings import nixlNotFoundError
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from nixl_support import DEADLINE_S, Memory, descs_of, numbered, received, register, row_of, run, until
+from nixl_support import Memory, descs_of, numbered, received, register, row_of, run
 
+from support.waiting import DEADLINE_S, until
 from torch_axon.nixl._api import nixl_agent
 from torch_axon.nixl._bindings import nixl_mem_t, nixlInvalidParamError, nixlNotFoundError, nixlXferDList
 

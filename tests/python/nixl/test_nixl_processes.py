@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from nixl_children import Child, dram, same
-from nixl_support import Memory, Row, descs_of, finish, numbered, received, register, row_of, run, until
+from nixl_support import Memory, Row, descs_of, finish, numbered, received, register, row_of, run
 
+from support.waiting import until
 from torch_axon.nixl._api import nixl_agent
 from torch_axon.nixl._bindings import (
     nixlNotAllowedError,

@@ -1,4 +1,5 @@
-"""Fixtures that runtime tests share: a server in another process, a runtime, and the server as its peer."""
+"""Fixtures that runtime tests share: a server in another process, a runtime, and the server as its peer;
+and a runtime that is its own peer."""
 
 from __future__ import annotations
 
@@ -27,3 +28,9 @@ def runtime() -> Iterator[Runtime]:
 @pytest.fixture(scope="module")
 def peer(server: Server, runtime: Runtime) -> Peer:
     return runtime.connect(server.address)
+
+
+@pytest.fixture
+def itself() -> Iterator[tuple[Runtime, Peer]]:
+    with Runtime("itself") as runtime:
+        yield runtime, runtime.connect(runtime.address)

@@ -310,12 +310,6 @@ def _notify_again() -> None:
 # ---- Within this process
 
 
-@pytest.fixture
-def itself() -> Iterator[tuple[Runtime, Peer]]:
-    with Runtime("itself") as runtime:
-        yield runtime, runtime.connect(runtime.address)
-
-
 def test_one_process_copies_its_own_memory(itself: tuple[Runtime, Peer]) -> None:
     runtime, peer = itself
     memory = _bytes(NUM_BYTES, seed=4)

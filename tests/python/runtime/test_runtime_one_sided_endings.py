@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import time
@@ -14,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from support.other_process import OtherProcess
+from support.waiting import DEADLINE_S
 from torch_axon.runtime import Peer, PeerLostError, Remote, Runtime, RuntimeClosedError
 
-DEADLINE_S = 30.0
 NUM_BYTES = 3_000_001
 
 
@@ -43,36 +43,12 @@ def _open_of(runtime: Runtime, task: tuple[bytes, bytes]) -> str:
     return _Here.remote.path
 
 
-def _states_of(pid: int) -> str:
-    """Returns the state letters of all threads of a process, once if they agree."""
-    states = set()
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/stat") as stat:
-            states.add(stat.read().rpartition(")")[2].split()[0])
-    return f" ({states.pop()}) " if len(states) == 1 else ""
-
-
-class Other:
-    """A process that owns a region, and may be stopped and killed."""
+class Other(OtherProcess):
+    """A process that owns a region."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, there = context.Pipe()
-        self.process = context.Process(target=_own, args=(there,))
-        self.process.start()
-        there.close()
+        super().__init__(_own)
         self.address, self.handle = self.pipe.recv()
-
-    def signal(self, number: int) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
-        until = time.monotonic() + DEADLINE_S
-        while number == signal.SIGSTOP and " (T) " not in _states_of(self.process.pid):
-            assert time.monotonic() < until
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.join(DEADLINE_S)
 
 
 @pytest.fixture

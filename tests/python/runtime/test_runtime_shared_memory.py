@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import signal
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -16,17 +14,11 @@ from typing import Any
 import pytest
 import torch
 
+from support.other_process import OtherProcess
+from support.waiting import DEADLINE_S, until
 from torch_axon.runtime import AccessDenied, Blocks, Peer, PeerLostError, Region, Remote, Runtime
 
-DEADLINE_S = 30.0
 NUM_BYTES = 3_000_001
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    until = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def _num_mapped(pid: int | str = "self") -> int:
@@ -34,12 +26,6 @@ def _num_mapped(pid: int | str = "self") -> int:
 
 
 # ---- Tensors
-
-
-@pytest.fixture
-def itself() -> Iterator[tuple[Runtime, Peer]]:
-    with Runtime("itself") as runtime:
-        yield runtime, runtime.connect(runtime.address)
 
 
 def test_empty_makes_tensors_as_torch_does(itself: tuple[Runtime, Peer]) -> None:
@@ -90,7 +76,7 @@ def test_memory_is_freed_with_its_last_user(itself: tuple[Runtime, Peer]) -> Non
     gc.collect()
     assert _num_mapped() == before + 1
     assert region.close(DEADLINE_S)
-    _until(lambda: _num_mapped() == before)
+    until(lambda: _num_mapped() == before)
     assert region.nbytes == 20
 
 
@@ -107,7 +93,7 @@ def test_own_memory_that_is_freed_is_denied(itself: tuple[Runtime, Peer]) -> Non
     assert region.close(DEADLINE_S)
     del tensor, region
     gc.collect()
-    _until(lambda: _num_mapped() == before)
+    until(lambda: _num_mapped() == before)
     with pytest.raises(AccessDenied, match="closed"):
         peer.read(remote, into).result(DEADLINE_S)
 
@@ -133,31 +119,17 @@ def _serve_tasks(pipe: Connection) -> None:
         _Here.tensors = []
 
 
-class Other:
-    """Another process, which runs tasks and may be stopped and killed."""
+class Other(OtherProcess):
+    """A process with a runtime, which runs tasks."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._pipe, there = context.Pipe()
-        self.process = context.Process(target=_serve_tasks, args=(there,))
-        self.process.start()
-        there.close()
-        self.address = self._pipe.recv()
+        super().__init__(_serve_tasks)
+        self.address = self.pipe.recv()
 
     def run(self, task: Callable[..., Any], *args: Any) -> Any:
-        self._pipe.send((task, *args))
-        assert self._pipe.poll(DEADLINE_S)
-        return self._pipe.recv()
-
-    def signal(self, number: int) -> None:
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
-        if number == signal.SIGSTOP:
-            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.join(DEADLINE_S)
+        self.pipe.send((task, *args))
+        assert self.pipe.poll(DEADLINE_S)
+        return self.pipe.recv()
 
 
 @pytest.fixture
@@ -226,7 +198,7 @@ def test_a_stopped_owner_delays_neither_reads_nor_writes(other: Other) -> None:
             assert failure is None or (isinstance(failure, PeerLostError) and "'other'" in str(failure))
             return failure is not None
 
-        _until(is_lost)
+        until(is_lost)
 
 
 def test_mapped_blocks_of_a_list_do_not_wait_for_the_owner(other: Other) -> None:
@@ -238,7 +210,7 @@ def test_mapped_blocks_of_a_list_do_not_wait_for_the_owner(other: Other) -> None
         other.signal(signal.SIGSTOP)
         mixed = peer.writev([plain, *(mapped[i : i + 1] for i in range(50))], [b"12345678", *(b"a" for _ in range(50))])
         into = bytearray(50)
-        _until(lambda: not peer.read(mapped[:50], into).result(DEADLINE_S) and into == b"a" * 50)
+        until(lambda: not peer.read(mapped[:50], into).result(DEADLINE_S) and into == b"a" * 50)
         assert not mixed.done()
         other.signal(signal.SIGCONT)
         mixed.result(DEADLINE_S)
