@@ -127,8 +127,7 @@ static constexpr Setting kSettings[] = {
      "case, and long ones rails (AXON_RAILS) where only TCP connects the hosts; all processes must name it then, or "
      "none. Without rings, messages between processes of one host go over rails, or with ucx over UCX. Without cma, "
      "long messages are copied through the rings, and no process reads memory of another one that is not shared with "
-     "it. "
-     "Without cuda, no kernels move data between the GPUs of one host, and CUDA tensors go through host memory.",
+     "it. Without cuda, no kernels move data between the GPUs of one host, and CUDA tensors go through host memory.",
      is_list_of_transports},
     {"AXON_WORKSPACE_MB", ReadBy::kEngine, "1024", "0 to 65536",
      "MiB of each GPU's memory that a group may use to move data during matrix products (torch.ops.axon). Operations "

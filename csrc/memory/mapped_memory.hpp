@@ -33,7 +33,7 @@ class MappedMemory {
   bool contains(uint64_t address, uint64_t num_bytes) const noexcept;
   // Returns null if there is no flag of this number.
   const std::atomic<uint64_t>* flag(uint32_t number) const noexcept;
-  // What is added to an address of the owner for that of the same byte here, modulo 2^64.
+  // The address of a byte here minus its address at the owner, modulo 2^64.
   uint64_t shift() const noexcept { return reinterpret_cast<uint64_t>(pages_.data()) - location_.address; }
 
  private:

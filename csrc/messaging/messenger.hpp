@@ -162,4 +162,10 @@ class Messenger final : public transport::Receiver {
   uint64_t num_refused_ = 0;  // by the messenger, the transport, and inboxes that are gone
 };
 
+// Refuses a payload that waits at its sender, and is not wanted. Others need nothing.
+inline void drop_payload(Messenger& messenger, const transport::Payload& payload,
+                         const Status& why = Status()) noexcept {
+  if (payload.rendezvous != nullptr) messenger.transport().refuse(payload.rendezvous, why);
+}
+
 }  // namespace axon::messaging

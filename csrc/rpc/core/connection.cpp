@@ -438,7 +438,7 @@ void Connection::send_control(const transport::CallHeader& message) noexcept {
 }
 
 void Connection::drop(const transport::Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous, Status());
+  messaging::drop_payload(engine_.messenger(), payload);
 }
 
 }  // namespace axon::rpc

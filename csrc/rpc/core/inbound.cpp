@@ -219,7 +219,7 @@ void Inbound::abandon() noexcept {
 }
 
 void Inbound::drop(const transport::Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) engine_->messenger().transport().refuse(payload.rendezvous, Status());
+  messaging::drop_payload(engine_->messenger(), payload);
 }
 
 void Inbound::drop_early() noexcept {

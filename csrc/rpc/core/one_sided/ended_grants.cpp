@@ -24,10 +24,6 @@ void EndedGrants::forget(const Waiting& waiting) noexcept {
   waiting_.remove_if([&](const Waiting& each) { return &each == &waiting; });
 }
 
-void EndedGrants::drop(const transport::Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) engine_.messenger().transport().refuse(payload.rendezvous, Status());
-}
-
 void EndedGrants::Waiting::release(Grants::const_iterator grant) noexcept {
   const std::shared_ptr<Region> region = grant->second;
   ended_.grants.erase(grant);
@@ -36,7 +32,7 @@ void EndedGrants::Waiting::release(Grants::const_iterator grant) noexcept {
 
 // A peer that closes the connection itself uses nothing any more.
 void EndedGrants::Waiting::on_message(const transport::CallHeader& header, const transport::Payload& payload) noexcept {
-  all_.drop(payload);
+  messaging::drop_payload(all_.engine_.messenger(), payload);
   if (header.kind != MessageKind::kClose) return;
   while (!ended_.grants.empty()) release(ended_.grants.cbegin());
   all_.forget(*this);
@@ -44,7 +40,7 @@ void EndedGrants::Waiting::on_message(const transport::CallHeader& header, const
 
 void EndedGrants::Waiting::on_message(const transport::OneSidedHeader& header,
                                       const transport::Payload& payload) noexcept {
-  all_.drop(payload);
+  messaging::drop_payload(all_.engine_.messenger(), payload);
   if (header.kind != MessageKind::kRevoked && header.kind != MessageKind::kRelease) return;
   const auto grant = ended_.grants.find(header.grant);
   if (grant == ended_.grants.end()) return;

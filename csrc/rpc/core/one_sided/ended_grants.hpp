@@ -55,7 +55,6 @@ class EndedGrants {
     Ended ended_;
   };
 
-  void drop(const transport::Payload& payload) noexcept;
   void forget(const Waiting& waiting) noexcept;
 
   engine::Engine& engine_;

@@ -29,8 +29,8 @@ class GenerationFlag {
 
   uint64_t value() const noexcept { return value_; }
   uint64_t address() const noexcept { return reinterpret_cast<uint64_t>(word_); }
-  // Tells peers where they find the region's memory and the flag in it. Empty if they cannot map it,
-  // or no flag is left.
+  // Tells peers where they find the region's memory and the flag in it. Empty if they cannot map it, or no flag is
+  // left.
   std::optional<MappableMemory::Location> location() const noexcept;
   void clear() noexcept;
   void forget_memory() noexcept;

@@ -431,7 +431,7 @@ void Initiator::unpack(Slot& slot, std::span<const std::byte> bytes) noexcept {
 }
 
 void Initiator::drop(const transport::Payload& payload) noexcept {
-  if (payload.rendezvous != nullptr) connection_.engine().messenger().transport().refuse(payload.rendezvous, Status());
+  messaging::drop_payload(connection_.engine().messenger(), payload);
 }
 
 }  // namespace axon::rpc

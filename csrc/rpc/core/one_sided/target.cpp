@@ -277,7 +277,7 @@ void Target::done(uint32_t number, const Status& status) noexcept {
 }
 
 void Target::drop(const transport::Payload& payload, const Status& why) noexcept {
-  if (payload.rendezvous != nullptr) connection_.engine().messenger().transport().refuse(payload.rendezvous, why);
+  messaging::drop_payload(connection_.engine().messenger(), payload, why);
 }
 
 void Target::on_transport_gone() noexcept {
