@@ -220,7 +220,7 @@ def _batches(frames: list[Frame]) -> Iterator[_Batch]:
 def _separate(frames: list[Tensor] | bytes, lengths: list[int] | None) -> list[Frame]:
     """Returns the frames of a batch. The receiver may write to them."""
     if lengths is None:
-        return [memoryview(frame.numpy()) for frame in cast("list[Tensor]", frames)]
+        return [frame.numpy().data for frame in cast("list[Tensor]", frames)]
     whole = memoryview(bytearray(cast("bytes", frames)))
     ends = itertools.accumulate(lengths)
     return [whole[end - length : end] for end, length in zip(ends, lengths, strict=True)]
