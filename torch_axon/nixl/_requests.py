@@ -69,18 +69,32 @@ class RemoteSide(_Side):
         if self.agent.is_removed:
             raise nixlNotFoundError(f"agent '{self.agent.name}' was removed since this list was prepared")
 
-    def known_plan(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan | None:
-        return self._plans.get(local, {}).get(operation)
+    def plan_at_once(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan | None:
+        """Returns the plan, or None if the agent's memory has to be opened before it can be made.
+
+        Raises:
+            Exception: of NIXL, if it cannot be made
+        """
+        plan = self._plans.get(local, {}).get(operation)
+        if plan is not None:
+            return plan
+        remotes = [each.remote for each in self.located.memories if each.remote is not None]
+        return self._made(operation, local, remotes) if len(remotes) == len(self.located.memories) else None
 
     def plan(self, operation: nixl_xfer_op_t, local: LocalSide) -> Plan:
-        """Makes a plan. Connects to the agent, and opens its memory, if necessary.
+        """Makes the plan. Connects to the agent, and opens its memory, if necessary.
 
         Raises:
             Exception: of NIXL, if that fails
         """
-        remotes: list[Remote] = self.agent.open(self.located.memories)
+        return self._made(operation, local, self.agent.open(self.located.memories))
+
+    def _made(self, operation: nixl_xfer_op_t, local: LocalSide, remotes: list[Remote]) -> Plan:
         blocks = BlockTable(remotes, self.located.table)
-        plan = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks)
+        try:
+            plan = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks)
+        except (OSError, ValueError) as error:
+            raise as_nixl(error) from error
         self._plans.setdefault(local, {})[operation] = plan
         return plan
 
@@ -164,7 +178,7 @@ class Request:
         try:
             remote.check_known()
             remote.agent.check_alive()
-            repeated = self._repeated or self._repeat(remote.known_plan(self.operation, local))
+            repeated = self._repeated or self._repeat(remote.plan_at_once(self.operation, local))
             if repeated is not None:
                 state = self._posted(repeated)
                 self._is_posted = True

@@ -50,6 +50,14 @@ def dram(*rows: tuple[int, int, int]) -> nixlXferDList:
     return nixlXferDList(nixl_mem_t.DRAM_SEG, list(rows))
 
 
+def test_only_the_first_use_of_memory_takes_a_thread(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(pair.here, pair.handle())
+    monkeypatch.setattr("threading.Thread.start", lambda thread: pytest.fail(f"{thread.name} is started"))
+    run(pair.here, pair.handle())
+    transfer(pair.here, "WRITE", pair.local[:100], pair.remote[100:200], "target")
+    assert np.array_equal(pair.local[:100], pair.remote[100:200])
+
+
 @pytest.mark.parametrize("name", ["target", b"target"])
 def test_bytes_are_read_and_written(pair: Pair, name: Any) -> None:
     remote = pair.remote.copy()
