@@ -206,7 +206,7 @@ class RuntimeTransfer:
     def released(self) -> bool: ...
     def poll(self) -> int: ...
     def cancel(self) -> None: ...
-    def stats(self) -> tuple[float, float, int, int]: ...
+    def stats(self) -> tuple[float, float, int, int, str]: ...
 
 class RuntimeInvocation:
     @property
@@ -324,7 +324,6 @@ def make_plan(
     reads: bool,
     local: tuple[list[list[object]], object],
     remote: tuple[list[tuple[RuntimeRemote, int, int]], object],
-    dtype: int,
     /,
 ) -> RuntimePlan: ...
 def locate_blocks(wanted: object, known: object, table: object, /) -> int: ...
@@ -339,14 +338,14 @@ def post_read(
     connection: RuntimeConnection,
     remotes: list[tuple[RuntimeRemote, int, int]],
     local: list[object],
-    options: tuple[bytes | None, float, Any | None, int],
+    options: tuple[bytes | None, float, Any | None, int | None],
     /,
 ) -> RuntimeTransfer: ...
 def post_write(
     connection: RuntimeConnection,
     remotes: list[tuple[RuntimeRemote, int, int]],
     local: list[object],
-    options: tuple[bytes | None, float, Any | None, int],
+    options: tuple[bytes | None, float, Any | None, int | None],
     /,
 ) -> RuntimeTransfer: ...
 def post_notification(connection: RuntimeConnection, tag: bytes, timeout: float, /) -> RuntimeTransfer: ...

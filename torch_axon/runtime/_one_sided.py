@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -243,12 +243,11 @@ class Transfer(Future):
     `released`, local memory is kept, and may still be read or written even if the transfer has failed.
     """
 
-    __slots__ = ("_path", "_transfer")
+    __slots__ = ("_transfer",)
 
-    def __init__(self, peer: Peer, transfer: RuntimeTransfer, path: str = "messages") -> None:
+    def __init__(self, peer: Peer, transfer: RuntimeTransfer) -> None:
         super().__init__(peer, transfer.call, BY_DEFAULT)
         self._transfer = transfer
-        self._path = path
 
     def done(self) -> bool:
         """Returns whether the transfer has ended. A program that asks again and again drives the engine by that."""
@@ -279,8 +278,7 @@ class Transfer(Future):
         """
         if not self.done():
             raise RuntimeError("stats: the transfer is not done; allowed: after result()")
-        posted_us, moved_us, nbytes, blocks = self._transfer.stats()
-        return TransferStats(posted_us, moved_us, nbytes, blocks, self._path)
+        return TransferStats(*self._transfer.stats())
 
 
 def _checked_size(what: str, value: int) -> int:
@@ -372,34 +370,24 @@ def _gpu_of(device: str | torch.device) -> int:
     return torch.cuda.current_device() if place.index is None else place.index
 
 
-# The types that slow links compress, as the engine numbers them, and that of other memory.
-_BYTES = 0
-_COMPRESSED = {torch.bfloat16: 11, torch.float32: 12}
+# How slow links compress, as the engine numbers types; None: by the type of the local memory.
+_COMPRESSIONS: dict[object, int | None] = {"auto": None, "never": 0, torch.bfloat16: 11, torch.float32: 12}
 
 
-def type_of(compress: str | torch.dtype, memories: Iterable[object]) -> int:
-    """Returns the type by which slow links may compress blocks of local memory.
-
-    Args:
-        compress: as for `Peer.read`
-        memories: the local memories
+def type_of(compress: str | torch.dtype) -> int | None:
+    """Returns the type by which slow links may compress blocks, as the engine numbers it, see `Peer.read`.
 
     Raises:
         TypeError, ValueError: `compress` has another value
     """
-    if isinstance(compress, torch.dtype):
-        if compress not in _COMPRESSED:
-            raise ValueError(f"compress is {compress}; allowed: torch.bfloat16, torch.float32, 'auto' and 'never'")
-        return _COMPRESSED[compress]
-    if not isinstance(compress, str):
-        raise TypeError(f"compress is of type {type(compress).__name__}; allowed: str and torch.dtype")
-    if compress not in ("auto", "never"):
-        raise ValueError(f"compress is {compress!r}; allowed: 'auto', 'never', torch.bfloat16 and torch.float32")
-    if compress == "never":
-        return _BYTES
-    types = (memory.dtype if isinstance(memory, torch.Tensor) else None for memory in memories)
-    found = {_BYTES if dtype is None else _COMPRESSED.get(dtype, _BYTES) for dtype in types}
-    return found.pop() if len(found) == 1 else _BYTES
+    try:
+        return _COMPRESSIONS[compress]
+    except (KeyError, TypeError):
+        if not isinstance(compress, str | torch.dtype):
+            raise TypeError(f"compress is of type {type(compress).__name__}; allowed: str and torch.dtype") from None
+        raise ValueError(
+            f"compress is {compress!r}; allowed: 'auto', 'never', torch.bfloat16 and torch.float32"
+        ) from None
 
 
 def stream_of(stream: torch.cuda.Stream | None) -> tuple[int, int, int] | None:
@@ -438,7 +426,7 @@ def post(
     verb: str,
     remotes: Sequence[Remote],
     local: Sequence[LocalMemory],
-    options: tuple[bytes | None, float, tuple[int, int, int] | None, int],
+    options: tuple[bytes | None, float, tuple[int, int, int] | None, int | None],
 ) -> Transfer:
     """Starts the transfer of some blocks.
 
@@ -461,7 +449,4 @@ def post(
         raise TypeError(f"{verb}: remote is of type {type(wrong).__name__}; allowed: Remote, see Peer.open") from None
     native = _native.load()
     start = native.post_read if verb == "read" else native.post_write
-    path = remotes[0].path if remotes else "messages"
-    if path == "cma" and verb == "write":
-        path = "messages"
-    return Transfer(peer, start(peer._connection, blocks, list(local), options), path)
+    return Transfer(peer, start(peer._connection, blocks, list(local), options))

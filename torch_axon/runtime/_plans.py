@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_axon import _native
-from torch_axon.runtime._one_sided import LocalMemory, Region, Remote, Transfer, stream_of, tag_of, type_of
+from torch_axon.runtime._one_sided import LocalMemory, Region, Remote, Transfer, stream_of, tag_of
 
 if TYPE_CHECKING:
     from torch_axon._C import RuntimePlan
@@ -110,11 +110,10 @@ class Plan:
         verb: "read" or "write"
     """
 
-    def __init__(self, peer: Peer, verb: str, plan: RuntimePlan, remotes: list[Remote]) -> None:
+    def __init__(self, peer: Peer, verb: str, plan: RuntimePlan) -> None:
         self.verb = verb
         self._peer = peer
         self._plan = plan
-        self._remotes = remotes
 
     def post(
         self,
@@ -150,12 +149,7 @@ class Plan:
         """
         limit = self._peer._timeout if timeout is None else timeout
         here, there = _int32s("local_ids", local_ids), _int32s("remote_ids", remote_ids)
-        native = self._plan.post(here, there, (tag_of(notify), limit, stream_of(stream)))
-        return Transfer(self._peer, native, self._path())
-
-    def _path(self) -> str:
-        path = self._remotes[0].path if self._remotes else "messages"
-        return "messages" if path == "cma" and self.verb == "write" else path
+        return Transfer(self._peer, self._plan.post(here, there, (tag_of(notify), limit, stream_of(stream))))
 
 
 class RepeatedTransfer:
@@ -197,7 +191,7 @@ class RepeatedTransfer:
 
     def latest(self) -> Transfer:
         """Returns the transfer that was posted last."""
-        return Transfer(self._plan._peer, self._native.latest, self._plan._path())
+        return Transfer(self._plan._peer, self._native.latest)
 
 
 def _int32s(what: str, ids: Ids) -> object:
@@ -230,10 +224,7 @@ def make_plan(peer: Peer, verb: str, local: Blocks | BlockTable, remote: Blocks 
             raise TypeError(f"plan: {name} is of type {type(side).__name__}; allowed: Blocks and BlockTable")
     runtime = peer._runtime
     there, here = remote._remote(), local._local(runtime)
-    dtype = type_of("auto", [part for memory in here[0] for part in memory])
-    native = _native.load().make_plan(runtime._core, peer._connection, verb == "read", here, there, dtype)
-    remotes = [remote.memory] if isinstance(remote, Blocks) else remote.memories
-    return Plan(peer, verb, native, [each for each in remotes if isinstance(each, Remote)])
+    return Plan(peer, verb, _native.load().make_plan(runtime._core, peer._connection, verb == "read", here, there))
 
 
 def _part(part: LocalMemory | Region, runtime: Runtime) -> Any:

@@ -223,8 +223,7 @@ class RemoteAccess:
     ) -> Transfer:
         notify, timeout, stream, compress = options
         limit = self._timeout if timeout is None else timeout
-        dtype = _one_sided.type_of(compress, local)
-        checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream), dtype)
+        checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream), _one_sided.type_of(compress))
         return _one_sided.post(cast("Peer", self), verb, remotes, local, checked)
 
     def plan(self, verb: str, local: Blocks | BlockTable, remote: Blocks | BlockTable) -> Plan:

@@ -16,6 +16,11 @@ namespace axon::rpc_python {
 
 namespace py = pybind11;
 
+static DataType compressed_as(at::ScalarType type) noexcept {
+  if (type == at::kBFloat16) return DataType::kBFloat16;
+  return type == at::kFloat ? DataType::kFloat32 : DataType::kByte;
+}
+
 static LocalMemory memory_of_tensor(const at::Tensor& tensor, Use use, const std::string& what) {
   if (!tensor.is_cpu() && !tensor.is_cuda()) {
     throw py::value_error(what + " is a tensor on " + tensor.device().str() +
@@ -35,7 +40,8 @@ static LocalMemory memory_of_tensor(const at::Tensor& tensor, Use use, const std
                      .num_bytes = tensor.nbytes(),
                      .kind = tensor.is_cuda() ? MemoryKind::kCuda : MemoryKind::kHost},
           .owner = owner_of_memory(tensor),
-          .gpu = static_cast<c10::DeviceIndex>(tensor.is_cuda() ? tensor.get_device() : -1)};
+          .gpu = static_cast<c10::DeviceIndex>(tensor.is_cuda() ? tensor.get_device() : -1),
+          .dtype = compressed_as(tensor.scalar_type())};
 }
 
 static void release_view(void* held) {

@@ -4,6 +4,9 @@
 #include <c10/core/Device.h>
 #include <pybind11/pybind11.h>
 
+#include <optional>
+
+#include "base/data_type.hpp"
 #include "memory/buffer.hpp"
 #include "memory/owner.hpp"
 
@@ -13,6 +16,18 @@ struct LocalMemory {
   Buffer buffer;
   Owner owner;                // keeps the memory; may be destroyed on any thread
   c10::DeviceIndex gpu = -1;  // −1: memory of the host
+  // By which slow links may compress it.
+  DataType dtype = DataType::kByte;
+};
+
+// The type by which slow links may compress several memories: bytes, if their types differ.
+class CommonType {
+ public:
+  void add(DataType type) noexcept { type_ = type_.value_or(type) == type ? type : DataType::kByte; }
+  DataType get() const noexcept { return type_.value_or(DataType::kByte); }
+
+ private:
+  std::optional<DataType> type_;
 };
 
 enum class Use : uint8_t { kRead, kWritten };

@@ -144,14 +144,15 @@ struct Posting {
 constexpr Posting kReading{.what = "read: into", .kind = rpc::Transfer::Kind::kRead, .use = Use::kWritten};
 constexpr Posting kWriting{.what = "write: source", .kind = rpc::Transfer::Kind::kWrite, .use = Use::kRead};
 
-// The blocks of a transfer that a device moves.
-struct OfDevices {
-  std::vector<DeviceBlock> blocks;
-  std::vector<Owner> owners;
+// What is known of a transfer's blocks while they are added.
+struct AddedBlocks {
+  CommonType type;
+  std::vector<DeviceBlock> of_devices;  // those that a device moves
+  std::vector<Owner> device_owners;
 };
 
 void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle local, const Posting& posting,
-               OfDevices& of_devices) {
+               AddedBlocks& added) {
   const Remote memory = py::cast<Remote>(remote[0]);
   const auto offset = py::cast<uint64_t>(remote[1]);
   const auto num_bytes = py::cast<uint64_t>(remote[2]);
@@ -165,9 +166,10 @@ void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle loca
                           " bytes, and the remote memory " + std::to_string(num_bytes) +
                           "; allowed: equal sizes, see slices of Remote");
   }
+  added.type.add(here.dtype);
   if (needs_device(*memory, here.gpu)) {
-    of_devices.blocks.push_back({.remote = memory.get(), .offset = offset, .local = here.buffer, .gpu = here.gpu});
-    of_devices.owners.push_back(std::move(here.owner));
+    added.of_devices.push_back({.remote = memory.get(), .offset = offset, .local = here.buffer, .gpu = here.gpu});
+    added.device_owners.push_back(std::move(here.owner));
     return;
   }
   transfer.add(memory, offset, here.buffer);
@@ -175,16 +177,16 @@ void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle loca
 }
 
 // `remotes` are tuples of memory, offset and length; `options` are the notification, the timeout, the stream and the
-// type, as the engine numbers it.
+// type, as the engine numbers it, or None for that of the local memory.
 rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
                                          const py::list& locals, const py::tuple& options, const Posting& posting) {
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(posting.kind, connection));
   set_options(*transfer, options[0], py::cast<double>(options[1]));
   const std::optional<c10::Stream> stream = stream_in(options[2]);
-  transfer->dtype = static_cast<DataType>(py::cast<uint8_t>(options[3]));
-  OfDevices of_devices;
-  for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting, of_devices);
-  post_to_devices(*transfer, of_devices.blocks, std::move(of_devices.owners), stream);
+  AddedBlocks added;
+  for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting, added);
+  transfer->dtype = options[3].is_none() ? added.type.get() : static_cast<DataType>(py::cast<uint8_t>(options[3]));
+  post_to_devices(*transfer, added.of_devices, std::move(added.device_owners), stream);
   start_transfer(*transfer);
   return transfer;
 }
@@ -210,7 +212,8 @@ rpc::Counted<PythonTransfer> open_handle(const std::shared_ptr<rpc::Connection>&
 
 py::tuple stats_of(const PythonTransfer& self) {
   const auto us = [](sync::Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); };
-  return py::make_tuple(us(self.time_posted()), us(self.time_moved()), self.num_bytes(), self.num_blocks());
+  return py::make_tuple(us(self.time_posted()), us(self.time_moved()), self.num_bytes(), self.num_blocks(),
+                        self.path());
 }
 
 py::list listed(std::vector<rpc::Notification> notifications) {

@@ -25,6 +25,7 @@ using Kind = rpc::Transfer::Kind;
 
 // The local side of a plan.
 struct LocalSide {
+  CommonType type;
   std::vector<rpc::LocalBlocks::Memory> memories;
   std::shared_ptr<std::vector<Owner>> owners = std::make_shared<std::vector<Owner>>();  // shared with transfers
   std::vector<std::shared_ptr<rpc::Region>> regions;                                    // shared with the runtime
@@ -32,7 +33,6 @@ struct LocalSide {
 
 struct PythonPlan {
   Kind kind;
-  DataType dtype;
   std::shared_ptr<rpc::Connection> connection;  // shared with the runtime
   std::shared_ptr<rpc::Exposed> exposed;        // of the runtime; shared with it
   LocalSide local;
@@ -71,11 +71,13 @@ LocalSide local_side(const py::list& memories, bool reads) {
       if (py::isinstance<rpc::Region>(part)) {
         auto region = py::cast<std::shared_ptr<rpc::Region>>(part);
         for (const rpc::LocalBlocks::Block& extent : memory_of(*region)) parts.push_back(extent);
+        side.type.add(DataType::kByte);
         side.regions.push_back(std::move(region));
         continue;
       }
       LocalMemory here = local_memory(part, reads ? Use::kWritten : Use::kRead, "plan: local");
       parts.push_back({.data = here.buffer.data, .num_bytes = here.buffer.num_bytes, .device = here.gpu});
+      side.type.add(here.dtype);
       side.owners->push_back(std::move(here.owner));
     }
   }
@@ -98,9 +100,8 @@ std::vector<rpc::RemoteBlocks::Memory> remote_side(const py::list& memories,
 }
 
 // Each side is a tuple of its memories, and a layout, or the contiguous memory of a table, which Python has checked.
-// `dtype` is that of the blocks, as the engine numbers it.
 std::shared_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr<rpc::Connection>& connection,
-                                      bool reads, const py::tuple& local, const py::tuple& remote, uint8_t dtype) {
+                                      bool reads, const py::tuple& local, const py::tuple& remote) {
   const auto is_table = [](const py::tuple& side) { return !py::isinstance<py::tuple>(side[1]); };
   LocalSide here = local_side(py::cast<py::list>(local[0]), reads);
   rpc::LocalBlocks blocks_here = value_or_raise([&] {
@@ -116,7 +117,6 @@ std::shared_ptr<PythonPlan> make_plan(PythonRuntime& self, const std::shared_ptr
   }());
   return std::make_shared<PythonPlan>(
       PythonPlan{.kind = reads ? Kind::kRead : Kind::kWrite,
-                 .dtype = static_cast<DataType>(dtype),
                  .connection = connection,
                  .exposed = self.runtime().core().exposed(),
                  .local = std::move(here),
@@ -220,7 +220,7 @@ rpc::Counted<PythonTransfer> post(const PythonPlan& plan, const Selection& selec
   if (plan.connection->engine().is_forked()) raise(engine::Engine::forked());
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(plan.kind, plan.connection));
   set_options(*transfer, notification, timeout_s);
-  transfer->dtype = plan.dtype;
+  transfer->dtype = plan.local.type.get();
   const std::shared_ptr<std::vector<Owner>> uses = uses_of(plan);  // shared by the transfer and its devices' work
   transfer->keep(Owner::of(uses));
   if (copies_directly(gpu_of(plan), selection.remotes)) {

@@ -140,7 +140,7 @@ def test_other_values_are_refused() -> None:
         remote = peer.open(runtime.expose(memory, "rw").handle())
         with pytest.raises(ValueError, match=r"compress is 'zip'; allowed: 'auto', 'never', torch\.bfloat16"):
             peer.read(remote, memory, compress="zip")
-        with pytest.raises(ValueError, match=r"compress is torch\.int8; allowed: torch\.bfloat16"):
+        with pytest.raises(ValueError, match=r"compress is torch\.int8; allowed: 'auto', 'never', torch\.bfloat16"):
             peer.write(remote, memory, compress=torch.int8)
         with pytest.raises(TypeError, match=r"compress is of type bool; allowed: str and torch\.dtype"):
             peer.readv([remote], [memory], compress=True)  # type: ignore[arg-type]

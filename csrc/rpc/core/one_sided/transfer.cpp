@@ -35,6 +35,13 @@ void Transfer::add(std::unique_ptr<DeviceWork> work, size_t num_blocks, uint64_t
   num_bytes_ += num_bytes;
 }
 
+const char* Transfer::path() const noexcept {
+  if (remotes_.empty()) return "messages";
+  const bool is_fetched =
+      kind_ == Kind::kWrite && remotes_.front()->path() == RemoteMemory::Path::kCma;  // by the owner
+  return is_fetched ? "messages" : remotes_.front()->name_of_path();
+}
+
 void DeviceWork::end(const Status& status, Text text) noexcept {
   Initiator& initiator = transfer_.connection_->one_sided().initiator();
   initiator.on_device_end(transfer_, text == Text::kBare ? initiator.about(transfer_, status) : status.clone());
