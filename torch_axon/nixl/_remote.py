@@ -98,9 +98,9 @@ class RemoteAgent:
             peer = self._peer
             if peer is None:
                 peer = self._peer = self._connected()
-            if self.is_removed:  # meanwhile
-                self._end()
-                raise nixlNotFoundError(f"agent '{self.name}' was removed")
+        if self.is_removed:  # meanwhile
+            self.remove()
+            raise nixlNotFoundError(f"agent '{self.name}' was removed")
         self.check_alive()
         return peer
 
@@ -151,7 +151,7 @@ class RemoteAgent:
         return [each.remote for each in memories if each.remote is not None]
 
     def remove(self) -> None:
-        """Ends the connection. A thread that is connecting does that itself."""
+        """Ends the connection. A thread that is connecting does that itself, by calling this once more."""
         self.is_removed = True
         if self._connecting.acquire(blocking=False):
             try:

@@ -91,10 +91,7 @@ class RemoteSide(_Side):
 
     def _made(self, operation: nixl_xfer_op_t, local: LocalSide, remotes: list[Remote]) -> Plan:
         blocks = BlockTable(remotes, self.located.table)
-        try:
-            plan = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks)
-        except (OSError, ValueError) as error:
-            raise as_nixl(error) from error
+        plan = self.agent.peer().plan(_VERBS[operation], local.blocks(), blocks)
         self._plans.setdefault(local, {})[operation] = plan
         return plan
 
@@ -186,6 +183,9 @@ class Request:
         except Failure as failure:
             self._failure = failure
             raise
+        except Exception as error:
+            self._failure = as_nixl(error)
+            raise self._failure from error
         self._starting = concurrent.futures.Future()
         threading.Thread(target=self._open_and_post, args=(self._starting,), name="axon-nixl-open", daemon=True).start()
         concurrent.futures.wait([self._starting], _LONGEST_POST_S)  # usually it is done sooner

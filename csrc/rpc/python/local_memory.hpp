@@ -16,11 +16,11 @@ struct LocalMemory {
   Buffer buffer;
   Owner owner;                // keeps the memory; may be destroyed on any thread
   c10::DeviceIndex gpu = -1;  // −1: memory of the host
-  // By which slow links may compress it.
+  // Slow links may compress the memory as elements of this type.
   DataType dtype = DataType::kByte;
 };
 
-// The type by which slow links may compress several memories: bytes, if their types differ.
+// The type as whose elements slow links may compress several memories: bytes, if their types differ.
 class CommonType {
  public:
   void add(DataType type) noexcept { type_ = type_.value_or(type) == type ? type : DataType::kByte; }

@@ -176,8 +176,8 @@ void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle loca
   transfer.keep(std::move(here.owner));
 }
 
-// `remotes` are tuples of memory, offset and length; `options` are the notification, the timeout, the stream and the
-// type, as the engine numbers it, or None for that of the local memory.
+// `remotes` are tuples of memory, offset and length. `options` are the notification, the timeout, the stream, and the
+// number of the type as which links compress, or None for that of the local memory.
 rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
                                          const py::list& locals, const py::tuple& options, const Posting& posting) {
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(posting.kind, connection));

@@ -13,6 +13,7 @@ from nixl_support import Memory, descs_of, finish, numbered, register, row_of, r
 from torch_axon.nixl._api import nixl_agent, nixl_agent_config
 from torch_axon.nixl._bindings import (
     nixl_mem_t,
+    nixlBackendError,
     nixlInvalidParamError,
     nixlNotAllowedError,
     nixlNoTelemetryError,
@@ -56,6 +57,15 @@ def test_only_the_first_use_of_memory_takes_a_thread(pair: Pair, monkeypatch: py
     run(pair.here, pair.handle())
     transfer(pair.here, "WRITE", pair.local[:100], pair.remote[100:200], "target")
     assert np.array_equal(pair.local[:100], pair.remote[100:200])
+
+
+def test_a_post_raises_only_errors_of_nixl(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(pair.here, pair.handle())
+    monkeypatch.setattr("torch_axon.runtime.Plan.__init__", lambda *_: exec("raise RuntimeError('the GPU fails')"))
+    handle = pair.handle()
+    for attempt in (pair.here.transfer, pair.here.check_xfer_state):
+        with pytest.raises(nixlBackendError, match="the GPU fails"):
+            attempt(handle)
 
 
 @pytest.mark.parametrize("name", ["target", b"target"])

@@ -61,7 +61,7 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
   const std::shared_ptr<Connection>& connection() const noexcept { return connection_; }
   uint64_t num_bytes() const noexcept { return num_bytes_; }
   size_t num_blocks() const noexcept { return num_blocks_; }
-  // The name of how the bytes move, see RemoteMemory::name_of_path().
+  // Returns the name of the path of the first remote memory, as it is now.
   const char* path() const noexcept;
   // Final from finished() on.
   bool finished() const noexcept { return finished_.load(std::memory_order_acquire); }
