@@ -2,7 +2,7 @@
 //
 // n steps, those of the ring pipelined in chunks. The root sends 2·(n−1)/n of the tensor; every other rank receives it
 // once and sends at most as much. Barnett, Shuler, van de Geijn et al., "Interprocessor Collective Communication
-// Library" (1994). Wins for large tensors on more than two ranks between hosts. Within a host, whose ranks read each
+// Library" (1994). Wins above 64 KiB on more than eight hosts. Within a host, whose ranks read each
 // other's memory, its many steps cost more than the longer path of a tree.
 #include "collectives/algorithms.hpp"
 #include "collectives/patterns.hpp"

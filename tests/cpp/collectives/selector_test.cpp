@@ -46,6 +46,14 @@ TEST(SelectorTest, small_tensors_take_latency_and_large_ones_bandwidth) {
   EXPECT_EQ(chosen(transport::OperationKind::kAllGather, 16, 128), "bruck");
 }
 
+TEST(SelectorTest, few_hosts_broadcast_along_a_chain) {
+  const size_t most = size_t{64} << 10;
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, 8}, most, {}).name, "binomial");
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, 8}, most + 1, {}).name, "chain");
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {9, 9}, most + 1, {}).name, "scatter_ring");
+  EXPECT_EQ(select(transport::OperationKind::kBroadcast, {8, 1}, most + 1, {}).name, "binomial");
+}
+
 TEST(SelectorTest, many_hosts_reduce_medium_tensors_in_few_steps) {
   const size_t most = size_t{256} << 10;
   EXPECT_EQ(select(transport::OperationKind::kAllReduce, {64, 64}, most, {}).name, "recursive_doubling");
