@@ -91,6 +91,11 @@ def _post(how: str, verb: str, data: torch.Tensor, compress: str | torch.dtype) 
         ids = torch.arange(data.nbytes // BLOCK_BYTES, dtype=torch.int32)
         plan = _Here.peer.plan(verb, Blocks(data, BLOCK_BYTES), Blocks(remote, BLOCK_BYTES))
         return plan.post(ids, ids)
+    if how in ("list", "list of two types"):
+        first, second = data.chunk(2)
+        parts = [first, second if how == "list" else second.view(torch.uint8)]
+        post_list = _Here.peer.writev if verb == "write" else _Here.peer.readv
+        return post_list([remote[: first.nbytes], remote[first.nbytes :]], parts, compress=compress)
     post = _Here.peer.write if verb == "write" else _Here.peer.read
     return post(remote, data, compress=compress)
 
@@ -114,7 +119,7 @@ def _move(how: str, dtype: torch.dtype, as_bytes: bool, compress: str | torch.dt
     return _move_weights(how, data.view(torch.uint8) if as_bytes else data, compress)
 
 
-@pytest.mark.parametrize("how", ["block", "plan"])
+@pytest.mark.parametrize("how", ["block", "list", "plan"])
 @pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.85), (torch.float32, 0.95)])
 def test_floats_are_compressed_by_themselves(how: str, dtype: torch.dtype, most: float, both) -> None:
     for ratio in both[1].run(_move, how, dtype, False, "auto")[0]:
@@ -125,6 +130,11 @@ def test_bytes_are_compressed_as_the_type_that_is_named(both) -> None:
     for ratio in both[1].run(_move, "block", torch.bfloat16, True, torch.bfloat16)[0]:
         assert 0.5 < ratio < 0.85
     for ratio in both[1].run(_move, "block", torch.bfloat16, True, "auto")[0]:
+        assert ratio > 1
+
+
+def test_blocks_of_two_types_move_as_bytes(both) -> None:
+    for ratio in both[1].run(_move, "list of two types", torch.bfloat16, False, "auto")[0]:
         assert ratio > 1
 
 

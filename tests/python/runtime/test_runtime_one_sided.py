@@ -150,8 +150,11 @@ def _lists(handle: bytes) -> torch.Tensor:
     for begin, block in zip(begins, into, strict=True):
         assert torch.equal(block, expected[begin : begin + block.numel()])
     assert (transfer.stats().blocks, transfer.stats().nbytes) == (len(begins), sum(lengths))
+    assert transfer.stats().path == remote.path
     sources = [_bytes(length, seed=100 + length) for length in lengths]
-    _Here.server.writev(parts, sources, notify=b"lists").result(DEADLINE_S)
+    written = _Here.server.writev(parts, sources, notify=b"lists")
+    written.result(DEADLINE_S)
+    assert written.stats().path == ("messages" if remote.path == "cma" else remote.path)  # the owner fetches
     for begin, source in zip(begins, sources, strict=True):
         expected[begin : begin + source.numel()] = source
     return expected
