@@ -19,7 +19,7 @@ static constexpr TuningRow kTuning[] = {
     {OperationKind::kBroadcast, {.hosts = Hosts::kOne}, "binomial"},
     {OperationKind::kBroadcast, {.most_bytes = 64 * kKiB}, "binomial"},
     {OperationKind::kBroadcast, {.hosts = Hosts::kShared}, "hierarchical"},
-    // 256 KiB between 4 hosts at 1 Gbit/s: 2.2 ms; binomial 4.4, scatter_ring 3.2 (broadcast_4hosts_xeon_2core.jsonl).
+    // 256 KiB between 4 hosts at 1 Gbit/s: 2.2 ms; binomial 4.4, scatter_ring 3.2 (ADR 0071).
     {OperationKind::kBroadcast, {.most_ranks = 8}, "chain"},
     {OperationKind::kBroadcast, {}, "scatter_ring"},
     {OperationKind::kAllReduce, {.most_ranks = 2, .most_bytes = 64 * kKiB}, "one_shot"},
