@@ -209,8 +209,6 @@ class Request:
             return repeated.post(self.notification or None)
         except AccessDenied as error:  # of this process: the peer's denials come later
             raise nixlNotFoundError(str(error)) from error
-        except ValueError as error:
-            raise as_nixl(error) from error
 
     def status(self) -> nixl_status_t:
         """Returns NIXL_SUCCESS or NIXL_IN_PROG.

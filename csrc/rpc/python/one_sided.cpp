@@ -144,10 +144,10 @@ struct Posting {
 constexpr Posting kReading{.what = "read: into", .kind = rpc::Transfer::Kind::kRead, .use = Use::kWritten};
 constexpr Posting kWriting{.what = "write: source", .kind = rpc::Transfer::Kind::kWrite, .use = Use::kRead};
 
-// What is known of a transfer's blocks while they are added.
+// Collects the common type of a transfer's blocks, and the blocks that a device moves.
 struct AddedBlocks {
   CommonType type;
-  std::vector<DeviceBlock> of_devices;  // those that a device moves
+  std::vector<DeviceBlock> of_devices;
   std::vector<Owner> device_owners;
 };
 

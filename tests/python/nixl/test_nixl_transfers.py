@@ -60,8 +60,11 @@ def test_only_the_first_use_of_memory_takes_a_thread(pair: Pair, monkeypatch: py
 
 
 def test_a_post_raises_only_errors_of_nixl(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the GPU fails")
+
     run(pair.here, pair.handle())
-    monkeypatch.setattr("torch_axon.runtime.Plan.__init__", lambda *_: exec("raise RuntimeError('the GPU fails')"))
+    monkeypatch.setattr("torch_axon.runtime.Plan.__init__", fail)
     handle = pair.handle()
     for attempt in (pair.here.transfer, pair.here.check_xfer_state):
         with pytest.raises(nixlBackendError, match="the GPU fails"):
