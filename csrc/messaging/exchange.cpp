@@ -242,7 +242,7 @@ void Exchange::deliver(Request& receive, const transport::OperationHeader& heade
   set_number(header.sequence);
   if (!fits(receive, header, payload)) {
     Status why = misfit(receive, header, payload);
-    if (payload.rendezvous != nullptr) messenger_.transport().refuse(payload.rendezvous, why);
+    drop_payload(messenger_, payload, why);
     finish(receive, std::move(why));
     return;
   }
