@@ -85,8 +85,9 @@ bool Relay::move(int from, int to, bool is_from_connector) {
     num_until_cut_.store(-1);
     return false;
   }
-  if (::send(to, bytes.data(), static_cast<size_t>(num_read), MSG_NOSIGNAL) != num_read) return false;
+  // Counted first, because the receiving end may have all bytes before send() returns.
   if (is_from_connector) num_bytes_.fetch_add(static_cast<uint64_t>(num_read));
+  if (::send(to, bytes.data(), static_cast<size_t>(num_read), MSG_NOSIGNAL) != num_read) return false;
   if (until_cut < 0) return true;
   const bool is_last = num_read == until_cut;
   num_until_cut_.store(is_last ? -1 : until_cut - num_read);

@@ -26,7 +26,7 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   uint16_t port() const noexcept { return port_; }
-  // Bytes that connectors have sent and that were forwarded.
+  // Bytes of connectors that were forwarded, or are being forwarded.
   uint64_t num_bytes() const noexcept { return num_bytes_.load(); }
 
   // Resets the connection that forwards the last of this many more bytes of connectors.
