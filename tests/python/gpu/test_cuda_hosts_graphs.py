@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import torch_axon
+from support.conditional_graphs import repeated
 from support.gpu import NAMES, meet, works
 from support.graphs import Loop, captured, num_replays
 from support.hosts import run_on_hosts
@@ -108,6 +109,39 @@ def _replay_often(store: str, rank: int, size: int) -> None:
 
 def test_a_graph_is_replayed_thousands_of_times(tmp_path: Path) -> None:
     run_on_hosts((1, 1), tmp_path / "store", _replay_often)
+
+
+def _call_in_a_loop(store: str, rank: int, size: int) -> None:
+    """Of a graph, whose launches decide on the GPU how often they call."""
+    _join(store, rank, size)
+    tensor, expected, wrong = torch.empty(5000), torch.zeros(()), torch.zeros(5000, dtype=torch.bool)
+    different = torch.zeros_like(wrong)
+    step, last, again = torch.zeros(()), torch.zeros(()), torch.zeros((), dtype=torch.int32)
+
+    def body() -> None:
+        torch.add(step, rank, out=expected)
+        tensor.copy_(expected)
+        dist.all_reduce(tensor)
+        torch.mul(step, size, out=expected)
+        expected.add_(sum(range(size)))
+        torch.ne(tensor, expected, out=different)
+        wrong.logical_or_(different)
+        step.add_(1)
+        torch.lt(step, last, out=again)
+
+    body()
+    launch = repeated(body, again)
+    meet()
+    for count in (5, 6, 26):
+        last.fill_(count)
+        launch()
+    torch.cuda.synchronize()
+    assert (int(step), bool(wrong.any())) == (26, False)
+    _leave()
+
+
+def test_a_graph_decides_how_often_it_calls(tmp_path: Path) -> None:
+    run_on_hosts((1, 1), tmp_path / "store", _call_in_a_loop)
 
 
 def _replay_in_different_orders(store: str, rank: int, size: int) -> None:
