@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from torch_axon.prepared._handshake import Handshake
 
-_orphans: list[Tensor] = []  # of groups that are gone, while peers may write to them
-
 
 @dataclass
 class Records:
@@ -30,6 +28,8 @@ class Records:
     over once both ends of the former have ended: they are closed, and none of their kernels is queued. Each rank tells
     the other how many of its ends have, when it prepares.
     """
+
+    _orphans: ClassVar[list[Tensor]] = []  # of groups that are gone, while peers may write to them
 
     num_prepared: int = 0
     num_ended: int = 0  # of this rank, up to the first one that has not
@@ -85,7 +85,7 @@ class Records:
             self.num_ended += 1
 
     def __del__(self) -> None:
-        _orphans.extend(memory for number, memory in self._memory.items() if number >= self.num_ended_there)
+        self._orphans.extend(memory for number, memory in self._memory.items() if number >= self.num_ended_there)
 
 
 @dataclass

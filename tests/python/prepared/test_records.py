@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import torch
 
+from support.processes import environment
 from torch_axon.prepared._records import Records
 
 CPU = torch.device("cpu")
@@ -68,3 +72,16 @@ def test_a_loop_of_requests_keeps_few_records() -> None:
         records.num_ended_there = number  # the peer has closed all before this one
         records.close(number)
     assert len(seen) <= 2
+
+
+def test_a_program_that_leaves_requests_open_exits_in_silence() -> None:
+    program = """
+import torch
+from torch_axon.prepared import _records
+_records._of_a_group = _records.Records()
+_records._of_a_group.add(torch.zeros(1))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True, env=environment()
+    )
+    assert done.stderr == ""
