@@ -54,6 +54,8 @@ class KernelRequest(PartitionedRequest):
         self._ours = ours
         self._end = end
         self._count = max(ours.partitions, 1)
+        self.start = end.transfer.start  # type: ignore[method-assign]  # without a call of Python's
+        self.wait = end.transfer.wait  # type: ignore[method-assign]
 
     def start(self) -> None:
         """See `Request`."""

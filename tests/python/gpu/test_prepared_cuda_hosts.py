@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import torch_axon
+from support.gpu import meet
 from support.graphs import captured, num_replays
 from support.hosts import run_on_hosts
 from support.prepared import content, prepare_pair
@@ -146,6 +147,58 @@ def _with_a_cpu_tensor() -> None:
 
 def test_the_other_end_may_be_on_a_cpu(tmp_path: Path) -> None:
     _on_two_hosts(_with_a_cpu_tensor, tmp_path)
+
+
+def _many_replays(count: int) -> None:
+    """One rank replays a graph that sends and receives. The other one, on a CPU, answers each replay."""
+    on_gpu = dist.get_rank() == 0
+    with torch.device("cuda" if on_gpu else "cpu"):
+        out, into = torch.zeros(64, dtype=torch.int64), torch.zeros(64, dtype=torch.int64)
+        step, wrong = torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
+    peer = 1 - dist.get_rank()
+    with (
+        torch_axon.prepare(out, "send", peer=peer, partitions=2) as sending,
+        torch_axon.prepare(into, "recv", peer=peer, partitions=2) as receiving,
+    ):
+
+        def exchange() -> None:
+            receiving.start()
+            sending.start()
+            sending.ready()
+            receiving.wait()
+            sending.wait()
+
+        def once() -> None:
+            out.fill_(step)
+            exchange()
+            wrong.add_((into != 2 * step).sum())
+            step.add_(1)
+
+        def answer(expected: int) -> None:
+            receiving.start()
+            receiving.wait()
+            assert into[0] == into[-1] == expected
+            out.fill_(2 * expected)
+            sending.start()
+            sending.ready()
+            sending.wait()
+
+        if on_gpu:
+            once()
+            graph = captured(once)
+            for _ in range(count):
+                graph.replay()
+            torch.cuda.synchronize()
+            assert (int(step), int(wrong)) == (count + 1, 0)
+        else:
+            answer(0)
+            meet()
+            for number in range(count):
+                answer(number + 1)
+
+
+def test_a_graph_is_replayed_a_hundred_thousand_times(tmp_path: Path) -> None:
+    _on_two_hosts(_many_replays, tmp_path, 100_000)
 
 
 def _made_again_and_again() -> None:
