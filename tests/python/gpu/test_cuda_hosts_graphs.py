@@ -112,7 +112,7 @@ def test_a_graph_is_replayed_thousands_of_times(tmp_path: Path) -> None:
 
 
 def _call_in_a_loop(store: str, rank: int, size: int) -> None:
-    """Of a graph, whose launches decide on the GPU how often they call."""
+    """The graph decides on the GPU how often it calls."""
     _join(store, rank, size)
     tensor, expected, wrong = torch.empty(5000), torch.zeros(()), torch.zeros(5000, dtype=torch.bool)
     different = torch.zeros_like(wrong)
