@@ -91,7 +91,7 @@ class Future:
                 "for that answer: register the waiting function with an executor, or make it asynchronous"
             )
         if not self._call.finished and not self._call.wait(_FOREVER_S if timeout is None else timeout):
-            raise TimeoutError(f"no answer from '{self._peer.name}' within {timeout} s of waiting")
+            raise self._late(timeout)
         return self._outcome()
 
     result = wait
@@ -210,6 +210,9 @@ class Future:
                 callback()
             except Exception:  # the other callbacks must still run
                 _log.exception("a callback of a call to '%s' raised an exception", self._peer.name)
+
+    def _late(self, timeout: float | None) -> TimeoutError:
+        return TimeoutError(f"no answer from '{self._peer.name}' within {timeout} s of waiting")
 
     def _outcome(self) -> Any:
         if self._value is _UNSET and self._exception is None:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -231,6 +231,9 @@ class TransferStats:
     path: str
 
 
+# The tag, the timeout in seconds, the stream, see `stream_of`, and the type, see `type_of`.
+Options: TypeAlias = "tuple[bytes | None, float, tuple[int, int, int] | None, int | None]"
+
 # The states of a transfer, as the engine numbers them.
 UNDER_WAY, DONE, FAILED = range(3)
 
@@ -246,8 +249,18 @@ class Transfer(Future):
     __slots__ = ("_transfer",)
 
     def __init__(self, peer: Peer, transfer: RuntimeTransfer) -> None:
-        super().__init__(peer, transfer.call, BY_DEFAULT)
+        super().__init__(peer, transfer, BY_DEFAULT)
         self._transfer = transfer
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits for the end of the transfer, see `Future.wait`. `result` is the same method."""
+        if self._transfer.succeeds(_FOREVER_S if timeout is None else timeout):
+            return
+        if not self._transfer.finished:
+            raise self._late(timeout)
+        self._outcome()  # raises, unless it has succeeded since
+
+    result = wait
 
     def done(self) -> bool:
         """Returns whether the transfer has ended. A program that asks again and again drives the engine by that."""
@@ -258,17 +271,6 @@ class Transfer(Future):
         """Whether nothing moves to or from the local memory any more."""
         released: bool = self._transfer.released
         return released
-
-    def cancel(self) -> bool:
-        """Cancels the transfer, unless it has ended, and waits for its end. Bytes may still move until `released`.
-
-        Returns:
-            Whether the transfer ended with CancelledError by this.
-        """
-        if self._call.finished:
-            return False
-        self._transfer.cancel()
-        return self._call.wait(_FOREVER_S) and self._call.cancelled
 
     def stats(self) -> TransferStats:
         """Returns what the transfer did.
@@ -421,12 +423,40 @@ def remote_of(opening: Transfer, gpu: int) -> Remote:
     return Remote(memory, 0, memory.nbytes, (memory.region, memory.access))
 
 
+def options_of(
+    notify: bytes | None, limit: float, stream: torch.cuda.Stream | None, compress: str | torch.dtype
+) -> Options:
+    """Returns the options of a transfer that takes at most `limit` seconds.
+
+    Raises:
+        TypeError, ValueError: as for `Peer.read`
+    """
+    if notify is None and stream is None and compress == "auto":  # most transfers
+        return None, limit, None, None
+    return tag_of(notify), limit, stream_of(stream), type_of(compress)
+
+
+def post_block(peer: Peer, verb: str, remote: Remote, local: LocalMemory, options: Options) -> Transfer:
+    """Starts the transfer of one block, see `post`."""
+    native = _native.load()
+    start = native.read_block if verb == "read" else native.write_block
+    try:
+        memory, offset, nbytes = remote._memory, remote._offset, remote.nbytes
+    except AttributeError:
+        raise _not_remote(verb, remote) from None
+    return Transfer(peer, start(peer._connection, memory, offset, nbytes, local, options))
+
+
+def _not_remote(verb: str, remote: object) -> TypeError:
+    return TypeError(f"{verb}: remote is of type {type(remote).__name__}; allowed: Remote, see Peer.open")
+
+
 def post(
     peer: Peer,
     verb: str,
     remotes: Sequence[Remote],
     local: Sequence[LocalMemory],
-    options: tuple[bytes | None, float, tuple[int, int, int] | None, int | None],
+    options: Options,
 ) -> Transfer:
     """Starts the transfer of some blocks.
 
@@ -435,7 +465,7 @@ def post(
         verb: "read" or "write"
         remotes: the blocks there
         local: the blocks here
-        options: the tag, the timeout in seconds, the stream, see `stream_of`, and the type, see `type_of`
+        options: see `options_of`
 
     Raises:
         TypeError, ValueError: as for `Peer.read` and `Peer.readv`
@@ -445,8 +475,7 @@ def post(
     try:
         blocks = [(remote._memory, remote._offset, remote.nbytes) for remote in remotes]
     except AttributeError:
-        wrong = next(remote for remote in remotes if not isinstance(remote, Remote))
-        raise TypeError(f"{verb}: remote is of type {type(wrong).__name__}; allowed: Remote, see Peer.open") from None
+        raise _not_remote(verb, next(each for each in remotes if not isinstance(each, Remote))) from None
     native = _native.load()
     start = native.post_read if verb == "read" else native.post_write
     return Transfer(peer, start(peer._connection, blocks, list(local), options))

@@ -126,7 +126,8 @@ class RemoteAccess:
                 `remote` was opened with another peer, `stream` is of another GPU, or `compress` has another value.
             RuntimeError: `stream` is captured into a CUDA graph, or the GPU fails
         """
-        return self._post(_READ, [remote], [into], (notify, timeout, stream, compress))
+        options = self._options(notify, timeout, stream, compress)
+        return _one_sided.post_block(cast("Peer", self), _READ, remote, into, options)
 
     def write(
         self,
@@ -156,7 +157,8 @@ class RemoteAccess:
         Raises:
             TypeError, ValueError, RuntimeError: as for `read`
         """
-        return self._post(_WRITE, [remote], [source], (notify, timeout, stream, compress))
+        options = self._options(notify, timeout, stream, compress)
+        return _one_sided.post_block(cast("Peer", self), _WRITE, remote, source, options)
 
     def readv(
         self,
@@ -184,7 +186,8 @@ class RemoteAccess:
         Raises:
             TypeError, ValueError, RuntimeError: as for `read`; or the numbers of blocks differ
         """
-        return self._post(_READ, remotes, into, (notify, timeout, stream, compress))
+        options = self._options(notify, timeout, stream, compress)
+        return _one_sided.post(cast("Peer", self), _READ, remotes, into, options)
 
     def writev(
         self,
@@ -212,19 +215,13 @@ class RemoteAccess:
         Raises:
             TypeError, ValueError, RuntimeError: as for `read`; or the numbers of blocks differ
         """
-        return self._post(_WRITE, remotes, sources, (notify, timeout, stream, compress))
+        options = self._options(notify, timeout, stream, compress)
+        return _one_sided.post(cast("Peer", self), _WRITE, remotes, sources, options)
 
-    def _post(
-        self,
-        verb: str,
-        remotes: Sequence[Remote],
-        local: Sequence[_one_sided.LocalMemory],
-        options: tuple[bytes | None, float | None, torch.cuda.Stream | None, str | torch.dtype],
-    ) -> Transfer:
-        notify, timeout, stream, compress = options
-        limit = self._timeout if timeout is None else timeout
-        checked = (_one_sided.tag_of(notify), limit, _one_sided.stream_of(stream), _one_sided.type_of(compress))
-        return _one_sided.post(cast("Peer", self), verb, remotes, local, checked)
+    def _options(
+        self, notify: bytes | None, timeout: float | None, stream: torch.cuda.Stream | None, compress: str | torch.dtype
+    ) -> _one_sided.Options:
+        return _one_sided.options_of(notify, self._timeout if timeout is None else timeout, stream, compress)
 
     def plan(self, verb: str, local: Blocks | BlockTable, remote: Blocks | BlockTable) -> Plan:
         """Prepares transfers of many blocks, which are then named by their numbers.

@@ -10,6 +10,7 @@
 #include "python/signals.hpp"
 #include "python/tensor_memory.hpp"
 #include "rpc/python/buffers.hpp"
+#include "rpc/python/call_members.hpp"
 #include "rpc/python/errors.hpp"
 #include "rpc/python/one_sided.hpp"
 #include "rpc/python/python_mailbox.hpp"
@@ -30,12 +31,6 @@ std::span<const std::byte> bytes_of(const py::bytes& bytes) {
 
 rpc::Secret secret_of(const py::bytes& secret) {
   return value_or_raise(rpc::Secret::from(bytes_of(secret)));
-}
-
-Placement placement_of(const py::object& device) {
-  if (device.is_none()) return {};
-  const auto wanted = py::cast<c10::Device>(device);
-  return {.kind = wanted.is_cpu() ? Placement::Kind::kHost : Placement::Kind::kDevice, .device = wanted};
 }
 
 // `bounds` holds the options of the same names.
@@ -103,48 +98,14 @@ rpc::Counted<PythonCall> send(rpc::Connection& connection, std::string_view tag,
   return call;
 }
 
-bool wait(PythonCall& call, double timeout_s) {
-  const auto wait_until = [&](sync::Clock::time_point time) { return call.connection().wait(call, time); };
-  return call.finished() || wait_for(timeout_s, wait_until) || call.finished();
-}
-
 bool await_end(rpc::Connection& connection, double timeout_s) {
   return wait_for(timeout_s, [&](sync::Clock::time_point time) { return connection.await_end(time); });
-}
-
-// A C++ function's error may contain arbitrary bytes as text, which cannot be unpacked.
-py::object unpack_failure(PythonCall& call) {
-  try {
-    return unpack(call.reply(), {}, call.connection());
-  } catch (const std::exception& error) {
-    return py::str("cannot decode the error's text: " + std::string(error.what()));
-  }
-}
-
-// Call once: it empties the message. Raises the function's exception, or the error of the call.
-py::object take_answer(PythonCall& call, const py::object& device) {
-  block_if_runtimes_end();
-  const Status& status = call.status();
-  if (!status.ok() && status.code() != ErrorCode::kRemote) {
-    if (!call.destination_error()) raise(status);
-    PyErr_SetObject(py::type::of(call.destination_error()).ptr(), call.destination_error().ptr());
-    throw py::error_already_set();
-  }
-  if (call.answer == rpc::Call::Answer::kNone || (status.ok() && call.is_mail)) return py::none();
-  if (status.ok()) return unpack(call.reply(), placement_of(device), call.connection());
-  const auto exceptions = py::module_::import("torch_axon.runtime._exceptions");
-  exceptions.attr("raise_remote_failure")(text_of(status.message()), unpack_failure(call));
-  throw std::logic_error("raise_remote_failure has returned");
 }
 
 // Handles tell_readable_gpus() of the peer.
 void expose_on(rpc::Connection& connection, const std::vector<std::string>& uuids) {
   const python::GilReleased no_gil;
   connection.zero_copy.gpus_read_by_peer.store(own_gpus_among(uuids));
-}
-
-bool is_cancelled(const PythonCall& call) {
-  return call.finished() && call.status().code() == ErrorCode::kCancelled;
 }
 
 py::list waiters_of(const CompletionQueue::Calls& calls) {
@@ -252,20 +213,9 @@ void bind_pool(py::module_& module) {
 }
 
 void bind_connection(py::module_& module) {
-  py::class_<PythonCall, rpc::Counted<PythonCall>>(module, "RuntimeCall")
-      .def_property_readonly("finished", [](const PythonCall& self) { return self.finished(); })
-      .def_property_readonly("cancelled", &is_cancelled)
-      .def("wait", &wait)
-      .def("claim_answer", [](PythonCall& self) { return self.claim_answer(); })
-      .def("take_answer", &take_answer)
-      .def(
-          "cancel", [](PythonCall& self) { self.connection().cancel(self); }, py::call_guard<python::GilReleased>())
-      .def("unwatch", &PythonCall::unwatch)
-      .def("watch", [](PythonCall& self, const std::shared_ptr<CompletionQueue>& queue,
-                       py::object waiter) { return self.watch(queue, std::move(waiter)); })
-      .def("watch_served", [](PythonCall& self, PythonRuntime& runtime, py::object waiter) {
-        return self.watch(runtime.completions(), std::move(waiter));
-      });
+  py::class_<PythonCall, rpc::Counted<PythonCall>> call(module, "RuntimeCall");
+  add_call_members(call, [](PythonCall& self) -> PythonCall& { return self; });
+  call.def("cancel", [](PythonCall& self) { self.connection().cancel(self); }, py::call_guard<python::GilReleased>());
   py::class_<rpc::Connection, std::shared_ptr<rpc::Connection>>(module, "RuntimeConnection")
       .def_property_readonly("name", [](const rpc::Connection& self) { return text_of(self.identity().name); })
       .def_property_readonly("incarnation", [](const rpc::Connection& self) { return self.identity().incarnation; })

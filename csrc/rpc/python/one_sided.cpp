@@ -11,6 +11,7 @@
 #include "rpc/core/drive_until.hpp"
 #include "rpc/core/one_sided/mapped_use.hpp"
 #include "rpc/core/runtime.hpp"
+#include "rpc/python/call_members.hpp"
 #include "rpc/python/device_transfers.hpp"
 #include "rpc/python/errors.hpp"
 #include "rpc/python/local_memory.hpp"
@@ -151,11 +152,15 @@ struct AddedBlocks {
   std::vector<Owner> device_owners;
 };
 
-void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle local, const Posting& posting,
+struct RemoteBlock {
+  Remote memory;
+  uint64_t offset = 0;
+  uint64_t num_bytes = 0;
+};
+
+void add_block(rpc::Transfer& transfer, const RemoteBlock& remote, py::handle local, const Posting& posting,
                AddedBlocks& added) {
-  const Remote memory = py::cast<Remote>(remote[0]);
-  const auto offset = py::cast<uint64_t>(remote[1]);
-  const auto num_bytes = py::cast<uint64_t>(remote[2]);
+  const auto& [memory, offset, num_bytes] = remote;
   if (memory->connection() != transfer.connection()) {
     throw py::value_error(std::string(posting.what).substr(0, std::string(posting.what).find(':')) +
                           ": remote was opened with another peer");
@@ -176,19 +181,39 @@ void add_block(rpc::Transfer& transfer, const py::tuple& remote, py::handle loca
   transfer.keep(std::move(here.owner));
 }
 
-// `remotes` are tuples of memory, offset and length. `options` are the notification, the timeout, the stream, and the
-// number of the type as which links compress, or None for that of the local memory.
-rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
-                                         const py::list& locals, const py::tuple& options, const Posting& posting) {
+// `options` are the notification, the timeout, the stream, and the number of the type as which links compress, or None
+// for that of the local memory. `add_blocks` adds them to the transfer.
+template <typename AddBlocks>
+rpc::Counted<PythonTransfer> post(const std::shared_ptr<rpc::Connection>& connection, const py::tuple& options,
+                                  const Posting& posting, AddBlocks add_blocks) {
   auto transfer = rpc::Counted<PythonTransfer>::adopt(*new PythonTransfer(posting.kind, connection));
   set_options(*transfer, options[0], py::cast<double>(options[1]));
   const std::optional<c10::Stream> stream = stream_in(options[2]);
   AddedBlocks added;
-  for (size_t i = 0; i < remotes.size(); ++i) add_block(*transfer, remotes[i], locals[i], posting, added);
+  add_blocks(*transfer, added);
   transfer->dtype = options[3].is_none() ? added.type.get() : static_cast<DataType>(py::cast<uint8_t>(options[3]));
   post_to_devices(*transfer, added.of_devices, std::move(added.device_owners), stream);
   start_transfer(*transfer);
   return transfer;
+}
+
+rpc::Counted<PythonTransfer> post_block(const std::shared_ptr<rpc::Connection>& connection, const Remote& memory,
+                                        uint64_t offset, uint64_t num_bytes, py::handle local, const py::tuple& options,
+                                        const Posting& posting) {
+  return post(connection, options, posting, [&](rpc::Transfer& transfer, AddedBlocks& added) {
+    add_block(transfer, {.memory = memory, .offset = offset, .num_bytes = num_bytes}, local, posting, added);
+  });
+}
+
+// `remotes` are tuples of memory, offset and length.
+rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes,
+                                         const py::list& locals, const py::tuple& options, const Posting& posting) {
+  return post(connection, options, posting, [&](rpc::Transfer& transfer, AddedBlocks& added) {
+    for (size_t i = 0; i < remotes.size(); ++i) {
+      const auto [memory, offset, num_bytes] = py::cast<std::tuple<Remote, uint64_t, uint64_t>>(remotes[i]);
+      add_block(transfer, {.memory = memory, .offset = offset, .num_bytes = num_bytes}, locals[i], posting, added);
+    }
+  });
 }
 
 rpc::Counted<PythonTransfer> post_notification(const std::shared_ptr<rpc::Connection>& connection, const py::bytes& tag,
@@ -208,6 +233,11 @@ rpc::Counted<PythonTransfer> open_handle(const std::shared_ptr<rpc::Connection>&
   set_options(*transfer, py::none(), timeout_s);
   start_transfer(*transfer);
   return transfer;
+}
+
+// Returns whether the transfer is done, and has not failed, after at most this time.
+bool succeeds(PythonTransfer& self, double timeout_s) {
+  return wait(*self.call(), timeout_s) && self.call()->status().ok();
 }
 
 py::tuple stats_of(const PythonTransfer& self) {
@@ -344,8 +374,9 @@ void bind_one_sided(py::module_& module) {
           py::call_guard<python::GilReleased>())
       .def("tensor", &mapped_tensor)
       .def_property_readonly("path", [](const RemoteMemory& self) { return self.name_of_path(); });
-  py::class_<PythonTransfer, rpc::Counted<PythonTransfer>>(module, "RuntimeTransfer")
-      .def_property_readonly("call", [](const PythonTransfer& self) { return self.call(); })
+  py::class_<PythonTransfer, rpc::Counted<PythonTransfer>> transfer(module, "RuntimeTransfer");
+  add_call_members(transfer, [](PythonTransfer& self) -> PythonCall& { return *self.call(); });
+  transfer.def("succeeds", &succeeds)
       .def_property_readonly("opened", [](const PythonTransfer& self) { return self.opened(); })
       .def_property_readonly("released", [](const PythonTransfer& self) { return self.released(); })
       .def(
@@ -359,6 +390,14 @@ void bind_one_sided(py::module_& module) {
   module.def("expose_pointer", &expose_address);
   module.def("open_handle", &open_handle);
   module.def("current_gpu", [] { return static_cast<int>(current_gpu()); });
+  module.def("read_block", [](const std::shared_ptr<rpc::Connection>& connection, const Remote& memory, uint64_t offset,
+                              uint64_t num_bytes, py::handle local, const py::tuple& options) {
+    return post_block(connection, memory, offset, num_bytes, local, options, kReading);
+  });
+  module.def("write_block", [](const std::shared_ptr<rpc::Connection>& connection, const Remote& memory,
+                               uint64_t offset, uint64_t num_bytes, py::handle local, const py::tuple& options) {
+    return post_block(connection, memory, offset, num_bytes, local, options, kWriting);
+  });
   module.def("post_read",
              [](const std::shared_ptr<rpc::Connection>& connection, const py::list& remotes, const py::list& locals,
                 const py::tuple& options) { return post_blocks(connection, remotes, locals, options, kReading); });

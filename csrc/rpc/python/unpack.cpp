@@ -174,6 +174,12 @@ static auto read_all(rpc::Inbound& inbound, const Placement& placement, rpc::Con
   }
 }
 
+Placement placement_of(const py::object& device) {
+  if (device.is_none()) return {};
+  const auto wanted = py::cast<c10::Device>(device);
+  return {.kind = wanted.is_cpu() ? Placement::Kind::kHost : Placement::Kind::kDevice, .device = wanted};
+}
+
 py::object unpack(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer) {
   return read_all(inbound, placement, peer, [](Unpacker& unpacker) { return unpacker.unpack(0); });
 }

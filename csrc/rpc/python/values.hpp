@@ -33,6 +33,8 @@ struct Placement {
   Kind kind = Kind::kLike;
   c10::Device device{c10::kCPU};
 };
+// Returns the placement on a torch.device, or kLike for None.
+Placement placement_of(const pybind11::object& device);
 
 // Returns the values of a message, with its tensors. It consumes the message: call it once. Tuples become lists.
 pybind11::object unpack(rpc::Inbound& inbound, const Placement& placement, rpc::Connection& peer);
