@@ -66,22 +66,17 @@ void Replays::trigger(uint32_t id) noexcept {
   if (call != calls_.end()) call->second->trigger();
 }
 
-// The entry is emptied before the device may write to it again.
 void Replays::Reader::read() noexcept {
-  const uint32_t before = num_taken_;
-  while (const uint32_t id = next().load(std::memory_order_acquire)) {
-    next().store(0, std::memory_order_relaxed);
-    ring_.num_taken.store(++num_taken_, std::memory_order_release);
-    replays_.trigger(id);
-  }
-  if (num_taken_ == before) return;
+  bool has_taken = false;
+  for (; const uint32_t id = ring_.take(); has_taken = true) replays_.trigger(id);
+  if (!has_taken) return;
   replays_.poll_from_now_on();
   if (linked()) wait();  // for another entry than before
 }
 
 void Replays::Reader::wait() noexcept {
   unlink();
-  replays_.engine_.wait_for_flag(*this, next());
+  replays_.engine_.wait_for_flag(*this, ring_.next());
 }
 
 void Replays::Reader::on_flag_set() noexcept {

@@ -16,20 +16,14 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <span>
 #include <unordered_map>
 
 #include "engine/captured_call.hpp"
 #include "engine/flag_waiters.hpp"
+#include "engine/trigger_ring.hpp"
 #include "engine/triggered.hpp"
 
 namespace axon::engine {
-
-// Pinned memory that a device's kernels write to. Lives as long as the process.
-struct TriggerRing {
-  std::span<std::atomic<uint32_t>> entries;  // by the device: the id of a call; 0: empty
-  std::atomic<uint32_t>& num_taken;          // by the progress owner: the entries that it has emptied
-};
 
 class Replays final : private Submission {
  public:
@@ -56,19 +50,15 @@ class Replays final : private Submission {
  private:
   class Reader final : public FlagWaiter {
    public:
-    // Goes on where the reader before has stopped.
-    Reader(Replays& replays, const TriggerRing& ring) noexcept
-        : replays_(replays), ring_(ring), num_taken_(ring.num_taken.load()) {}
+    Reader(Replays& replays, const TriggerRing& ring) noexcept : replays_(replays), ring_(ring) {}
     void read() noexcept;
     void wait() noexcept;
 
    private:
     void on_flag_set() noexcept override;
-    std::atomic<uint32_t>& next() const noexcept { return ring_.entries[num_taken_ % ring_.entries.size()]; }
 
     Replays& replays_;
-    const TriggerRing ring_;
-    uint32_t num_taken_;
+    TriggerReader ring_;
   };
 
   void trigger(uint32_t id) noexcept;

@@ -94,7 +94,7 @@ Status HostTransfer::open_message(const TransferEnd& end, uint32_t first_tag) {
   Result<kernels::Trigger> trigger = next_trigger(communicator.engine());
   if (!trigger.ok()) return std::move(trigger.status());
   trigger_ = trigger.value();
-  trigger_.failure_of = &control().failure;
+  trigger_.has_failed = &control().failure.has_failed;
   auto* const has_failed = reinterpret_cast<std::atomic<uint32_t>*>(&control().failure.has_failed);
   Result<std::shared_ptr<engine::PartitionedMessage>> message =
       engine::PartitionedMessage::open(communicator,

@@ -4,6 +4,7 @@
 
 #include "cuda/launch.hpp"
 #include "kernels/ptx.cuh"
+#include "kernels/trigger_ring.cuh"
 
 namespace axon::kernels {
 namespace {
@@ -21,8 +22,7 @@ constexpr int kFewCopies = 4;    // short arguments are launched sooner
 struct SlotCommand {
   const SlotState* awaited;
   SlotState* handed_over;
-  uint32_t* has_expired;
-  uint64_t longest_wait_ns;
+  Deadline deadline;
   Trigger trigger;
   int num_handed_over;
   int num_copies;
@@ -33,16 +33,9 @@ struct SlotArguments : SlotCommand {
   SlotCopy copies[kCapacity];
 };
 
-// Counts of the device's ring: entries written so far, and entries that the host is known to have taken. The latter
-// count is in device memory, so a trigger reads the host's own count over the bus only if the ring looks full.
+// The counts of the device's ring.
 __device__ uint32_t num_triggered;
 __device__ uint32_t num_known_taken;
-
-__device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
-  uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
 
 __device__ __forceinline__ SlotState load_acquire(const SlotState* address) {
   SlotState state;
@@ -53,56 +46,14 @@ __device__ __forceinline__ SlotState load_acquire(const SlotState* address) {
   return state;
 }
 
-// Called by one thread, as are the next three. Returns whether the condition was met before the deadline.
-template <typename Condition>
-__device__ bool await(const SlotCommand& call, Condition is_met) {
-  if (load_relaxed(call.has_expired) != 0) return false;
-  const uint64_t begin = global_timer();
-  while (!is_met()) {
-    if (global_timer() - begin <= call.longest_wait_ns) continue;
-    store_relaxed(call.has_expired, 1);
-    return false;
-  }
-  return true;
-}
-
-// Returns whether the slot may be copied.
+// Called by one thread. Returns whether the slot may be copied.
 __device__ bool await_slot(const SlotCommand& call) {
   SlotState state;
-  const bool is_in_time = await(call, [&] {
+  const bool is_in_time = await(call.deadline, [&] {
     state = load_acquire(call.awaited);
     return state.has_failed != 0 || state.turn == SlotState::kDevicesTurn;
   });
   return is_in_time && state.has_failed == 0;
-}
-
-__device__ bool has_room(const Trigger& trigger, uint32_t index) {
-  if (index - load_relaxed(&num_known_taken) < kNumTriggers) return true;
-  const uint32_t num_taken = load_acquire(trigger.num_taken);
-  store_relaxed(&num_known_taken, num_taken);
-  return index - num_taken < kNumTriggers;
-}
-
-// Takes an entry only once it is free, since the host would wait for one that is taken and never written. The ring is
-// full if the host is slow, or has ended, after it has failed all its operations.
-__device__ void send_trigger(const SlotCommand& call) {
-  const Trigger& trigger = call.trigger;
-  uint32_t index = load_relaxed(&num_triggered);
-  while (true) {
-    if (!has_room(trigger, index)) {
-      bool has_failed = false;
-      const bool is_in_time = await(call, [&] {
-        index = load_relaxed(&num_triggered);
-        has_failed = load_acquire(trigger.failure_of).has_failed != 0;
-        return has_failed || has_room(trigger, index);
-      });
-      if (!is_in_time || has_failed) return;
-    }
-    const uint32_t found = atomicCAS(&num_triggered, index, index + 1);
-    if (found == index) break;
-    index = found;
-  }
-  store_relaxed(&trigger.entries[index % kNumTriggers], trigger.id);
 }
 
 // Copies one span of the vectors, and with the first one the bytes before and after all vectors.
@@ -142,7 +93,8 @@ template <int kCapacity>
 __device__ __forceinline__ void move(const SlotArguments<kCapacity>& call) {
   __shared__ bool may_copy;
   if (threadIdx.x == 0) {
-    if (call.trigger.id != 0 && blockIdx.x == 0) send_trigger(call);
+    if (call.trigger.id != 0 && blockIdx.x == 0)
+      TriggerWriter(call.trigger, {num_triggered, num_known_taken}, call.deadline).write();
     may_copy = call.awaited == nullptr || await_slot(call);
   }
   __syncthreads();
@@ -201,8 +153,7 @@ SlotArguments<kCapacity> arguments_of(const SlotCall& call, std::span<const Slot
   SlotArguments<kCapacity> arguments;
   arguments.awaited = call.awaited;
   arguments.handed_over = call.handed_over;
-  arguments.has_expired = call.has_expired;
-  arguments.longest_wait_ns = call.longest_wait_ns;
+  arguments.deadline = {call.has_expired, call.longest_wait_ns};
   arguments.trigger = call.trigger;
   arguments.num_handed_over = call.num_handed_over;
   arguments.num_copies = static_cast<int>(copies.size());

@@ -14,6 +14,7 @@
 
 #include "base/status.hpp"
 #include "cuda/stream.hpp"
+#include "kernels/trigger.hpp"
 
 namespace axon::kernels {
 
@@ -31,17 +32,6 @@ struct alignas(8) SlotState {
 
   uint32_t turn;
   uint32_t has_failed;  // set by the host at any time: kernels copy nothing from then on
-};
-
-// Tells the host that a graph which holds a call has been launched: a kernel writes the call's id into the next free
-// entry of the ring. The host sets the entry to 0 when it has read it, and counts it as taken. A device has one ring.
-inline constexpr uint32_t kNumTriggers = 1024;
-struct Trigger {
-  uint32_t id = 0;  // 0: tells nothing
-  uint32_t* entries = nullptr;
-  const uint32_t* num_taken = nullptr;
-  const SlotState* failure_of =
-      nullptr;  // of any slot of the operation: once it has failed, a full ring is not awaited
 };
 
 struct SlotCall {

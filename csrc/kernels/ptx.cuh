@@ -67,6 +67,13 @@ __device__ __forceinline__ void store_release(uint32_t* address, uint32_t value)
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
 }
 
+// Orders all later accesses of this thread after it. Pairs with a release store, of the host, too.
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t* address) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
 // Orders all later accesses of this thread after it. Pairs with the packet's store: later reads see what preceded that
 // store. That holds if the storing thread issued a fence, or if the data was there before its kernel.
 __device__ __forceinline__ cuda::LlPacket load_acquire(const cuda::LlPacket* address) {

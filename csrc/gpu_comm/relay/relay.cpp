@@ -67,7 +67,7 @@ kernels::SlotState* Relay::state_of(size_t segment) const noexcept {
 
 kernels::Trigger Relay::trigger() const noexcept {
   kernels::Trigger trigger = trigger_;
-  trigger.failure_of = state_of(0);
+  trigger.has_failed = &state_of(0)->has_failed;
   return trigger;
 }
 

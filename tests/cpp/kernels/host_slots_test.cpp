@@ -126,7 +126,7 @@ TEST_F(HostSlots, triggers_fill_the_ring_in_order_and_failed_operations_leave_no
   std::atomic<uint32_t>& num_taken = flag(32);
   const kernels::SlotCall call{.has_expired = word(2),
                                .longest_wait_ns = 60'000'000'000,
-                               .trigger = {.id = 7, .entries = word(64), .num_taken = word(32), .failure_of = state()}};
+                               .trigger = {.id = 7, .entries = word(64), .num_taken = word(32), .has_failed = word(1)}};
   uint32_t taken = 0;
   const auto take = [&](uint32_t count) {
     for (const uint32_t end = taken + count; taken != end;) {
