@@ -41,8 +41,7 @@ struct SlotCall {
   int num_handed_over = 1;             // as many slots, whose states lie one after the other
   uint32_t* has_expired = nullptr;     // in pinned memory: set to 1 if the deadline has ended the wait
   uint64_t longest_wait_ns = 0;
-  Trigger trigger{};               // sent before all else
-  const SlotState* own = nullptr;  // of any slot of the operation, if there is a trigger
+  Trigger trigger{};  // sent before all else
 };
 
 Status move_slot(const SlotCall& call, cuda::StreamView stream);
