@@ -74,6 +74,11 @@ class Run {
     current_->yields = false;
   }
 
+  void pause() {
+    const uint64_t turn = num_turns_;
+    block_until([this, turn] { return num_turns_ != turn; }, time_ + std::chrono::microseconds(1));
+  }
+
   int spawn(std::function<void()> body) {
     Thread& thread = *threads_.emplace_back(std::make_unique<Thread>());
     thread.body = std::move(body);
@@ -204,6 +209,10 @@ void point() {
 
 void yield() {
   Run::active->yield();
+}
+
+void pause() {
+  Run::active->pause();
 }
 
 bool block_until(const std::function<bool()>& condition, Duration deadline) {

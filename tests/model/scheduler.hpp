@@ -44,8 +44,10 @@ Report explore(const Limits& limits, const std::function<void()>& program);
 
 // A decision point: another thread may run here.
 void point();
-// Lets the other threads run first.
+// Lets the other threads run first, until they block or yield.
 void yield();
+// Lets another thread run first, up to its next decision point, or a microsecond pass if none can run.
+void pause();
 // Blocks until the condition holds or the program's clock has reached the deadline; returns whether it holds. The
 // condition may read plain memory only.
 bool block_until(const std::function<bool()>& condition, Duration deadline);
