@@ -62,6 +62,32 @@ def test_slabs_exchange_their_borders(device: str) -> None:
     assert re.search(r"^2 ranks, 50 steps: \d+ µs each, difference = \S+$", output, re.MULTILINE), output
 
 
+@on("cpu")
+@pytest.mark.parametrize("num_stages", [2, 3])
+def test_stages_whose_kernels_send_gradients_train_as_one_process(num_stages: int, device: str) -> None:
+    assert _difference_from_one_process(device, num_stages, "--steps=40") < 1e-4
+
+
+@on("cuda")
+@pytest.mark.parametrize(("options", "bound"), [((), 1e-4), (("--tf32", "--batch=1024", "--width=512"), 5e-2)])
+def test_stages_on_gpus_train_as_one_process(options: tuple[str, ...], bound: float, device: str) -> None:
+    pytest.importorskip("sklearn")
+    assert _difference_from_one_process(device, 2, "--steps=40", *options) < bound
+
+
+def _difference_from_one_process(device: str, num_stages: int, *options: str) -> float:
+    """Returns the largest relative difference of a step's loss from one process's."""
+    processes = f"--nproc-per-node={num_stages}"
+    output = _launch("pipeline_sent_by_kernels.py", device, processes, arguments=("--compare", *options))
+    assert re.search(r"^a step takes \S+ ms \(median\)\nwith send and recv \S+ ms \(\S+ ×\)\n", output, re.MULTILINE), (
+        output
+    )
+    losses = [float(loss) for loss in re.findall(r"^epoch \d+: loss (\S+)$", output, re.MULTILINE)]
+    assert losses[-1] < losses[0] / 5, output
+    (difference,) = re.findall(rf"^{num_stages} stages: losses of 40 steps are within (\S+) of", output, re.MULTILINE)
+    return float(difference)
+
+
 def test_a_training_goes_on_while_its_workers_are_replaced() -> None:
     output = output_of([sys.executable, str(EXAMPLES / "elastic_training.py")])
     sizes = re.findall(r"^step \d+: (\d) members, ", output, re.MULTILINE)
@@ -107,6 +133,7 @@ def test_generators_use_each_version_of_a_trainers_weights_whole(device: str) ->
     [
         ("kv_cache_handover", "--prompt-tokens=1", "--prompt-tokens 2 or more"),
         ("weight_transfer", "--steps=0", "--steps must be 1 or more"),
+        ("pipeline_sent_by_kernels", "--batch=100", "partitions of 16, 32 or 64 images"),
     ],
 )
 def test_examples_refuse_wrong_arguments(example: str, option: str, reason: str) -> None:
