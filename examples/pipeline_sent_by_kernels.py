@@ -32,8 +32,8 @@ import torch_axon
 from torch_axon.prepared import PartitionedRequest
 
 # The largest relative difference between a loss and that of one process, which adds in another order. float32 rounds by
-# 6e-8, and 100 steps made 2e-6 of it; TF32 rounds by 5e-4. A partition that is left out makes 2e-1.
-LARGEST_DIFFERENCE = {"highest": 1e-4, "high": 5e-2}
+# 6e-8, and 100 steps made 2e-6 of it; TF32 rounds by 5e-4, and made 5e-4. A partition that is left out makes 2e-1.
+LARGEST_DIFFERENCE = {"highest": 1e-4, "high": 5e-3}
 
 
 class Link:

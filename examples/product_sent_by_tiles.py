@@ -51,7 +51,7 @@ def multiply(a, b, c, request, SIZE: tl.constexpr, TILE_M: tl.constexpr, TILE_N:
     else:
         address = axon.begin(request, band)
         if address != 0:
-            there = tl.multiple_of(address, 16).to(tl.pointer_type(tl.bfloat16))
+            there = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
             tl.store(there + tl.arange(0, TILE_M)[:, None] * SIZE + columns[None, :], result)
             axon.publish(request, band, tiles_per_band)
 

@@ -68,9 +68,9 @@ def pready(request, partition, BLOCK: tl.constexpr = 2048):
         num_bytes = _word(request, _PARTITION_BYTES)
         source = _word(request, _TENSOR) + partition.to(tl.int64) * num_bytes
         if (source | target | num_bytes) % 16 == 0:
-            _copy(tl.multiple_of(source, 16), tl.multiple_of(target, 16), num_bytes // 4, tl.int32, BLOCK)
+            _copy(source, target, num_bytes // 4, tl.int32, 4, BLOCK)
         else:
-            _copy(source, target, num_bytes, tl.int8, BLOCK)
+            _copy(source, target, num_bytes, tl.int8, 1, BLOCK)
         publish(request, partition)
     return target != 0
 
@@ -170,12 +170,15 @@ def _load_flag(flag, MAY_BE_HOSTS: tl.constexpr):
 
 
 @triton.jit
-def _copy(source, target, count, dtype: tl.constexpr, BLOCK: tl.constexpr):
-    from_ = source.to(tl.pointer_type(dtype))
-    to = target.to(tl.pointer_type(dtype))
+def _copy(source, target, count, dtype: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr):
+    """Copies `count` elements, which are whole vectors of VECTOR elements at addresses that a vector divides."""
+    vector_bytes: tl.constexpr = VECTOR * dtype.primitive_bitwidth // 8
+    from_ = tl.multiple_of(source.to(tl.pointer_type(dtype)), vector_bytes)  # hints of integers are lost in pointers
+    to = tl.multiple_of(target.to(tl.pointer_type(dtype)), vector_bytes)
     for first in range(0, count, BLOCK):
         index = first + tl.arange(0, BLOCK)
-        tl.store(to + index, tl.load(from_ + index, mask=index < count), mask=index < count)
+        is_within = index // VECTOR < count // VECTOR  # which is the same for all elements of a vector
+        tl.store(to + index, tl.load(from_ + index, mask=is_within), mask=is_within)
 
 
 @triton.jit

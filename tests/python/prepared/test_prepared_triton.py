@@ -54,6 +54,20 @@ def test_kernels_compile(name: str) -> None:
         assert "ld.acquire.sys.global.u32" in compiled.asm["ptx"]
 
 
+def test_partitions_are_copied_by_vectors_of_16_bytes() -> None:
+    from triton.backends.compiler import GPUTarget
+
+    from support import triton_kernels
+
+    constants = {"BLOCK": 1024, "direct": False}
+    source = triton.compiler.ASTSource(
+        triton_kernels.produce, SIGNATURES["produce"] | dict.fromkeys(constants, "constexpr"), constants
+    )
+    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    assert ptx.count("ld.global.v4.b32") > 0
+    assert ptx.count("st.global.v4.b32") > 0
+
+
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 @pytest.mark.parametrize("handles", [("arriving",), ("leaving",), ("arriving", "leaving"), ()])
 def test_the_kernel_of_a_pipeline_compiles(
