@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_axon
+from support.conditional_graphs import repeated
+from support.graphs import num_replays
 from support.prepared import prepare_pair
 
 KERNELS = r"""
@@ -95,6 +97,25 @@ def cuda_pair(producer: str) -> Iterator[Pair]:
             step.add_(1)
 
         yield Pair(once, step, wrong)
+
+
+def start_in_a_loop(producer: str) -> None:
+    """Starts a transfer in a graph that decides on the GPU how often it does so."""
+    with cuda_pair(producer) as pair:
+        again, last = torch.ones((), dtype=torch.int32), torch.ones((), dtype=torch.int32)
+
+        def body() -> None:
+            pair.once()
+            torch.lt(pair.step, last, out=again)
+
+        pair.once()
+        launch = repeated(body, again)
+        for _ in range(3):
+            last.add_(num_replays() // 4)
+            launch()
+        torch.cuda.synchronize()
+        assert int(pair.step) == 1 + 3 * (num_replays() // 4)
+        assert int(pair.wrong) == 0
 
 
 def send_by_triton(num_steps: int) -> None:

@@ -15,13 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 import torch_axon
-from support.conditional_graphs import repeated
 from support.devices import on
 from support.gpu import backend_of, busy, meet, works
 from support.graphs import captured, num_replays
 from support.pool import RankPool
 from support.prepared import content, prepare_pair
-from support.prepared_kernels import cuda_pair, kernel_of, send_by_triton
+from support.prepared_kernels import cuda_pair, kernel_of, send_by_triton, start_in_a_loop
 from support.reference import case, eventual_failure, failure, failure_or_nothing
 
 pytestmark = on("cuda")
@@ -171,28 +170,9 @@ def test_graphs_send_new_data_at_every_replay(two_ranks: RankPool) -> None:
     two_ranks.run(_replays)
 
 
-def _starts_in_a_loop(producer: str) -> None:
-    with cuda_pair(producer) as pair:
-        again = torch.ones((), dtype=torch.int32)
-        last = torch.ones((), dtype=torch.int32)
-
-        def body() -> None:
-            pair.once()
-            torch.lt(pair.step, last, out=again)
-
-        pair.once()
-        launch = repeated(body, again)
-        for _ in range(3):
-            last.add_(num_replays() // 4)
-            launch()
-        torch.cuda.synchronize()
-        assert int(pair.step) == 1 + 3 * (num_replays() // 4)
-        assert int(pair.wrong) == 0
-
-
 @pytest.mark.parametrize("producer", ["produce", "produce_there"])
 def test_a_loop_of_a_graph_starts_a_request(producer: str, two_ranks: RankPool) -> None:
-    two_ranks.run(_starts_in_a_loop, producer)
+    two_ranks.run(start_in_a_loop, producer)
 
 
 def _cuda_kernels(producer: str) -> None:

@@ -18,7 +18,7 @@ from support.gpu import meet
 from support.graphs import captured, num_replays
 from support.hosts import run_on_hosts
 from support.prepared import content, prepare_pair
-from support.prepared_kernels import cuda_pair, kernel_of, send_by_triton
+from support.prepared_kernels import cuda_pair, kernel_of, send_by_triton, start_in_a_loop
 from support.reference import case, eventual_failure, failure
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
@@ -95,6 +95,11 @@ def _cuda_kernels(producer: str) -> None:
 @pytest.mark.parametrize("producer", ["produce", "produce_there"])
 def test_cuda_kernels_send_and_await_partitions(producer: str, tmp_path: Path) -> None:
     _on_two_hosts(_cuda_kernels, tmp_path, producer)
+
+
+@pytest.mark.parametrize("producer", ["produce", "produce_there"])
+def test_a_loop_of_a_graph_starts_a_request(producer: str, tmp_path: Path) -> None:
+    _on_two_hosts(start_in_a_loop, tmp_path, producer)
 
 
 def test_triton_kernels_send_and_await_partitions(tmp_path: Path) -> None:
