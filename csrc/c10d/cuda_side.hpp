@@ -187,7 +187,8 @@ class CudaSide {
   std::shared_ptr<const gpu_comm::ExpiredWait> expired_wait_;
   std::unique_ptr<gpu_comm::CapturedSlots> captured_slots_;
   uint64_t last_capture_ = 0;
-  std::set<const void*> waking_streams_;  // in that capture: those with a node that wakes the engine
+  bool can_capture_wake_ = false;         // whether its graph can hold nodes that wake the engine
+  std::set<const void*> waking_streams_;  // in that capture: those with such a node
   GroupStreams streams_;
   std::unique_ptr<gpu_comm::DeviceGroup> group_;
   std::vector<std::unique_ptr<gpu_comm::Workspace>>

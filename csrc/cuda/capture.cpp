@@ -39,7 +39,10 @@ Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
 }
 
 // CUDA has no query for that. It refuses to instantiate the body of a conditional node alone.
-static bool is_body_of_conditional(cudaGraph_t graph) {
+Result<bool> is_body_of_conditional(StreamView capturing) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaGraph_t graph = nullptr;
+  AXON_CUDA_TRY(cudaStreamGetCaptureInfo(capturing.get(), &status, nullptr, &graph));
   const RelaxedCapture may_instantiate;
   cudaGraphExec_t instance = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&instance, graph, 0);
@@ -55,9 +58,6 @@ Status call_beside(StreamView capturing, void (*function)(void* data), void* dat
   const cudaGraphEdgeData* edges = nullptr;  // the call waits for whole nodes
   size_t num_before = 0;
   AXON_CUDA_TRY(cudaStreamGetCaptureInfo(capturing.get(), &status, nullptr, &graph, &before, &edges, &num_before));
-  if (is_body_of_conditional(graph)) {
-    return Status(ErrorCode::kInvalidArgument, "the body of a conditional node cannot call the host");
-  }
   const cudaHostNodeParams call{.fn = function, .userData = data};
   cudaGraphNode_t node = nullptr;
   AXON_CUDA_TRY(cudaGraphAddHostNode(&node, graph, before, num_before, &call));

@@ -21,9 +21,12 @@ Result<bool> is_capturing(StreamView stream);
 // destroyed and no launch of them runs. A CUDA thread releases it, so its destructor must not call CUDA.
 Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept);
 
+// Returns whether the stream is captured into the body of a conditional node. Takes some µs for each node of the graph.
+Result<bool> is_body_of_conditional(StreamView capturing);
+
 // Each launch of the graph that the stream is captured into calls this function on a thread of CUDA's, when the work
-// before it has ended. Nothing in the graph waits for the call, but the graph's end does. It must not call CUDA. Fails
-// in the bodies of conditional nodes.
+// before it has ended. Nothing in the graph waits for the call, but the graph's end does. It must not call CUDA. A
+// graph whose conditional node has such a call in its body cannot be instantiated.
 Status call_beside(StreamView capturing, void (*function)(void* data), void* data);
 
 // In its scope this thread may allocate, map and synchronise during captures in global mode, which torch uses. Without

@@ -377,12 +377,16 @@ void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool 
                                                                                operation.relay, note_failure))));
 }
 
-// Called with the lock. Once for each capture and stream.
+// Called with the lock.
 void CudaSide::wake_engine_at_launch(c10::Stream capturing) {
   const cuda::StreamView stream = view_of(capturing);
   const uint64_t capture = value_of(cuda::capture_of(stream));
-  if (std::exchange(last_capture_, capture) != capture) waking_streams_.clear();
-  if (waking_streams_.insert(stream.get()).second) gpu_comm::wake_at_launch(stream, communicator_->engine());
+  engine::Engine& engine = communicator_->engine();
+  if (std::exchange(last_capture_, capture) != capture) {
+    waking_streams_.clear();
+    can_capture_wake_ = gpu_comm::can_wake_at_launch(stream, engine);
+  }
+  if (can_capture_wake_ && waking_streams_.insert(stream.get()).second) gpu_comm::wake_at_launch(stream, engine);
 }
 
 // Messages have streams of their own: one that waits stands in the way of no other, except of later ones to (or from)

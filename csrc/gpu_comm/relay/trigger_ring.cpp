@@ -57,13 +57,23 @@ Result<kernels::Trigger> next_trigger(engine::Engine& engine) {
                           .num_taken = reinterpret_cast<const uint32_t*>(&memory.num_taken)};
 }
 
+static void poll_always(engine::Engine& engine, const std::string& why) {
+  log::info("a CUDA graph cannot wake the engine, which polls from now on: " + why);
+  engine.exclusively([&] { engine.replays().poll_always(); });
+}
+
+bool can_wake_at_launch(cuda::StreamView capturing, engine::Engine& engine) {
+  const Result<bool> is_body = cuda::is_body_of_conditional(capturing);
+  if (is_body.ok() && !is_body.value()) return true;
+  poll_always(engine, is_body.ok() ? "the body of a conditional node holds calls" : is_body.status().message());
+  return false;
+}
+
 // Engines are never freed.
 void wake_at_launch(cuda::StreamView capturing, engine::Engine& engine) {
   const auto wake = [](void* data) { static_cast<engine::Engine*>(data)->replays().wake(); };
   const Status status = cuda::call_beside(capturing, wake, &engine);
-  if (status.ok()) return;
-  log::info("a CUDA graph cannot wake the engine, which polls from now on: " + status.message());
-  engine.exclusively([&] { engine.replays().poll_always(); });
+  if (!status.ok()) poll_always(engine, status.message());
 }
 
 }  // namespace axon::gpu_comm
