@@ -25,7 +25,6 @@
 #include "gpu_comm/relay/column_plans.hpp"
 #include "gpu_comm/relay/direct_plan.hpp"
 #include "gpu_comm/relay/relay.hpp"
-#include "gpu_comm/relay/trigger_ring.hpp"
 #include "gpu_comm/result_digest.hpp"
 #include "gpu_comm/selector.hpp"
 #include "gpu_comm/workspace/workspace.hpp"
@@ -357,36 +356,6 @@ std::unique_ptr<gpu_comm::RelayPlan> CudaSide::plan_of(const WorkOperation& oper
 void CudaSide::open_relay(WorkOperation& operation) {
   operation.relay = value_of(gpu_comm::Relay::open(plan_of(operation), expired_wait_));
   operation.device_segments = operation.relay.get();
-}
-
-// Each launch of the graph starts the operation, instead of this call.
-void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single) {
-  wake_engine_at_launch(stream);
-  const uint64_t capture = last_capture_;
-  std::unique_ptr<gpu_comm::RelayPlan> plan = plan_of(operation);
-  const kernels::Trigger trigger = value_of(gpu_comm::next_trigger(communicator_->engine()));
-  gpu_comm::RelayCapture captured{.trigger = trigger, .slots = nullptr};
-  if (is_single && operation.direction == engine::Direction::kCollective && waits_for_all_slots(*plan)) {
-    captured.slots = value_of(captured_slots_->take(capture, view_of(stream), slots_bytes_of(*plan)));
-  }
-  operation.relay = value_of(gpu_comm::Relay::open(std::move(plan), expired_wait_, captured));
-  const auto note_failure = [failures = late_failure_](const Status& failure) {
-    failures->note_fault(to_exception(failure));
-  };
-  check(cuda::keep_with_graph(view_of(stream), value_of(communicator_->capture(operation, captured.trigger.id,
-                                                                               operation.relay, note_failure))));
-}
-
-// Called with the lock.
-void CudaSide::wake_engine_at_launch(c10::Stream capturing) {
-  const cuda::StreamView stream = view_of(capturing);
-  const uint64_t capture = value_of(cuda::capture_of(stream));
-  engine::Engine& engine = communicator_->engine();
-  if (std::exchange(last_capture_, capture) != capture) {
-    waking_streams_.clear();
-    can_capture_wake_ = gpu_comm::can_wake_at_launch(stream, engine);
-  }
-  if (can_capture_wake_ && waking_streams_.insert(stream.get()).second) gpu_comm::wake_at_launch(stream, engine);
 }
 
 // Messages have streams of their own: one that waits stands in the way of no other, except of later ones to (or from)

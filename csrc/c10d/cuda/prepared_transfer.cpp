@@ -95,11 +95,6 @@ c10::Stream CudaSide::begin_step() {
   return stream;
 }
 
-void CudaSide::note_captured(c10::Stream stream) {
-  const std::lock_guard lock(mutex_);
-  wake_engine_at_launch(stream);
-}
-
 size_t PreparedTransfer::record_bytes(size_t tensor_bytes, uint32_t num_partitions) noexcept {
   return gpu_comm::record_bytes({.num_bytes = tensor_bytes, .num_partitions = num_partitions});
 }
