@@ -73,11 +73,12 @@ def _place(lines: Sequence[Record]) -> Iterator[str]:
     where = f"{lines[0]['place']}, {lines[0]['memory']} memory"
     sizes = {tables.num_bytes(size) for size in _SIZES}
     blocks = [line for line in lines if line["op"] in ("write", "read") and line["num_bytes"] in sizes]
-    note = (
-        "A fresh buffer is local memory that no transfer has used, registered where a side needs that. Whether the "
-        "allocator gives it pages that are mapped already differs from process to process, whichever the side. A read "
-        "of 1 MiB into new pages takes 0.25 ms more."
-    )
+    note = "A fresh buffer is local memory that no transfer has used, registered where a side needs that."
+    if (lines[0]["memory"], lines[0]["place"]) == ("plain", "one host"):
+        note += (
+            " Its pages are new in some processes, and were mapped before in others, as the allocator decides. New "
+            "pages make a read much slower, on every side."
+        )
     yield section(f"One block, {where}", lines, _table(sorted(blocks, key=_order)), note)
     others = [line for line in lines if line["op"] not in ("write", "read")]
     others = [line for line in others if line["op"] != "write + notification" or line["num_bytes"] in sizes]

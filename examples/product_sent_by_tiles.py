@@ -51,7 +51,8 @@ def multiply(a, b, c, request, SIZE: tl.constexpr, TILE_M: tl.constexpr, TILE_N:
     else:
         address = axon.begin(request, band)
         if address != 0:
-            there = tl.multiple_of(address.to(tl.pointer_type(tl.bfloat16)), 16)
+            # Without tl.multiple_of: stores of 16 bytes need another layout of the tile, and took 2 % longer.
+            there = address.to(tl.pointer_type(tl.bfloat16))
             tl.store(there + tl.arange(0, TILE_M)[:, None] * SIZE + columns[None, :], result)
             axon.publish(request, band, tiles_per_band)
 
