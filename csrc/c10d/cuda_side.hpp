@@ -21,6 +21,7 @@
 #include <c10/core/Stream.h>
 
 #include <atomic>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -176,7 +177,8 @@ class CudaSide {
   void open_relay(WorkOperation& operation);
   void capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single);
   c10::Stream stream_of_relay(const WorkOperation& operation, const AxonWork::StreamPosition& of_call);
-  void wake_engine_at_launch(c10::Stream capturing);
+  // Returns the number of the capture.
+  uint64_t wake_engine_at_launch(c10::Stream capturing);
 
   const std::shared_ptr<engine::Communicator> communicator_;
   const at::Device device_;
@@ -186,9 +188,13 @@ class CudaSide {
   std::unique_ptr<const cuda::Event> passed_;  // of put_in_order(); re-recorded for each wait
   std::shared_ptr<const gpu_comm::ExpiredWait> expired_wait_;
   std::unique_ptr<gpu_comm::CapturedSlots> captured_slots_;
-  uint64_t last_capture_ = 0;
-  bool can_capture_wake_ = false;         // whether its graph can hold nodes that wake the engine
-  std::set<const void*> waking_streams_;  // in that capture: those with such a node
+  // The latest captures that hold calls through the host, the last one first.
+  struct Capture {
+    uint64_t id = 0;
+    bool can_wake = false;                   // whether its graph can hold nodes that wake the engine
+    std::set<const void*> waking_streams{};  // those with such a node
+  };
+  std::list<Capture> captures_;
   GroupStreams streams_;
   std::unique_ptr<gpu_comm::DeviceGroup> group_;
   std::vector<std::unique_ptr<gpu_comm::Workspace>>

@@ -38,7 +38,8 @@ Status keep_with_graph(StreamView capturing, std::shared_ptr<void> kept) {
   return cuda_failure(error, "cudaGraphRetainUserObject");
 }
 
-// CUDA has no query for that. It refuses to instantiate the body of a conditional node alone.
+// CUDA cannot say whether a graph is the body of a conditional node. CUDA 13.0 refuses to instantiate such a body
+// alone, and instantiates other graphs that are being captured.
 Result<bool> is_body_of_conditional(StreamView capturing) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   cudaGraph_t graph = nullptr;
@@ -46,7 +47,10 @@ Result<bool> is_body_of_conditional(StreamView capturing) {
   const RelaxedCapture may_instantiate;
   cudaGraphExec_t instance = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&instance, graph, 0);
-  if (error == cudaSuccess) (void)cudaGraphExecDestroy(instance);
+  if (error == cudaSuccess) {
+    AXON_CUDA_TRY(cudaGraphExecDestroy(instance));
+    return false;
+  }
   (void)cudaGetLastError();
   return error == cudaErrorNotSupported;
 }

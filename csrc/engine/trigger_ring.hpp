@@ -3,7 +3,7 @@
 //   TriggerReader reader(ring);
 //   while (const uint32_t id = reader.take()) …
 //
-// One reader at a time. tests/model runs it beside writers through every interleaving.
+// One reader at a time. tests/model runs it beside writers in some 640,000 interleavings.
 #pragma once
 
 #include <cstdint>

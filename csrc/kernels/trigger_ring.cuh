@@ -2,7 +2,7 @@
 //
 //   TriggerWriter(trigger, {num_triggered, num_known_taken}, deadline).write();
 //
-// tests/model compiles this file for the host and runs it through every interleaving.
+// tests/model compiles this file for the host, and runs it in some 640,000 interleavings.
 #pragma once
 
 #include "kernels/deadline.cuh"

@@ -7,7 +7,8 @@ launch()
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import POINTER, byref, c_int, c_longlong, c_uint, c_uint64, c_void_p
 
 import torch
@@ -44,10 +45,33 @@ def _call(name: str, *arguments: object) -> None:
     assert status == 0, f"{name} returned {status}"
 
 
-def repeated(body: Callable[[], object], again: Tensor) -> Callable[[], None]:
-    """Returns a function that launches a graph on the current stream, which repeats `body` until `again` is 0.
+@contextmanager
+def _captured_into(graph: c_void_p) -> Iterator[None]:
+    """Captures into a graph that exists, on a stream of its own. torch always makes one."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        handle = c_void_p(stream.cuda_stream)
+        _call("cuStreamBeginCaptureToGraph", handle, graph, None, None, c_uint64(0), _RELAXED)
+        yield
+        _call("cuStreamEndCapture", handle, byref(c_void_p()))
 
-    `again` is an int32 scalar on the GPU. `body` is captured, and may not allocate memory that it uses later.
+
+def capture_into_a_graph(body: Callable[[], object]) -> None:
+    """Captures `body` into a graph that the program has made, and destroys it."""
+    graph = c_void_p()
+    _call("cuGraphCreate", byref(graph), 0)
+    with _captured_into(graph):
+        body()
+    _call("cuGraphDestroy", graph)
+
+
+@contextmanager
+def repeated(body: Callable[[], object], again: Tensor) -> Iterator[Callable[[], None]]:
+    """Yields a function that launches a graph on the current stream, which repeats `body` until `again` is 0.
+
+    `again` is an int32 scalar on the GPU. `body` is captured, and may not allocate memory that it uses later. All
+    launches must have ended when the context ends.
     """
     context, graph, handle, node = c_void_p(), c_void_p(), c_uint64(), c_void_p()
     _call("cuCtxGetCurrent", byref(context))
@@ -57,21 +81,11 @@ def repeated(body: Callable[[], object], again: Tensor) -> Callable[[], None]:
     _call("cuGraphAddNode_v2", byref(node), graph, None, None, c_uint64(0), byref(parameters))
     set_condition = torch.cuda._compile_kernel(_SET_CONDITION, "set_condition")
     on_gpu = torch.tensor([handle.value], device=again.device)
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        of_stream = c_void_p(stream.cuda_stream)
-        _call("cuStreamBeginCaptureToGraph", of_stream, parameters.bodies[0], None, None, c_uint64(0), _RELAXED)
+    with _captured_into(c_void_p(parameters.bodies[0])):
         body()
         set_condition((1, 1, 1), (1, 1, 1), [on_gpu, again])
-        _call("cuStreamEndCapture", of_stream, byref(c_void_p()))
-
     executable = c_void_p()
     _call("cuGraphInstantiateWithFlags", byref(executable), graph, c_uint64(0))
-
-    def launch() -> None:
-        assert on_gpu.is_cuda  # which the graph reads
-        _call("cuGraphLaunch", executable, c_void_p(torch.cuda.current_stream().cuda_stream))
-
-    return launch
+    _call("cuGraphDestroy", graph)  # as torch does
+    yield lambda: _call("cuGraphLaunch", executable, c_void_p(torch.cuda.current_stream().cuda_stream))
+    _call("cuGraphExecDestroy", executable)

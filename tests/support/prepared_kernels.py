@@ -109,11 +109,11 @@ def start_in_a_loop(producer: str) -> None:
             torch.lt(pair.step, last, out=again)
 
         pair.once()
-        launch = repeated(body, again)
-        for _ in range(3):
-            last.add_(num_replays() // 4)
-            launch()
-        torch.cuda.synchronize()
+        with repeated(body, again) as launch:
+            for _ in range(3):
+                last.add_(num_replays() // 4)
+                launch()
+            torch.cuda.synchronize()
         assert int(pair.step) == 1 + 3 * (num_replays() // 4)
         assert int(pair.wrong) == 0
 

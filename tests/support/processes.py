@@ -8,8 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +43,24 @@ def output_of(command: Sequence[str], timeout_s: float = 200, **variables: str) 
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@contextlib.contextmanager
+def printed() -> Iterator[Callable[[], str]]:
+    """Keeps what this process prints to stderr, also from C++, and yields a function that returns it."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile("w+") as errors:
+        os.dup2(errors.fileno(), 2)
+
+        def text() -> str:
+            errors.seek(0)
+            return errors.read()
+
+        try:
+            yield text
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def state_of(pid: int | str) -> str | None:

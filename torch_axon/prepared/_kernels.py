@@ -54,7 +54,7 @@ class KernelRequest(PartitionedRequest):
         self._ours = ours
         self._end = end
         self._count = max(ours.partitions, 1)
-        self.start = end.transfer.start  # type: ignore[method-assign]  # without a call of Python's
+        self.start = end.transfer.start  # type: ignore[method-assign]  # the native ones: a call in between costs 0.3 µs
         self.wait = end.transfer.wait  # type: ignore[method-assign]
 
     def start(self) -> None:

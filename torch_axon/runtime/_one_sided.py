@@ -16,6 +16,8 @@ from torch_axon.runtime._future import _FOREVER_S, Future
 from torch_axon.runtime._memory import BY_DEFAULT
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch_axon._C import RuntimeRegion, RuntimeRemote, RuntimeTransfer
     from torch_axon.runtime._peer import Peer
     from torch_axon.runtime._runtime import Runtime
@@ -246,17 +248,17 @@ class Transfer(Future):
     `released`, local memory is kept, and may still be read or written even if the transfer has failed.
     """
 
-    __slots__ = ("_transfer",)
+    __slots__ = ()
+    _call: RuntimeTransfer
 
     def __init__(self, peer: Peer, transfer: RuntimeTransfer) -> None:
         super().__init__(peer, transfer, BY_DEFAULT)
-        self._transfer = transfer
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for the end of the transfer, see `Future.wait`. `result` is the same method."""
-        if self._transfer.succeeds(_FOREVER_S if timeout is None else timeout):
+        if self._call.succeeds(_FOREVER_S if timeout is None else timeout):
             return
-        if not self._transfer.finished:
+        if not self._call.finished:
             raise self._late(timeout)
         self._outcome()  # raises, unless it has succeeded since
 
@@ -264,13 +266,21 @@ class Transfer(Future):
 
     def done(self) -> bool:
         """Returns whether the transfer has ended. A program that asks again and again drives the engine by that."""
-        return self._transfer.poll() != UNDER_WAY
+        return self._call.poll() != UNDER_WAY
 
     @property
     def released(self) -> bool:
         """Whether nothing moves to or from the local memory any more."""
-        released: bool = self._transfer.released
+        released: bool = self._call.released
         return released
+
+    def cancel(self) -> bool:
+        """Cancels the transfer, unless it has ended, and waits for its end. Bytes may still move until `released`.
+
+        Returns:
+            Whether the transfer ended with CancelledError by this.
+        """
+        return super().cancel()
 
     def stats(self) -> TransferStats:
         """Returns what the transfer did.
@@ -280,7 +290,7 @@ class Transfer(Future):
         """
         if not self.done():
             raise RuntimeError("stats: the transfer is not done; allowed: after result()")
-        return TransferStats(*self._transfer.stats())
+        return TransferStats(*self._call.stats())
 
 
 def _checked_size(what: str, value: int) -> int:
@@ -373,7 +383,8 @@ def _gpu_of(device: str | torch.device) -> int:
 
 
 # How slow links compress, as the engine numbers types; None: by the type of the local memory.
-_COMPRESSIONS: dict[object, int | None] = {"auto": None, "never": 0, torch.bfloat16: 11, torch.float32: 12}
+_AUTO = "auto"
+_COMPRESSIONS: dict[object, int | None] = {_AUTO: None, "never": 0, torch.bfloat16: 11, torch.float32: 12}
 
 
 def type_of(compress: str | torch.dtype) -> int | None:
@@ -418,7 +429,7 @@ def tag_of(tag: bytes | None) -> bytes | None:
 
 def remote_of(opening: Transfer, gpu: int) -> Remote:
     """Returns the memory that a finished opening has opened, mapped for this GPU if it is memory of one."""
-    memory = opening._transfer.opened
+    memory = opening._call.opened
     memory.map(gpu)
     return Remote(memory, 0, memory.nbytes, (memory.region, memory.access))
 
@@ -431,15 +442,20 @@ def options_of(
     Raises:
         TypeError, ValueError: as for `Peer.read`
     """
-    if notify is None and stream is None and compress == "auto":  # most transfers
+    if notify is None and stream is None and compress is _AUTO:  # most transfers
         return None, limit, None, None
     return tag_of(notify), limit, stream_of(stream), type_of(compress)
 
 
-def post_block(peer: Peer, verb: str, remote: Remote, local: LocalMemory, options: Options) -> Transfer:
-    """Starts the transfer of one block, see `post`."""
-    native = _native.load()
-    start = native.read_block if verb == "read" else native.write_block
+def post_block(
+    peer: Peer,
+    verb: str,
+    start: Callable[..., RuntimeTransfer],
+    remote: Remote,
+    local: LocalMemory,
+    options: Options,
+) -> Transfer:
+    """Starts the transfer of one block by the native function `start`, see `post`."""
     try:
         memory, offset, nbytes = remote._memory, remote._offset, remote.nbytes
     except AttributeError:

@@ -127,7 +127,7 @@ class RemoteAccess:
             RuntimeError: `stream` is captured into a CUDA graph, or the GPU fails
         """
         options = self._options(notify, timeout, stream, compress)
-        return _one_sided.post_block(cast("Peer", self), _READ, remote, into, options)
+        return _one_sided.post_block(cast("Peer", self), _READ, _native.load().read_block, remote, into, options)
 
     def write(
         self,
@@ -158,7 +158,7 @@ class RemoteAccess:
             TypeError, ValueError, RuntimeError: as for `read`
         """
         options = self._options(notify, timeout, stream, compress)
-        return _one_sided.post_block(cast("Peer", self), _WRITE, remote, source, options)
+        return _one_sided.post_block(cast("Peer", self), _WRITE, _native.load().write_block, remote, source, options)
 
     def readv(
         self,

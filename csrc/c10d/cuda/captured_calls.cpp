@@ -1,4 +1,5 @@
 // The calls of a group's GPU side that CUDA graphs hold.
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
@@ -13,8 +14,7 @@ namespace axon::c10d_backend {
 
 // Each launch of the graph starts the operation, instead of this call.
 void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool is_single) {
-  wake_engine_at_launch(stream);
-  const uint64_t capture = last_capture_;
+  const uint64_t capture = wake_engine_at_launch(stream);
   std::unique_ptr<gpu_comm::RelayPlan> plan = plan_of(operation);
   const kernels::Trigger trigger = value_of(gpu_comm::next_trigger(communicator_->engine()));
   gpu_comm::RelayCapture captured{.trigger = trigger, .slots = nullptr};
@@ -29,16 +29,21 @@ void CudaSide::capture_relay(WorkOperation& operation, c10::Stream stream, bool 
                                                                                operation.relay, note_failure))));
 }
 
-// Called with the lock.
-void CudaSide::wake_engine_at_launch(c10::Stream capturing) {
+// Called with the lock. A graph and the bodies of its conditional nodes are captured in turn.
+uint64_t CudaSide::wake_engine_at_launch(c10::Stream capturing) {
+  static constexpr size_t kMostCaptures = 16;
   const cuda::StreamView stream = view_of(capturing);
-  const uint64_t capture = value_of(cuda::capture_of(stream));
   engine::Engine& engine = communicator_->engine();
-  if (std::exchange(last_capture_, capture) != capture) {
-    waking_streams_.clear();
-    can_capture_wake_ = gpu_comm::can_wake_at_launch(stream, engine);
+  const uint64_t id = value_of(cuda::capture_of(stream));
+  auto capture = std::ranges::find(captures_, id, &Capture::id);
+  if (capture == captures_.end()) {
+    captures_.push_front({.id = id, .can_wake = gpu_comm::can_wake_at_launch(stream, engine)});
+    if (captures_.size() > kMostCaptures) captures_.pop_back();
+    capture = captures_.begin();
   }
-  if (can_capture_wake_ && waking_streams_.insert(stream.get()).second) gpu_comm::wake_at_launch(stream, engine);
+  if (capture->can_wake && capture->waking_streams.insert(stream.get()).second)
+    gpu_comm::wake_at_launch(stream, engine);
+  return id;
 }
 
 void CudaSide::note_captured(c10::Stream stream) {

@@ -210,8 +210,12 @@ rpc::Counted<PythonTransfer> post_blocks(const std::shared_ptr<rpc::Connection>&
                                          const py::list& locals, const py::tuple& options, const Posting& posting) {
   return post(connection, options, posting, [&](rpc::Transfer& transfer, AddedBlocks& added) {
     for (size_t i = 0; i < remotes.size(); ++i) {
-      const auto [memory, offset, num_bytes] = py::cast<std::tuple<Remote, uint64_t, uint64_t>>(remotes[i]);
-      add_block(transfer, {.memory = memory, .offset = offset, .num_bytes = num_bytes}, locals[i], posting, added);
+      const py::tuple remote = remotes[i];
+      add_block(transfer,
+                {.memory = py::cast<Remote>(remote[0]),
+                 .offset = py::cast<uint64_t>(remote[1]),
+                 .num_bytes = py::cast<uint64_t>(remote[2])},
+                locals[i], posting, added);
     }
   });
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 import torch_axon
-from support.conditional_graphs import repeated
+from support.conditional_graphs import capture_into_a_graph, repeated
 from support.gpu import NAMES, meet, works
 from support.graphs import Loop, captured, num_replays
 from support.hosts import run_on_hosts
+from support.processes import printed
 from support.reference import case, failure, same_bits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")]
@@ -130,18 +131,47 @@ def _call_in_a_loop(store: str, rank: int, size: int) -> None:
         torch.lt(step, last, out=again)
 
     body()
-    launch = repeated(body, again)
-    meet()
-    for count in (5, 6, 26):
-        last.fill_(count)
-        launch()
-    torch.cuda.synchronize()
+    with repeated(body, again) as launch:
+        meet()
+        for count in (5, 6, 26):
+            last.fill_(count)
+            launch()
+        torch.cuda.synchronize()
     assert (int(step), bool(wrong.any())) == (26, False)
     _leave()
 
 
 def test_a_graph_decides_how_often_it_calls(tmp_path: Path) -> None:
     run_on_hosts((1, 1), tmp_path / "store", _call_in_a_loop)
+
+
+def _look_whether_graphs_wake_the_engine(store: str, rank: int, size: int) -> None:
+    """Only from bodies of conditional nodes do launches not wake the engine, which it says."""
+    os.environ["AXON_LOG"] = "info"
+    _join(store, rank, size)
+    tensor, again = torch.ones(100), torch.zeros((), dtype=torch.int32)
+
+    def call() -> None:
+        dist.all_reduce(tensor)
+
+    call()
+    for capture, expected in ((captured, 0), (capture_into_a_graph, 0), (_capture_body(again), 1)):
+        with printed() as text:
+            capture(call)
+            assert text().count("a CUDA graph cannot wake the engine") == expected
+    _leave()
+
+
+def _capture_body(again: torch.Tensor) -> Callable[[Callable[[], None]], None]:
+    def capture(call: Callable[[], None]) -> None:
+        with repeated(call, again):
+            pass
+
+    return capture
+
+
+def test_launches_wake_the_engine_except_from_bodies_of_conditional_nodes(tmp_path: Path) -> None:
+    run_on_hosts((1, 1), tmp_path / "store", _look_whether_graphs_wake_the_engine)
 
 
 def _replay_in_different_orders(store: str, rank: int, size: int) -> None:

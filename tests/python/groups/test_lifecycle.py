@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from support.pool import BACKEND, RankPool, own_rank
-from support.processes import leftovers
+from support.processes import leftovers, printed
 from support.reference import failure, same_bits
 
 
@@ -183,22 +182,16 @@ def test_a_rank_that_never_joins_is_missed(fresh_ranks, tmp_path: Path) -> None:
 def _set_and_init(variables: dict[str, str]) -> tuple[str, str]:
     """Returns what the first group prints to stderr and raises, with these variables."""
     os.environ.update(variables)
-    kept = os.dup(2)
-    with tempfile.TemporaryFile("w+") as errors:
-        os.dup2(errors.fileno(), 2)
-        raised = ""
+    raised = ""
+    with printed() as text, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1)
-                dist.all_reduce(torch.ones(1))
-                dist.destroy_process_group()
+            dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1)
+            dist.all_reduce(torch.ones(1))
+            dist.destroy_process_group()
         except Exception as error:
             raised = str(error)
-        finally:
-            os.dup2(kept, 2)
-        errors.seek(0)
-        return errors.read() + "".join(str(one.message) for one in caught), raised
+        return text() + "".join(str(one.message) for one in caught), raised
 
 
 def test_unknown_settings_warn_naming_the_nearest(fresh_ranks) -> None:

@@ -223,6 +223,15 @@ def _misuse(handles: dict[str, bytes], incarnation: int) -> None:
         server.write(writable[:4], 4)
     with pytest.raises(ValueError, match="allowed: within 0 to"):
         readable[1 : NUM_BYTES + 1]
+    with pytest.raises(TypeError, match="read: remote is of type NoneType; allowed: Remote"):
+        server.read(None, bytearray(4))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="write: remote is of type bytes; allowed: Remote"):
+        server.writev([writable[:4], b"4"], [bytes(4), bytes(4)])  # type: ignore[list-item]
+    with pytest.raises(ValueError, match="into has 5 bytes, and the remote memory 4"):
+        server.readv([readable[:4], readable[:4]], [bytearray(4), bytearray(5)])
+    for compress in ("always", torch.float64):
+        with pytest.raises(ValueError, match="allowed: 'auto', 'never', torch"):
+            server.read(readable[:4], bytearray(4), compress=compress)
     with pytest.raises(ValueError, match="1 remote and 2 local blocks"):
         server.readv([readable[:4]], [bytearray(4), bytearray(4)])
 

@@ -86,6 +86,11 @@ def test_a_stopped_owner_delays_writes_only(other: Other) -> None:
         if remote.path == "cma":
             peer.read(remote, into).result(DEADLINE_S)
             assert into.sum() == 0
+        patient = peer.write(remote[:10], bytes(10))
+        for wait in (patient.wait, patient.result, patient.exception):
+            with pytest.raises(TimeoutError, match=r"no answer from 'owner' within 0\.01 s of waiting"):
+                wait(0.01)
+        assert not patient.done()
         late = peer.write(remote, torch.ones(NUM_BYTES, dtype=torch.uint8), timeout=0.2)
         with pytest.raises(TimeoutError, match="'owner' has not finished the write of 3000001 bytes of region 'cache'"):
             late.result(DEADLINE_S)
@@ -95,6 +100,7 @@ def test_a_stopped_owner_delays_writes_only(other: Other) -> None:
         with pytest.raises(CancelledError, match="'owner': the write of 10 bytes of region 'cache' was cancelled"):
             given_up.result(DEADLINE_S)
         other.signal(signal.SIGCONT)
+        patient.result(DEADLINE_S)
         until = time.monotonic() + DEADLINE_S
         while not late.released:
             assert time.monotonic() < until
@@ -102,6 +108,15 @@ def test_a_stopped_owner_delays_writes_only(other: Other) -> None:
         here = bytearray(10)
         peer.read(remote[:10], here).result(DEADLINE_S)
         assert here == b"0123456789"
+
+
+def test_memory_of_another_peer_is_refused() -> None:
+    with Runtime("initiator") as runtime, Runtime("first") as first, Runtime("second") as second:
+        owner, other = (runtime.connect(each.address) for each in (first, second))
+        remote = owner.open(first.expose(torch.zeros(4)).handle())
+        for post in (lambda: other.read(remote, bytearray(16)), lambda: other.readv([remote], [bytearray(16)])):
+            with pytest.raises(ValueError, match="read: remote was opened with another peer"):
+                post()
 
 
 def test_a_stopped_reader_keeps_a_closed_region_and_is_named(other: Other) -> None:
