@@ -46,6 +46,10 @@ class RankError(AssertionError):
     """Some rank raised, died or hung; the text holds every rank's traceback or stacks."""
 
 
+# Each rank of a pool may have to import torch._dynamo first, which takes a minute on a busy machine.
+_LONGEST_RUN_S = 150.0
+
+
 @dataclass(frozen=True)
 class Meeting:
     """How the ranks of a pool form their group: through a file, through a TCP server of the test process, or not at
@@ -187,7 +191,7 @@ class RankPool:
         self,
         function: Callable[..., Any],
         *arguments: Any,
-        timeout_s: float = 60.0,
+        timeout_s: float = _LONGEST_RUN_S,
         dying: Sequence[int] = (),
     ) -> list[Any]:
         """Returns the result of `function(*arguments)` per rank, or None for the ranks `dying`, which must not survive
@@ -206,7 +210,7 @@ class RankPool:
             except OSError:
                 rank.outcome = "died"
 
-    def finish(self, timeout_s: float = 60.0, dying: Sequence[int] = ()) -> list[Any]:
+    def finish(self, timeout_s: float = _LONGEST_RUN_S, dying: Sequence[int] = ()) -> list[Any]:
         self._collect(timeout_s)
         expected = ["died" if rank in dying else "returned" for rank in range(self.size)]
         self.broken = bool(dying) or [rank.outcome for rank in self._ranks] != expected
