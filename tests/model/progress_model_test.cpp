@@ -3,12 +3,11 @@
 // to do.
 //
 // Built again with faults seeded into the engine's own code (AXON_SEEDED); the same programs must find each fault.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "engine/progress.hpp"
+#include "programs.hpp"
 #include "scheduler.hpp"
 
 namespace axon::engine {
@@ -322,18 +321,12 @@ void deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed() {
   network.join();
 }
 
-struct Program {
-  const char* name;
-  void (*run)();
-  model::Limits limits;
-};
-
 constexpr model::Limits kThree{.most_deviations = 3, .most_time = 1s};
 constexpr model::Limits kFour{.most_deviations = 4, .most_time = 1s};
 constexpr model::Limits kThreeWithSleeps{.most_deviations = 3, .most_time = 100s};  // sleeps of up to 10 s
 constexpr model::Limits kFourWithSleeps{.most_deviations = 4, .most_time = 100s};
 
-constexpr Program kPrograms[] = {
+constexpr model::Program kPrograms[] = {
     {"two_threads_run_a_job_each", two_threads_run_a_job_each, kThree},
     {"one_waits_for_a_message", one_waits_for_a_message, kFour},
     {"message_comes_after_4_us", message_comes_after<4>, kThree},
@@ -367,33 +360,9 @@ constexpr Program kPrograms[] = {
      deadline_of_what_starts_after_a_blocked_waiter_while_oversubscribed, kThreeWithSleeps},
 };
 
-#ifndef AXON_SEEDED
-
-class ProgressModel : public testing::TestWithParam<Program> {};
-
-TEST_P(ProgressModel, has_no_bad_schedule) {
-  const model::Report report = model::explore(GetParam().limits, GetParam().run);
-  EXPECT_EQ(report.failure, "") << "schedule " << testing::PrintToString(report.schedule);
-  EXPECT_GT(report.num_schedules, 1000u);
-  std::printf("%s: %lu schedules\n", GetParam().name, report.num_schedules);
-}
-
-INSTANTIATE_TEST_SUITE_P(Programs, ProgressModel, testing::ValuesIn(kPrograms),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-#else
-
-TEST(SeededFault, is_found) {
-  for (const Program& program : kPrograms) {
-    const model::Report report = model::explore(program.limits, program.run);
-    if (report.failure.empty()) continue;
-    std::printf("%s, schedule %lu: %s\n", program.name, report.num_schedules, report.failure.c_str());
-    return;
-  }
-  FAIL() << "no program has found it";
-}
-
-#endif
-
 }  // namespace
 }  // namespace axon::engine
+
+std::span<const axon::model::Program> axon::model::programs() {
+  return axon::engine::kPrograms;
+}

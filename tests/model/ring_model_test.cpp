@@ -2,12 +2,11 @@
 // order and complete, and no reader sleeps while there is something to read.
 //
 // Built again with faults seeded into the ring's own code (AXON_SEEDED); the same programs must find each fault.
-#include <gtest/gtest.h>
-
 #include <array>
 #include <cstring>
 #include <vector>
 
+#include "programs.hpp"
 #include "scheduler.hpp"
 #include "transport/rings/ring.hpp"
 
@@ -210,15 +209,9 @@ void reader_sleeps() {
   world.read_all(reader, kNumMessages);
 }
 
-struct Program {
-  const char* name;
-  void (*run)();
-  model::Limits limits;
-};
-
 constexpr int kAll = 1000;  // more deviations than there are decision points
 
-constexpr Program kPrograms[] = {
+constexpr model::Program kPrograms[] = {
     {"four_come_in_order", all_come_in_order<4>, {.most_deviations = 4}},
     {"eight_come_in_order", all_come_in_order<8>, {.most_deviations = 3}},
     {"opened_beside_its_writer", opened_beside_its_writer, {.most_deviations = 4}},
@@ -227,33 +220,9 @@ constexpr Program kPrograms[] = {
     {"reader_sleeps_between", reader_sleeps<4>, {.most_deviations = 4}},
 };
 
-#ifndef AXON_SEEDED
-
-class RingModel : public testing::TestWithParam<Program> {};
-
-TEST_P(RingModel, has_no_bad_schedule) {
-  const model::Report report = model::explore(GetParam().limits, GetParam().run);
-  EXPECT_EQ(report.failure, "") << "schedule " << testing::PrintToString(report.schedule);
-  EXPECT_GT(report.num_schedules, 1000u);
-  std::printf("%s: %lu schedules\n", GetParam().name, report.num_schedules);
-}
-
-INSTANTIATE_TEST_SUITE_P(Programs, RingModel, testing::ValuesIn(kPrograms),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-#else
-
-TEST(SeededFault, is_found) {
-  for (const Program& program : kPrograms) {
-    const model::Report report = model::explore(program.limits, program.run);
-    if (report.failure.empty()) continue;
-    std::printf("%s, schedule %lu: %s\n", program.name, report.num_schedules, report.failure.c_str());
-    return;
-  }
-  FAIL() << "no program has found it";
-}
-
-#endif
-
 }  // namespace
 }  // namespace axon::transport
+
+std::span<const axon::model::Program> axon::model::programs() {
+  return axon::transport::kPrograms;
+}

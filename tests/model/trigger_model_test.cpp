@@ -5,8 +5,6 @@
 // The model is sequentially consistent: it does not check the memory orders of either side.
 //
 // Built again with faults seeded into the code of both sides (AXON_SEEDED); the same programs must find each fault.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -17,6 +15,7 @@
 #include "base/sync.hpp"
 #include "engine/trigger_ring.hpp"
 #include "kernels/trigger_ring.cuh"
+#include "programs.hpp"
 #include "scheduler.hpp"
 
 namespace axon {
@@ -199,15 +198,9 @@ void failure_beside_a_stream() {
   world.check_end();
 }
 
-struct Program {
-  const char* name;
-  void (*run)();
-  model::Limits limits;
-};
-
 constexpr uint32_t kBeforeWrap = ~0U - 1;  // the counts wrap after two ids
 
-constexpr Program kPrograms[] = {
+constexpr model::Program kPrograms[] = {
     {"full_ring_is_awaited", full_ring_is_awaited, {.most_deviations = 3}},
     {"failure_ends_waits", failure_ends_waits, {.most_deviations = 3}},
     {"deadline_ends_waits", deadline_ends_waits, {.most_deviations = 2}},
@@ -221,33 +214,9 @@ constexpr Program kPrograms[] = {
      {.most_deviations = 3}},
 };
 
-#ifndef AXON_SEEDED
-
-class TriggerModel : public testing::TestWithParam<Program> {};
-
-TEST_P(TriggerModel, has_no_bad_schedule) {
-  const model::Report report = model::explore(GetParam().limits, GetParam().run);
-  EXPECT_EQ(report.failure, "") << "schedule " << testing::PrintToString(report.schedule);
-  EXPECT_GT(report.num_schedules, 1000u);
-  std::printf("%s: %lu schedules\n", GetParam().name, report.num_schedules);
-}
-
-INSTANTIATE_TEST_SUITE_P(Programs, TriggerModel, testing::ValuesIn(kPrograms),
-                         [](const auto& info) { return std::string(info.param.name); });
-
-#else
-
-TEST(SeededFault, is_found) {
-  for (const Program& program : kPrograms) {
-    const model::Report report = model::explore(program.limits, program.run);
-    if (report.failure.empty()) continue;
-    std::printf("%s, schedule %lu: %s\n", program.name, report.num_schedules, report.failure.c_str());
-    return;
-  }
-  FAIL() << "no program has found it";
-}
-
-#endif
-
 }  // namespace
 }  // namespace axon
+
+std::span<const axon::model::Program> axon::model::programs() {
+  return axon::kPrograms;
+}

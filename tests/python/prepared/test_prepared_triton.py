@@ -39,31 +39,29 @@ SIGNATURES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_kernels_compile(name: str) -> None:
+def _ptx_of(name: str, **constants: object) -> str:
+    """Compiles a kernel of triton_kernels."""
     from triton.backends.compiler import GPUTarget
 
     from support import triton_kernels
 
-    constants = {"produce": {"BLOCK": 1024, "direct": True}, "consume": {"BLOCK": 1024}}.get(name, {})
     signature = SIGNATURES[name] | dict.fromkeys(constants, "constexpr")
     source = triton.compiler.ASTSource(getattr(triton_kernels, name), signature, constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32))
-    assert ("acquire" if name == "consume" else "release") in compiled.asm["ptx"]
+    ptx: str = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    return ptx
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_kernels_compile(name: str) -> None:
+    constants = {"produce": {"BLOCK": 1024, "direct": True}, "consume": {"BLOCK": 1024}}.get(name, {})
+    ptx = _ptx_of(name, **constants)
+    assert ("acquire" if name == "consume" else "release") in ptx
     if name == "produce":  # the credit may be in host memory, which atomics might undo
-        assert "ld.acquire.sys.global.u32" in compiled.asm["ptx"]
+        assert "ld.acquire.sys.global.u32" in ptx
 
 
 def test_partitions_are_copied_by_vectors_of_16_bytes() -> None:
-    from triton.backends.compiler import GPUTarget
-
-    from support import triton_kernels
-
-    constants = {"BLOCK": 1024, "direct": False}
-    source = triton.compiler.ASTSource(
-        triton_kernels.produce, SIGNATURES["produce"] | dict.fromkeys(constants, "constexpr"), constants
-    )
-    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    ptx = _ptx_of("produce", BLOCK=1024, direct=False)
     assert ptx.count("ld.global.v4.b32") > 0
     assert ptx.count("st.global.v4.b32") > 0
 
