@@ -12,8 +12,8 @@ namespace axon::kernels {
 
 static_assert((kNumTriggers & (kNumTriggers - 1)) == 0, "kNumTriggers must divide 2³², at which the counts wrap");
 
-// Of a device's ring, in the device's memory. Only if the ring looks full does a kernel read the host's own count over
-// the bus.
+// The counters of a device's ring, in device memory. A kernel reads the host's counter over the bus only if the ring
+// looks full.
 struct TriggerCounts {
   uint32_t& num_triggered;    // entries that kernels have taken to write to
   uint32_t& num_known_taken;  // entries that the host is known to have taken

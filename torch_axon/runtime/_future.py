@@ -17,7 +17,7 @@ from torch_axon.runtime import _wakeups
 from torch_axon.runtime._memory import Policy
 
 if TYPE_CHECKING:
-    from torch_axon._C import RuntimeCall, RuntimeTransfer
+    from torch_axon._C import RuntimeCallLike
     from torch_axon.runtime._peer import Peer
 
 _FOREVER_S = 365 * 24 * 3600.0
@@ -49,7 +49,7 @@ class Future:
         "_value",
     )
 
-    def __init__(self, peer: Peer, call: RuntimeCall | RuntimeTransfer, policy: Policy) -> None:
+    def __init__(self, peer: Peer, call: RuntimeCallLike, policy: Policy) -> None:
         self._peer = peer
         self._call = call
         self._policy = policy

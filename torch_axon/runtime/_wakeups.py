@@ -15,7 +15,7 @@ from torch_axon import _native
 from torch_axon.runtime import _loops
 
 if TYPE_CHECKING:
-    from torch_axon._C import RuntimeCall, RuntimeTransfer
+    from torch_axon._C import RuntimeCallLike
     from torch_axon.runtime._future import Future
 
 _AT_ONCE_S = 10e-6  # shorter than one iteration of a loop with a wake-up
@@ -36,7 +36,7 @@ class Wakeups:
         self._comes_at_once = True  # whether the latest answer did
         self._stays_since = 0
 
-    def has_arrived_at_once(self, call: RuntimeCall | RuntimeTransfer) -> bool:
+    def has_arrived_at_once(self, call: RuntimeCallLike) -> bool:
         """Polls briefly for a call that is awaited alone, instead of returning to the loop. On the loop's thread."""
         if self._num_awaited > 0 or not self._comes_at_once:
             return False

@@ -1,4 +1,4 @@
-// What futures of Python need of a call (torch_axon/runtime/_future.py).
+// Binds the members of a call that Python's Future uses (torch_axon/runtime/_future.py).
 //
 //   py::class_<T, rpc::Counted<T>> bound(module, "T");
 //   add_call_members(bound, [](T& self) -> PythonCall& { return *self.call(); });
