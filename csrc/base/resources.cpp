@@ -1,16 +1,21 @@
 #include "base/resources.hpp"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <future>
 #include <memory>
 #include <thread>
 #include <vector>
+
+#include "base/file_descriptor.hpp"
 
 namespace axon {
 
@@ -71,6 +76,14 @@ Status check_descriptors(size_t num_wanted, const std::string& purpose) {
                                              " file descriptors of this process are left, and " +
                                              std::to_string(num_wanted) + " are needed to " + purpose +
                                              "; ulimit -n raises the limit"};
+}
+
+void reserve_descriptors(size_t num_wanted) noexcept {
+  const FileDescriptor any(eventfd(0, EFD_CLOEXEC));
+  if (!any.valid()) return;
+  const size_t num_free = num_free_descriptors().value_or(0);
+  const size_t last = num_open_descriptors().value_or(0) + std::min(num_wanted, num_free);
+  const FileDescriptor at_the_end(fcntl(any.get(), F_DUPFD_CLOEXEC, static_cast<int>(last) - 1));
 }
 
 size_t num_cores() noexcept {

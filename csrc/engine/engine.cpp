@@ -136,12 +136,18 @@ uint64_t Engine::num_refused() {
 
 // The program may ask for room before it knows that the engine has ended.
 Status Engine::check_room_for_group(size_t num_ranks) {
-  return progress_->exclusively([&] {
+  size_t num_descriptors = 0;
+  Status room = progress_->exclusively([&] {
     AXON_TRY(check_open());
     const size_t num_known = peers_.num_known();  // most likely they are in this group, too; form() checks again
     const size_t num_connected = std::min<size_t>(num_ranks, messaging::Team::kMostFullyConnected);
-    return peers_.check_room(num_connected > num_known ? num_connected - num_known : 0);
+    const size_t num_new = num_connected > num_known ? num_connected - num_known : 0;
+    num_descriptors = peers_.num_descriptors_for(num_new);
+    return peers_.check_room(num_new);
   });
+  // Here, rather than in the group's first operation, and without the token.
+  if (room.ok()) reserve_descriptors(num_descriptors);
+  return room;
 }
 
 Result<transport::PeerId> Engine::meet(const PeerAddress& peer_address) {

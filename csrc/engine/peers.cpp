@@ -102,10 +102,14 @@ void Peers::note_neighbours(int number) noexcept {
   CopyThreads::instance().set_num_processes(static_cast<size_t>(number) + 1);
 }
 
-Status Peers::check_room(size_t num_new_peers) const {
+size_t Peers::num_descriptors_for(size_t num_new_peers) const noexcept {
   size_t num_wanted = kSpareDescriptors + num_new_peers * kDescriptorsOfAPeer;
   for (transport::PeerId peer = 0; peer < peers_.size(); ++peer) num_wanted += transport_.num_descriptors_to_come(peer);
-  return check_descriptors(num_wanted, num_new_peers == 0 ? "serve another connection" : "meet another process");
+  return num_wanted;
+}
+
+Status Peers::check_room(size_t num_new_peers) const {
+  return check_descriptors(num_descriptors_for(num_new_peers), num_new_peers == 0 ? "serve another connection" : "meet another process");
 }
 
 // One check for all of them, since the descriptors still to be opened are summed over all peers.

@@ -60,6 +60,8 @@ class Peers {
   // out of them within UCX cannot recover. The listener closes for good at the first connection that it cannot accept
   // (UCX 1.22).
   Status check_room(size_t num_new_peers) const;
+  // Returns how many file descriptors that takes.
+  size_t num_descriptors_for(size_t num_new_peers) const noexcept;
   // Like check_room(), for those of the addresses that are not known yet, or are on other hosts and not watched.
   Status check_room_for(std::span<const PeerAddress> addresses) const;
 

@@ -64,6 +64,11 @@ def _num_connections(_host: int) -> int:
     return sum(1 for row in rows if row[3] == "01" and row[9] in inodes)
 
 
+def _descriptor_table(_host: int) -> int:
+    """Returns for how many file descriptors the kernel has room before it must copy this process's table."""
+    return int(Path("/proc/self/status").read_text().split("FDSize:")[1].split()[0])
+
+
 def _use(_host: int) -> None:
     for count in (1, 5000, 400_000):
         data = torch.full((count,), float(dist.get_rank()))
@@ -108,6 +113,13 @@ def _scatter_and_gather(_host: int) -> None:
     outputs = [torch.empty(2) for _ in range(_SIZE)]
     dist.all_to_all(outputs, inputs)
     assert [int(each[0]) for each in outputs] == [_SIZE * other + dist.get_rank() for other in range(_SIZE)]
+
+
+def test_the_table_of_file_descriptors_grows_before_the_first_operation(pools: Pools) -> None:
+    sizes = _on_both(pools, _descriptor_table)
+    assert min(int(str(size)) for size in sizes.values()) > 64  # it began with 64
+    _on_both(pools, _use)
+    assert _on_both(pools, _descriptor_table) == sizes
 
 
 def test_ranks_connect_to_those_with_which_they_exchange_messages(pools: Pools) -> None:
