@@ -324,7 +324,8 @@ void RailHandshakes::fail(Pending& pending, Status why) noexcept {
   unwatch(pending.socket);
   pending.socket = FileDescriptor();
   if (!pending.request) {
-    report_stranger();
+    // The other end has closed it before. Peers do that if both connect at once, and so do port scanners.
+    if (why.code() != ErrorCode::kTransport) report_stranger();
     return erase(pending);
   }
   const RailAddress& address = *pending.request->address;

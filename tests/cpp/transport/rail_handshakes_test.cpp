@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 
@@ -36,6 +37,58 @@ class BusyHandler final : public RailHandshakes::Handler {
   std::atomic<bool> may_leave_{false};
 };
 
+class Counter final : public RailHandshakes::Handler {
+ public:
+  void on_connected(const RailRequest&, FileDescriptor, const Digest&) noexcept override {}
+  void on_not_connected(const RailRequest&, Status) noexcept override {}
+  void on_accepted(uint64_t, uint32_t, FileDescriptor, const Digest&) noexcept override {}
+  void on_stranger(const char*) noexcept override {
+    ++num_strangers;
+    num_strangers.notify_all();
+  }
+
+  std::atomic<int> num_strangers{0};
+};
+
+FileDescriptor connection_to(const RailHandshakes& handshakes) {
+  const SystemAddress to = system_address(handshakes.address().addresses.front(), handshakes.address().port);
+  FileDescriptor connection(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(connection.get(), to.get(), to.num_bytes), 0) << last_error();
+  return connection;
+}
+
+// Returns the connection, after a first frame that no rail sends.
+FileDescriptor stranger_to(const RailHandshakes& handshakes) {
+  FileDescriptor connection = connection_to(handshakes);
+  const std::array<char, 56> frame{'n', 'o'};
+  EXPECT_EQ(::send(connection.get(), frame.data(), frame.size(), MSG_NOSIGNAL), static_cast<ssize_t>(frame.size()));
+  return connection;
+}
+
+// Of two peers that connect to each other at once, one gives its connection up.
+TEST(RailHandshakes, that_are_given_up_are_not_reported_as_strangers) {
+  const std::string devices[] = {"lo"};
+  auto opened = RailHandshakes::open(RailAddress::of_devices(devices, /*name=*/1).value());
+  ASSERT_TRUE(opened.ok());
+  RailHandshakes& handshakes = *opened.value();
+  Counter counter;
+  handshakes.serve(RailUse::kMessages, &counter);
+  ASSERT_TRUE(handshakes.start().ok());
+  connection_to(handshakes);  // closed before its first frame, and below after it
+  {
+    const FileDescriptor connection = connection_to(handshakes);
+    auto peer = RailHandshake::connector(handshakes.address().token, /*name=*/2, kMessageRail, random_nonce());
+    const std::vector<std::byte> hello = peer.take_output();
+    ASSERT_EQ(::send(connection.get(), hello.data(), hello.size(), MSG_NOSIGNAL), static_cast<ssize_t>(hello.size()));
+  }
+  for (int i = 1; i <= 3; ++i) {
+    const FileDescriptor stranger = stranger_to(handshakes);
+    for (int count = i - 1; count < i; count = counter.num_strangers.load()) counter.num_strangers.wait(count);
+    EXPECT_EQ(counter.num_strangers.load(), i);
+  }
+  handshakes.serve(RailUse::kMessages, nullptr);
+}
+
 TEST(RailHandshakes, do_not_block_a_forked_child) {
   const std::string devices[] = {"lo"};
   auto opened = RailHandshakes::open(RailAddress::of_devices(devices, /*name=*/1).value());
@@ -44,11 +97,7 @@ TEST(RailHandshakes, do_not_block_a_forked_child) {
   BusyHandler handler;
   handshakes.serve(RailUse::kMessages, &handler);
   ASSERT_TRUE(handshakes.start().ok());
-  const SystemAddress to = system_address(handshakes.address().addresses.front(), handshakes.address().port);
-  {
-    const FileDescriptor stranger(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    ASSERT_EQ(::connect(stranger.get(), to.get(), to.num_bytes), 0) << last_error();
-  }
+  const FileDescriptor stranger = stranger_to(handshakes);
   handler.await_call();
   const pid_t child = fork();
   if (child == 0) {
