@@ -9,6 +9,7 @@ set(public_headers
     axon/announced.hpp
     axon/axon.hpp
     axon/call.hpp
+    axon/condition.hpp
     axon/generator.hpp
     axon/invocation.hpp
     axon/mailbox.hpp
@@ -20,6 +21,7 @@ set(public_headers
     axon/publication.hpp
     axon/runtime.hpp
     axon/stream.hpp
+    base/condition_words.hpp
     base/data_type.hpp
     base/status.hpp
     memory/host_buffer.hpp

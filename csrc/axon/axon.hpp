@@ -25,6 +25,7 @@
 
 #include "axon/announced.hpp"
 #include "axon/call.hpp"
+#include "axon/condition.hpp"
 #include "axon/generator.hpp"
 #include "axon/invocation.hpp"
 #include "axon/mailbox.hpp"
@@ -46,6 +47,7 @@ using library::Ask;
 using library::BlockRow;
 using library::Blocks;
 using library::Call;
+using library::Condition;
 using library::Generator;
 using library::GeneratorFunction;
 using library::Handle;
@@ -75,6 +77,8 @@ using library::Tensor;
 using library::TensorView;
 using library::Transfer;
 using library::TransferOptions;
+using library::TriggeredTransfer;
+using library::TriggerOptions;
 using rpc::ListenerCounts;
 using rpc::RuntimeOptions;
 using rpc::Value;

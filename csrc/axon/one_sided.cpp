@@ -5,6 +5,7 @@
 #include "rpc/core/connection.hpp"
 #include "rpc/core/drive_until.hpp"
 #include "rpc/core/one_sided/transfer_plan.hpp"
+#include "rpc/core/one_sided/triggered_transfer.hpp"
 #include "rpc/core/runtime_core.hpp"
 
 namespace axon::library {
@@ -93,12 +94,14 @@ const Status& Transfer::status() const noexcept {
 
 // ---- What a peer exposes
 
+static Status check_notification(const std::optional<std::string>& notification) {
+  if (!notification || notification->size() <= rpc::Notifications::kLongest) return {};
+  return {ErrorCode::kInvalidArgument, "notification has " + std::to_string(notification->size()) +
+                                           " bytes; allowed: up to " + std::to_string(rpc::Notifications::kLongest)};
+}
+
 static Result<Transfer> start(rpc::Counted<rpc::Transfer> transfer, TransferOptions options) {
-  if (options.notification && options.notification->size() > rpc::Notifications::kLongest) {
-    return Status(ErrorCode::kInvalidArgument, "notification has " + std::to_string(options.notification->size()) +
-                                                   " bytes; allowed: up to " +
-                                                   std::to_string(rpc::Notifications::kLongest));
-  }
+  AXON_TRY(check_notification(options.notification));
   transfer->timeout = bounded(options.timeout);
   transfer->notification = std::move(options.notification);
   transfer->keep(std::move(options.owner));
@@ -241,6 +244,29 @@ Result<Transfer> Plan::post(std::span<const int32_t> local_ids, std::span<const 
       transfer_of(kind_ == Kind::kRead ? rpc::Transfer::Kind::kRead : rpc::Transfer::Kind::kWrite, connection_);
   AXON_TRY(plan_->add_to(*transfer, local_ids, remote_ids));
   return start(std::move(transfer), std::move(options));
+}
+
+Result<TriggeredTransfer> Plan::post_when(const Condition& begin, std::span<const int32_t> local_ids,
+                                          std::span<const int32_t> remote_ids, TriggerOptions options) const {
+  AXON_TRY(check_notification(options.notification));
+  AXON_TRY(plan_->check(local_ids, remote_ids));
+  engine::Engine& engine = connection_->engine();
+  const auto is_foreign = [&](const Condition& condition) { return &condition.state()->engine() != &engine; };
+  if (engine.is_forked()) return engine::Engine::forked();
+  if (is_foreign(begin) || (options.then && is_foreign(*options.then))) {
+    return Status(ErrorCode::kInvalidArgument, "the condition is of a runtime that ended before this one was opened");
+  }
+  auto series = std::make_shared<rpc::TriggeredTransfer>(
+      kind_ == Kind::kRead ? rpc::Transfer::Kind::kRead : rpc::Transfer::Kind::kWrite, connection_, plan_,
+      rpc::TriggeredTransfer::Options{.begin = begin.state(),
+                                      .then = options.then ? options.then->state() : nullptr,
+                                      .local_ids = {local_ids.begin(), local_ids.end()},
+                                      .remote_ids = {remote_ids.begin(), remote_ids.end()},
+                                      .notification = std::move(options.notification),
+                                      .timeout = bounded(options.timeout),
+                                      .owner = std::move(options.owner)});
+  series->open();
+  return TriggeredTransfer(std::move(series));
 }
 
 Result<Transfer> Peer::notify(std::string tag, std::chrono::milliseconds timeout) const {

@@ -27,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include "axon/condition.hpp"
 #include "base/status.hpp"
 #include "memory/mappable_memory.hpp"
 #include "memory/owner.hpp"
@@ -192,6 +193,14 @@ class Plan {
   /// @return the transfer, or kInvalidArgument; then nothing is started
   Result<Transfer> post(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids,
                         TransferOptions options = {}) const;
+  /// Starts this transfer each time that a condition is set from now on. One transfer is under way at a time.
+  /// @param begin a condition of a runtime of this process
+  /// @param local_ids numbers of local blocks
+  /// @param remote_ids as many numbers of remote blocks
+  /// @param options what follows each transfer, and its limits
+  /// @return the series of transfers, or kInvalidArgument
+  Result<TriggeredTransfer> post_when(const Condition& begin, std::span<const int32_t> local_ids,
+                                      std::span<const int32_t> remote_ids, TriggerOptions options = {}) const;
 
  private:
   Kind kind_;

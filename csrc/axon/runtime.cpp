@@ -14,6 +14,7 @@
 #include "axon/guarded.hpp"
 #include "axon/mailbox_state.hpp"
 #include "base/log.hpp"
+#include "engine/condition.hpp"
 #include "engine/instance.hpp"
 #include "rpc/core/mailboxes/mailboxes.hpp"
 #include "rpc/core/runtime.hpp"
@@ -272,6 +273,11 @@ Result<Region> Runtime::expose(std::span<std::byte> memory, RegionOptions option
                   std::move(options.owner));
   if (!exposed.ok()) return std::move(exposed.status());
   return Region(core.shared_from_this(), std::move(exposed).value());
+}
+
+Result<Condition> Runtime::condition() {
+  if (!state_) return moved_from();
+  return Condition(std::make_shared<engine::Condition>(state_->runtime->core().engine()));
 }
 
 Result<std::vector<Notification>> Runtime::notifications(std::chrono::milliseconds timeout, const Peer* from) {

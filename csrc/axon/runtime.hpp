@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "axon/announced.hpp"
+#include "axon/condition.hpp"
 #include "axon/generator.hpp"
 #include "axon/invocation.hpp"
 #include "axon/mailbox.hpp"
@@ -118,6 +119,10 @@ class Runtime {
   /// @param from takes those of this peer only; null: all
   /// @return the notifications, none after the timeout; or kAborted if the runtime is closed, and none is left
   Result<std::vector<Notification>> notifications(std::chrono::milliseconds timeout, const Peer* from = nullptr);
+
+  /// Returns a new condition, which no thread and no kernel has set yet (axon/condition.hpp).
+  /// @return the condition; or kInvalidArgument, if the runtime was moved from
+  Result<Condition> condition();
 
   /// @return the number of open connections in both directions
   size_t num_connections() const;

@@ -33,11 +33,11 @@ class FlagWaiter : public ListNode<FlagWaiter> {
     num_flags_ = flags.size();
     awaited_ = awaited;
   }
-  // One flag is set from the awaited value on; of several, any that has exactly this value. Acquire: pairs with the
-  // device's release, so that what it wrote before is visible.
+  // One flag is set from the awaited value on, which may be a count that wraps around; of several, any that has exactly
+  // this value. Acquire: pairs with the device's release, so that what it wrote before is visible.
   bool is_flag_set() const noexcept {
     if (num_flags_ == 0) [[likely]]
-      return flag_->load(std::memory_order_acquire) >= awaited_;
+      return static_cast<int32_t>(flag_->load(std::memory_order_acquire) - awaited_) >= 0;
     for (size_t i = 0; i < num_flags_; ++i) {
       if (flag_[i].load(std::memory_order_acquire) == awaited_) return true;
     }

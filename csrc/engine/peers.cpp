@@ -109,7 +109,8 @@ size_t Peers::num_descriptors_for(size_t num_new_peers) const noexcept {
 }
 
 Status Peers::check_room(size_t num_new_peers) const {
-  return check_descriptors(num_descriptors_for(num_new_peers), num_new_peers == 0 ? "serve another connection" : "meet another process");
+  return check_descriptors(num_descriptors_for(num_new_peers),
+                           num_new_peers == 0 ? "serve another connection" : "meet another process");
 }
 
 // One check for all of them, since the descriptors still to be opened are summed over all peers.

@@ -10,8 +10,18 @@ namespace axon::engine {
 static constexpr std::chrono::seconds kLongestQuiet{10};
 
 void Replays::watch(const TriggerRing& ring) {
-  Reader& reader = readers_.emplace_back(*this, ring);
-  if (polls_) reader.wait();
+  watch(readers_.emplace_back(*this, ring));
+}
+
+void Replays::watch(Source& source) noexcept {
+  source.replays_ = this;
+  sources_.push_back(&source);
+  if (polls_) source.wait_for_next(engine_);
+}
+
+void Replays::unwatch(Source& source) noexcept {
+  source.unlink();
+  std::erase(sources_, &source);
 }
 
 void Replays::add(std::shared_ptr<Triggered> call) noexcept {
@@ -21,7 +31,14 @@ void Replays::add(std::shared_ptr<Triggered> call) noexcept {
 }
 
 void Replays::read() noexcept {
-  for (Reader& reader : readers_) reader.read();
+  for (Source* source : sources_) read(*source);
+}
+
+void Replays::read(Source& source) noexcept {
+  if (has_ended_) return;
+  const bool has_taken = source.take();
+  if (has_taken) poll_from_now_on();
+  if (polls_ && (has_taken || !source.linked())) source.wait_for_next(engine_);
 }
 
 void Replays::wake() noexcept {
@@ -42,16 +59,16 @@ void Replays::poll_from_now_on() noexcept {
   busy_at_ = sync::Clock::now();
   if (has_ended_ || std::exchange(polls_, true)) return;
   engine_.begin_device_operation();
-  for (Reader& reader : readers_) reader.wait();
+  for (Source* source : sources_) source->wait_for_next(engine_);
 }
 
 void Replays::tick(sync::Clock::time_point now) noexcept {
   if (!polls_) {
-    for (Reader& reader : readers_) reader.read();
+    read();
   } else if (!polls_always_ && now - busy_at_ > kLongestQuiet) {
     polls_ = false;
     engine_.end_device_operation();
-    for (Reader& reader : readers_) reader.unlink();
+    for (Source* source : sources_) source->unlink();
   }
 }
 
@@ -66,23 +83,15 @@ void Replays::trigger(uint32_t id) noexcept {
   if (call != calls_.end()) call->second->trigger();
 }
 
-void Replays::Reader::read() noexcept {
+bool Replays::Reader::take() noexcept {
   bool has_taken = false;
   for (; const uint32_t id = ring_.take(); has_taken = true) replays_.trigger(id);
-  if (!has_taken) return;
-  replays_.poll_from_now_on();
-  if (linked()) wait();  // for another entry than before
+  return has_taken;
 }
 
-void Replays::Reader::wait() noexcept {
+void Replays::Reader::wait_for_next(Engine& engine) noexcept {
   unlink();
-  replays_.engine_.wait_for_flag(*this, ring_.next());
-}
-
-void Replays::Reader::on_flag_set() noexcept {
-  if (replays_.has_ended_) return;
-  read();
-  wait();
+  engine.wait_for_flag(*this, ring_.next());
 }
 
 }  // namespace axon::engine

@@ -1,5 +1,5 @@
 // Starts the calls that CUDA graphs hold, when the graphs are launched. A kernel writes the id of a call into a ring of
-// host memory, which the progress owner reads.
+// host memory, which the progress owner reads. Conditions that kernels set are read in the same way.
 //
 //   replays.watch(ring);
 //   replays.add(call);      // until replays.forget(call)
@@ -17,6 +17,7 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/captured_call.hpp"
 #include "engine/flag_waiters.hpp"
@@ -31,8 +32,29 @@ class Replays final : private Submission {
   Replays(const Replays&) = delete;
   Replays& operator=(const Replays&) = delete;
 
+  // Memory that kernels write to.
+  class Source : public FlagWaiter {
+   public:
+    // Takes what kernels have written. Returns whether there was anything.
+    virtual bool take() noexcept = 0;
+    // Makes this wait for the flag that kernels set next.
+    virtual void wait_for_next(Engine& engine) noexcept = 0;
+
+   protected:
+    ~Source() = default;
+
+   private:
+    friend class Replays;
+    void on_flag_set() noexcept final { replays_->read(*this); }
+
+    Replays* replays_ = nullptr;
+  };
+
   // No other engine reads the ring any more.
   void watch(const TriggerRing& ring);
+  // Reads the source until unwatch().
+  void watch(Source& source) noexcept;
+  void unwatch(Source& source) noexcept;
   void add(std::shared_ptr<Triggered> call) noexcept;
   // Runs what graphs have triggered before.
   void read() noexcept;
@@ -48,19 +70,19 @@ class Replays final : private Submission {
   void shut_down() noexcept;
 
  private:
-  class Reader final : public FlagWaiter {
+  class Reader final : public Source {
    public:
     Reader(Replays& replays, const TriggerRing& ring) noexcept : replays_(replays), ring_(ring) {}
-    void read() noexcept;
-    void wait() noexcept;
 
    private:
-    void on_flag_set() noexcept override;
+    bool take() noexcept override;
+    void wait_for_next(Engine& engine) noexcept override;
 
     Replays& replays_;
     TriggerReader ring_;
   };
 
+  void read(Source& source) noexcept;
   void trigger(uint32_t id) noexcept;
   void poll_from_now_on() noexcept;
 
@@ -71,6 +93,7 @@ class Replays final : private Submission {
   Engine& engine_;
   std::atomic<bool> is_submitted_{false};  // sequentially consistent: cleared before the rings are read
   std::list<Reader> readers_;
+  std::vector<Source*> sources_;  // the readers, and others
   std::unordered_map<uint32_t, std::shared_ptr<Triggered>> calls_;  // by trigger id
   bool polls_ = false;
   bool polls_always_ = false;

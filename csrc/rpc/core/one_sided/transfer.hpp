@@ -81,6 +81,11 @@ class Transfer : public ListNode<Transfer>, public ListNode<Transfer, AwaitsSlot
   }
   // For OneSided, which has checked that the engine is this process's.
   void start_on(engine::Engine& engine) noexcept;
+  // The same for the progress owner.
+  void start_now() noexcept {
+    retain();
+    begin();
+  }
   // Fails the transfer in place of starting it.
   void fail_unstarted(Status status) noexcept;
 

@@ -1,0 +1,100 @@
+// A count that threads, the engine and kernels raise, one at a time, and for which each of them can wait. It says that
+// something has happened once more: data are ready, or a transfer has finished.
+//
+//   auto condition = std::make_shared<Condition>(engine);
+//   condition->set();                         // a kernel adds to words().num_set_by_device instead
+//   condition->wait(deadline);                // for the next time that no wait has returned yet
+//   condition->add(listener);                 // called whenever it has been set
+//
+// Kernels wake no thread. So while a device is attached, the progress owner polls the condition as it polls for the
+// launches of CUDA graphs (engine/replays.hpp).
+//
+// Shared by its users. Any thread may set and end it and read its state; other methods say who may call them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+
+#include "base/condition_words.hpp"
+#include "base/intrusive_list.hpp"
+#include "base/status.hpp"
+#include "base/sync.hpp"
+#include "engine/client.hpp"
+#include "engine/replays.hpp"
+
+namespace axon::engine {
+
+class Engine;
+
+// Progress owner only.
+class ConditionListener : public ListNode<ConditionListener> {
+ public:
+  // The condition has been set, perhaps several times.
+  virtual void on_set() noexcept = 0;
+
+ protected:
+  ~ConditionListener() = default;
+};
+
+class Condition final : public std::enable_shared_from_this<Condition>, private Submission, private Replays::Source {
+ public:
+  explicit Condition(Engine& engine);
+  Condition(const Condition&) = delete;
+  Condition& operator=(const Condition&) = delete;
+
+  Engine& engine() const noexcept { return engine_; }
+  ConditionWords& words() const noexcept { return *words_; }
+
+  // Whatever the caller has written before is visible to those who wait.
+  void set() noexcept;
+  // It is not set any more, for this reason: all waits end. The first reason is kept.
+  void end(Status why) noexcept;
+  // Returns how often it has been set; the count wraps around.
+  uint32_t num_set() const noexcept;
+  // Fails after the end, and after a kernel has waited in vain.
+  Status status() const;
+  bool has_ended() const noexcept;
+  // Drives until it has been set once more than waits have returned true. Returns false at the deadline, and after the
+  // end. One thread at a time, and not the progress owner.
+  bool wait(sync::Clock::time_point deadline) noexcept;
+
+  // While a device is attached, its kernels may set the condition. Not for the progress owner.
+  void attach_device() noexcept;
+  void detach_device() noexcept;
+
+  // Progress owner only, as is unlinking a listener.
+  void add(ConditionListener& listener) noexcept { listeners_.push_back(listener); }
+
+ private:
+  struct Free {
+    void operator()(ConditionWords* words) const noexcept { std::free(words); }
+  };
+
+  // Tells the listeners, and the thread that waits, once the progress owner comes to it.
+  void announce() noexcept;
+
+  // Submission
+  void begin() noexcept override;
+  void complete() noexcept override;
+  // Replays::Source
+  bool take() noexcept override;
+  void wait_for_next(Engine& engine) noexcept override;
+
+  Engine& engine_;
+  const std::unique_ptr<ConditionWords, Free> words_;
+  IntrusiveList<ConditionListener> listeners_;
+  uint32_t num_taken_ = 0;  // of the device's; progress owner only
+  uint32_t num_waited_ = 0;
+  // Whoever sets it may use the submission, and holds a share of this until complete().
+  std::atomic<bool> is_announced_{false};
+  std::shared_ptr<Condition> announced_;
+  std::atomic<uint32_t> num_told_{0};  // what the listeners know
+  sync::atomic<bool> is_to_look_{false};
+  mutable std::mutex mutex_;
+  Status reason_;  // guarded by mutex_
+};
+
+}  // namespace axon::engine
