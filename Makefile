@@ -68,8 +68,9 @@ gpu-bundle: GPUS = 90
 gpu-bundle: wheel
 	@rm -rf $(GPU_BUNDLE) && mkdir -p $(GPU_BUNDLE)/bin
 	@$(BIN)/cmake -DAXON_TESTS=ON $(BUILD_DIR)
-	@$(BIN)/cmake --build $(BUILD_DIR) --target gpu_test device_bench
+	@$(BIN)/cmake --build $(BUILD_DIR) --target gpu_test device_bench condition_bench
 	@strip -o $(GPU_BUNDLE)/bin/device_bench $(BUILD_DIR)/benchmarks/device_bench
+	@strip -o $(GPU_BUNDLE)/bin/condition_bench $(BUILD_DIR)/benchmarks/condition_bench
 	@cp $(BUILD_DIR)/tests/cpp/gpu_test $(GPU_BUNDLE)/bin
 	@xz -T0 $(GPU_BUNDLE)/bin/*
 	@cp dist/*.whl $(GPU_BUNDLE)

@@ -73,6 +73,7 @@ _FORMATS = {
     "arithmetic": Format(("reductions",), ("dtype", "num_bytes", "kernels")),
     "reconfigure": Format(("what", "ms"), ("device", "ranks")),
     "start_up": Format(("what", "loaded"), ("ranks", "loaded")),
+    "conditions": Format(("condition_us",), ()),
 }
 _MOVES_NO_DATA = {"fake", "launch", "none", "solo", "cut"}
 _COSTS = ("init_ms", "first_call_ms", "further_ms", "rss_kib", "further_kib", "gpu_kib", "further_gpu_kib", "peer_kib")
@@ -139,6 +140,8 @@ def figures_of(record: Record) -> list[Figure]:
         medians = {each: times["median"] for each, times in record["ms"].items()}
         contender = medians.pop("form nccl", None) or medians.pop("form gloo", None)
         return [Figure(each, value, contender) for each, value in medians.items()]
+    if name == "conditions":
+        return [Figure(each, value) for each, value in record["condition_us"].items()]
     if name == "start_up":
         axon, gloo = record["sides"]
         return [

@@ -37,7 +37,8 @@ foreach(header IN LISTS public_headers)
 endforeach()
 
 # Kernels of users include it, with or without the rest.
-install(FILES csrc/kernels/device.cuh DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/axon" COMPONENT library)
+install(FILES csrc/axon/condition.cuh csrc/kernels/device.cuh DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/axon"
+        COMPONENT library)
 install(FILES csrc/kernels/device.cuh DESTINATION torch_axon/include/axon COMPONENT python)
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/axon")

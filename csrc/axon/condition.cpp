@@ -23,9 +23,12 @@ Status Condition::status() const {
   return state_->status();
 }
 
-ConditionWords* Condition::attach_device() const noexcept {
-  state_->attach_device();
+ConditionWords* Condition::words() const noexcept {
   return &state_->words();
+}
+
+void Condition::attach_device() const noexcept {
+  state_->attach_device();
 }
 
 void Condition::detach_device() const noexcept {

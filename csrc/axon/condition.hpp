@@ -46,7 +46,7 @@ class Condition {
   /// For the library itself.
   const std::shared_ptr<engine::Condition>& state() const noexcept { return state_; }
 
-  /// Says that it has happened once more. What the thread has written before is visible to those who wait.
+  /// Says that it has happened once more. What the thread has written before is visible to all that wait.
   void set() noexcept;
   /// Waits until it has been set once more than waits have returned true.
   /// @param timeout the longest wait
@@ -59,8 +59,10 @@ class Condition {
   Status status() const;
 
   /// For axon/condition.cuh.
-  ConditionWords* attach_device() const noexcept;
-  /// For axon/condition.cuh.
+  ConditionWords* words() const noexcept;
+  /// For axon/condition.cuh: kernels may set the condition from now on.
+  void attach_device() const noexcept;
+  /// For axon/condition.cuh: no kernel sets the condition any more.
   void detach_device() const noexcept;
   /// For axon/condition.cuh: the argument of expect().
   void* engine() const noexcept;

@@ -1,5 +1,5 @@
-// The memory by which threads and kernels share a condition (axon/condition.hpp). It lies alone in a page, which a device
-// maps.
+// The memory by which threads and kernels share a condition (axon/condition.hpp). It lies alone in a page, which a
+// device maps.
 #pragma once
 
 #include <cstddef>

@@ -23,9 +23,9 @@ std::optional<size_t> num_free_descriptors() noexcept;
 // Fails with kResourceExhausted if fewer than `num_wanted` file descriptors are left. `purpose` completes the error's
 // "… are needed to".
 Status check_descriptors(size_t num_wanted, const std::string& purpose);
-// Makes room in the kernel's table for this many more file descriptors, as far as the limit allows. Where a process has
-// threads, whichever call opens one too many waits until the kernel has copied the table: about 10 ms, and up to a
-// minute if many more threads than cores run.
+// Makes room in the kernel's table for this many more file descriptors, as far as the limit allows. In a process with
+// threads, a call that opens one too many waits until the kernel has copied the table. That takes about 10 ms, and up
+// to a minute if many more threads than cores run.
 void reserve_descriptors(size_t num_wanted) noexcept;
 
 // Returns the number of cores on which this process may run.

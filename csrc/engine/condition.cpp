@@ -46,7 +46,7 @@ Status Condition::status() const {
   const std::lock_guard lock(mutex_);
   if (!reason_.ok()) return reason_.clone();
   if (load(words_->has_timed_out) == 0) return Status();
-  return {ErrorCode::kTimeout, "a kernel has waited in vain for a condition to be set"};
+  return {ErrorCode::kTimeout, "a kernel has waited for a condition for as long as it may"};
 }
 
 // The flag is cleared before the count is read, and set after the count has changed.

@@ -9,7 +9,8 @@
 // Kernels wake no thread. So while a device is attached, the progress owner polls the condition as it polls for the
 // launches of CUDA graphs (engine/replays.hpp).
 //
-// Shared by its users. Any thread may set and end it and read its state; other methods say who may call them.
+// Shared by its users. Any thread may set and end it and read its state; other methods name the threads that may call
+// them.
 #pragma once
 
 #include <atomic>
@@ -48,13 +49,13 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   Engine& engine() const noexcept { return engine_; }
   ConditionWords& words() const noexcept { return *words_; }
 
-  // Whatever the caller has written before is visible to those who wait.
+  // Whatever the caller has written before is visible to all that wait.
   void set() noexcept;
   // It is not set any more, for this reason: all waits end. The first reason is kept.
   void end(Status why) noexcept;
   // Returns how often it has been set; the count wraps around.
   uint32_t num_set() const noexcept;
-  // Fails after the end, and after a kernel has waited in vain.
+  // Fails after the end, and after a kernel has waited for too long.
   Status status() const;
   bool has_ended() const noexcept;
   // Drives until it has been set once more than waits have returned true. Returns false at the deadline, and after the
@@ -88,7 +89,7 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   IntrusiveList<ConditionListener> listeners_;
   uint32_t num_taken_ = 0;  // of the device's; progress owner only
   uint32_t num_waited_ = 0;
-  // Whoever sets it may use the submission, and holds a share of this until complete().
+  // The thread that sets it may use the submission, which holds a share of this until complete().
   std::atomic<bool> is_announced_{false};
   std::shared_ptr<Condition> announced_;
   std::atomic<uint32_t> num_told_{0};  // what the listeners know

@@ -93,7 +93,7 @@ class Replays final : private Submission {
   Engine& engine_;
   std::atomic<bool> is_submitted_{false};  // sequentially consistent: cleared before the rings are read
   std::list<Reader> readers_;
-  std::vector<Source*> sources_;  // the readers, and others
+  std::vector<Source*> sources_;                                    // the readers, and others
   std::unordered_map<uint32_t, std::shared_ptr<Triggered>> calls_;  // by trigger id
   bool polls_ = false;
   bool polls_always_ = false;

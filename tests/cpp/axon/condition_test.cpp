@@ -1,4 +1,4 @@
-// Conditions and the transfers that they start. A thread stands in for a device's kernels.
+// Conditions and the transfers that they start. A thread takes the part of a device's kernels.
 #include "axon/condition.hpp"
 
 #include <gtest/gtest.h>
@@ -94,19 +94,19 @@ TEST_F(Conditions, make_chains_in_which_no_thread_takes_part) {
   }
 }
 
-TEST_F(Conditions, end_with_the_first_transfer_that_fails_as_do_those_behind_it) {
+TEST_F(Conditions, end_with_the_first_transfer_that_fails_and_end_the_next_ones) {
   Condition begin = condition(), then = condition(), last = condition();
   const Plan plan = write_plan();
   const TriggeredTransfer denied = plan.post_when(begin, kAll, kAll, {.then = then}).value();
-  const TriggeredTransfer behind = plan.post_when(then, kAll, kAll, {.then = last}).value();
+  const TriggeredTransfer following = plan.post_when(then, kAll, kAll, {.then = last}).value();
   EXPECT_TRUE(region_.close(30s));
   begin.set();
   EXPECT_FALSE(last.wait(30s));
   EXPECT_EQ(last.status().code(), ErrorCode::kAccessDenied);
   EXPECT_NE(last.status().message().find("'memory'"), std::string::npos) << last.status().message();
   EXPECT_EQ(denied.status().code(), ErrorCode::kAccessDenied);
-  EXPECT_EQ(behind.status().code(), ErrorCode::kAccessDenied);
-  EXPECT_EQ(behind.num_finished(), 0u);
+  EXPECT_EQ(following.status().code(), ErrorCode::kAccessDenied);
+  EXPECT_EQ(following.num_finished(), 0u);
   begin.set();
   EXPECT_FALSE(then.wait(20ms));
   const TriggeredTransfer late = plan.post_when(last, kAll, kAll).value();  // the condition has ended before
@@ -127,7 +127,9 @@ TEST_F(Conditions, start_nothing_after_a_close) {
   begin.set();
   EXPECT_FALSE(then.wait(20ms));
   EXPECT_EQ(sending.num_finished(), 0u);
-  { const TriggeredTransfer ended = std::move(sending); }
+  {
+    const TriggeredTransfer ended = std::move(sending);
+  }
   EXPECT_TRUE(comes_true([&] { return gone.expired(); }));
 }
 
@@ -143,9 +145,8 @@ TEST_F(Conditions, end_when_the_runtime_is_closed_and_used) {
 
 TEST_F(Conditions, are_noticed_when_a_device_sets_them) {
   Condition filled = condition();
-  const std::atomic_ref num_set(filled.attach_device()->num_set_by_device);
+  const std::atomic_ref num_set(filled.words()->num_set_by_device);
   num_set.store(UINT32_MAX - 10);  // the count wraps around
-  filled.detach_device();
   filled.attach_device();
   const TriggeredTransfer sending = write_plan().post_when(filled, kAll, kAll).value();
   Condition::expect(filled.engine());
@@ -160,7 +161,8 @@ TEST_F(Conditions, are_noticed_when_a_device_sets_them) {
 
 TEST_F(Conditions, tell_threads_what_a_device_has_set) {
   Condition done = condition();
-  const std::atomic_ref num_set(done.attach_device()->num_set_by_device);
+  const std::atomic_ref num_set(done.words()->num_set_by_device);
+  done.attach_device();
   std::thread kernel([&] {
     for (int i = 0; i < 20; ++i) {
       std::this_thread::sleep_for(1ms);

@@ -65,7 +65,7 @@ FileDescriptor stranger_to(const RailHandshakes& handshakes) {
   return connection;
 }
 
-// Of two peers that connect to each other at once, one gives its connection up.
+// If two peers connect to each other at once, one of them gives its connection up.
 TEST(RailHandshakes, that_are_given_up_are_not_reported_as_strangers) {
   const std::string devices[] = {"lo"};
   auto opened = RailHandshakes::open(RailAddress::of_devices(devices, /*name=*/1).value());

@@ -47,7 +47,7 @@ class TriggeredTransfer final : public std::enable_shared_from_this<TriggeredTra
   // Returns whether nothing moves to or from local memory any more. Final after close().
   bool released() const noexcept { return is_at_rest_.load(std::memory_order_acquire); }
   uint64_t num_finished() const noexcept { return num_finished_.load(std::memory_order_acquire); }
-  // Of the transfer that failed.
+  // Returns the status of the transfer that has failed.
   Status status() const;
 
   engine::Engine& engine() const noexcept { return options_.begin->engine(); }
