@@ -134,6 +134,9 @@ uint64_t Engine::num_refused() {
   return progress_->exclusively([this] { return messenger_.num_refused(); });
 }
 
+// A table of this size takes 8 KiB.
+static constexpr size_t kMostReserved = 1024;
+
 // The program may ask for room before it knows that the engine has ended.
 Status Engine::check_room_for_group(size_t num_ranks) {
   size_t num_descriptors = 0;
@@ -145,8 +148,9 @@ Status Engine::check_room_for_group(size_t num_ranks) {
     num_descriptors = peers_.num_descriptors_for(num_new);
     return peers_.check_room(num_new);
   });
-  // Here, rather than in the group's first operation, and without the token.
-  if (room.ok()) reserve_descriptors(num_descriptors);
+  // Here, rather than in the group's first operation, and without the token. All ranks may be on this host, where each
+  // has a pidfd.
+  if (room.ok()) reserve_descriptors(num_descriptors + std::min(num_ranks, kMostReserved));
   return room;
 }
 
