@@ -139,18 +139,18 @@ static constexpr size_t kMostReserved = 1024;
 
 // The program may ask for room before it knows that the engine has ended.
 Status Engine::check_room_for_group(size_t num_ranks) {
-  size_t num_descriptors = 0;
+  size_t num_wanted = 0;
   Status room = progress_->exclusively([&] {
     AXON_TRY(check_open());
     const size_t num_known = peers_.num_known();  // most likely they are in this group, too; form() checks again
     const size_t num_connected = std::min<size_t>(num_ranks, messaging::Team::kMostFullyConnected);
     const size_t num_new = num_connected > num_known ? num_connected - num_known : 0;
-    num_descriptors = peers_.num_descriptors_for(num_new);
+    if (num_new != 0) num_wanted = peers_.num_descriptors_for(num_new) + std::min(num_ranks, kMostReserved);
     return peers_.check_room(num_new);
   });
   // Here, rather than in the group's first operation, and without the token. All ranks may be on this host, where each
   // has a pidfd.
-  if (room.ok()) reserve_descriptors(num_descriptors + std::min(num_ranks, kMostReserved));
+  if (room.ok() && num_wanted != 0) reserve_descriptors(num_wanted);
   return room;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "base/file_descriptor.hpp"
 
@@ -158,24 +159,30 @@ static bool has_prefix(const IpAddress& address, const IpAddress& own, const IpA
   return true;
 }
 
-void order_by_nearness(std::vector<IpAddress>& addresses) {
+void OwnSubnets::read() {
   ifaddrs* first = nullptr;
-  if (addresses.size() < 2 || getifaddrs(&first) != 0) return;
+  if (std::exchange(are_read_, true) || getifaddrs(&first) != 0) return;
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
-  const auto distance = [&](const IpAddress& address) {
-    int least = 1;
-    for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
-      if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
-      const IpAddress own = ip_address(*each->ifa_addr);
-      if (own == address) return 2;
-      if (own == IpAddress{}) continue;
-      IpAddress mask = ip_address(*each->ifa_netmask);
-      if (is_mapped(own)) std::fill_n(mask.begin(), kPrefixBytes, std::byte{0xFF});
-      if (has_prefix(address, own, mask)) least = 0;
-    }
-    return least;
-  };
-  std::ranges::stable_sort(addresses, {}, distance);
+  for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
+    const IpAddress own = ip_address(*each->ifa_addr);
+    if (own == IpAddress{}) continue;  // neither IPv4 nor IPv6
+    IpAddress mask = ip_address(*each->ifa_netmask);
+    if (is_mapped(own)) std::fill_n(mask.begin(), kPrefixBytes, std::byte{0xFF});
+    subnets_.push_back({.own = own, .mask = mask});
+  }
+}
+
+int OwnSubnets::distance_of(const IpAddress& address) const noexcept {
+  if (std::ranges::find(subnets_, address, &Subnet::own) != subnets_.end()) return 2;
+  const auto has = [&](const Subnet& subnet) { return has_prefix(address, subnet.own, subnet.mask); };
+  return std::ranges::any_of(subnets_, has) ? 0 : 1;
+}
+
+void OwnSubnets::order_by_nearness(std::vector<IpAddress>& addresses) {
+  if (addresses.size() < 2) return;
+  read();
+  std::ranges::stable_sort(addresses, {}, [this](const IpAddress& address) { return distance_of(address); });
 }
 
 std::string device_with(const IpAddress& address) {

@@ -64,9 +64,26 @@ std::string text_of(const IpAddress& address, uint16_t port);
 // returns the addresses of these in their order; loopback may be one of them.
 std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices);
 
-// Puts addresses last that this host has itself, such as that of a bridge which every host has: there, a connection
-// would reach this host. Puts those first that are in a subnet of this host.
-void order_by_nearness(std::vector<IpAddress>& addresses);
+// The subnets of this host, as they are when they are used first. Reading them takes a lock of the whole system, for
+// which a hundred processes that start at once would wait if they did it for each peer.
+class OwnSubnets {
+ public:
+  // Puts addresses last that this host has itself, such as that of a bridge which every host has: there, a connection
+  // would reach this host. Puts those first that are in a subnet of this host.
+  void order_by_nearness(std::vector<IpAddress>& addresses);
+
+ private:
+  struct Subnet {
+    IpAddress own{};
+    IpAddress mask{};
+  };
+
+  void read();
+  int distance_of(const IpAddress& address) const noexcept;
+
+  bool are_read_ = false;
+  std::vector<Subnet> subnets_;
+};
 
 // Returns the name of this host's device that has the address; empty if none has it.
 std::string device_with(const IpAddress& address);

@@ -144,7 +144,7 @@ Result<PeerId> RailTransport::add_peer(std::span<const std::byte> address, bool 
   peer.owner = this;
   peer.id = added.value();
   peer.name = rails.value().name;
-  if (!rails.value().takes_turns) order_by_nearness(rails.value().addresses);
+  if (!same_host && !rails.value().takes_turns) subnets_.order_by_nearness(rails.value().addresses);
   peer.address = std::make_shared<const RailAddress>(std::move(rails).value());
   const bool is_for_all = options_.use == RailOptions::Use::kToAll;
   peer.is_neighbour = same_host && peer.name != name_;

@@ -186,6 +186,7 @@ class RailTransport final : public Transport, private Receiver {
   SizeClassPool pool_;
   Receiver* receiver_ = nullptr;
   std::vector<std::byte> address_;
+  OwnSubnets subnets_;
   std::deque<Peer> peers_;     // indexed by PeerId, which the network assigns
   size_t num_neighbours_ = 0;  // peers on this host
   Numbered<Outgoing> numbers_;

@@ -117,7 +117,7 @@ Result<PeerId> SocketTransport::add_link(RailAddress address, bool same_host) {
   }
   const PeerId id = links_.number(link);
   if (link.is_self) return id;
-  if (!address.takes_turns) order_by_nearness(address.addresses);
+  if (!same_host && !address.takes_turns) subnets_.order_by_nearness(address.addresses);
   link.address = std::make_shared<const RailAddress>(std::move(address));
   link.is_elsewhere = !same_host;
   return id;

@@ -83,6 +83,7 @@ class SocketTransport final : public Transport, private SocketOwner {
   std::vector<std::byte> address_;
   Receiver* receiver_ = nullptr;
   SocketLinks links_;
+  OwnSubnets subnets_;
   SocketMessages messages_;
   SocketRails rails_;
   SocketConnector connector_;
