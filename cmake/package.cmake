@@ -21,7 +21,7 @@ set(public_headers
     axon/publication.hpp
     axon/runtime.hpp
     axon/stream.hpp
-    base/condition_words.hpp
+    base/condition_counts.hpp
     base/data_type.hpp
     base/status.hpp
     memory/host_buffer.hpp

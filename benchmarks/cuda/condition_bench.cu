@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
   const axon::ConditionOnDevice begin_there = axon::ConditionOnDevice::make(begin, 10s).value();
   const axon::ConditionOnDevice end_there = axon::ConditionOnDevice::make(end, 10s).value();
   const double in_a_graph = time_of_graph(stream, [&] {
-    require(begin_there.set(stream, false));
+    require(begin_there.set_unexpectedly(stream));
     require(end_there.wait(stream));
   });
   uint32_t num_rounds = 0;  // no stream waits for these

@@ -23,8 +23,8 @@ Status Condition::status() const {
   return state_->status();
 }
 
-ConditionWords* Condition::words() const noexcept {
-  return &state_->words();
+ConditionCounts* Condition::counts() const noexcept {
+  return &state_->counts();
 }
 
 void Condition::attach_device() const noexcept {

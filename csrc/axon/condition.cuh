@@ -21,6 +21,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cuda/atomic>
@@ -34,9 +35,9 @@ namespace axon {
 
 // A condition, for kernels.
 struct DeviceCondition {
-  ConditionWords* words;  // in host memory
-  uint32_t* num_set;      // how often kernels have set it; in device memory, as the next one
-  uint32_t* num_waited;   // how often streams have waited for it
+  ConditionCounts* counts;  // in host memory
+  uint32_t* num_set;        // how often kernels have set it; in device memory, as the next one
+  uint32_t* num_waited;     // how often streams have waited for it
   uint64_t timeout_ns;
 };
 
@@ -48,10 +49,10 @@ using SystemCount = cuda::atomic_ref<uint32_t, cuda::thread_scope_system>;
 // Several threads may store their counts out of order. The last one then finds a larger count, and stores that.
 __device__ inline void set_by_thread(const DeviceCondition& condition) {
   const DeviceCount num_set(*condition.num_set);
-  const SystemCount told(condition.words->num_set_by_device);
+  const SystemCount published(condition.counts->num_set_by_device);
   uint32_t count = num_set.fetch_add(1, cuda::memory_order_acq_rel) + 1;
   while (true) {
-    told.store(count, cuda::memory_order_release);
+    published.store(count, cuda::memory_order_release);
     cuda::atomic_thread_fence(cuda::memory_order_seq_cst, cuda::thread_scope_system);
     const uint32_t latest = num_set.load(cuda::memory_order_acquire);
     if (latest == count) return;
@@ -68,8 +69,8 @@ __device__ inline uint64_t global_nanoseconds() {
 // Waits until the condition has been set this often. Returns false if it will not be, or was not in time.
 __device__ inline bool wait_by_thread(const DeviceCondition& condition, uint32_t count) {
   constexpr uint32_t kPollsPerLook = 64;
-  const SystemCount by_host(condition.words->num_set_by_host), has_ended(condition.words->has_ended);
-  const SystemCount has_timed_out(condition.words->has_timed_out);
+  const SystemCount by_host(condition.counts->num_set_by_host), has_ended(condition.counts->has_ended);
+  const SystemCount has_timed_out(condition.counts->has_timed_out);
   const DeviceCount by_device(*condition.num_set);
   const auto is_set = [&] {
     const uint32_t num_set = by_host.load(cuda::memory_order_acquire) + by_device.load(cuda::memory_order_acquire);
@@ -131,7 +132,8 @@ __device__ inline bool wait(const DeviceCondition& condition, uint32_t times = 1
 namespace axon::library {
 
 /// Lets the current device use a condition. It must live until all work that uses it has ended, and the device uses a
-/// condition through one of these at a time. Any thread may use it.
+/// condition through one of these at a time. Any thread may use it. All waits share one count, so that they must follow
+/// one another: in one stream, or as nodes that depend on each other.
 class ConditionOnDevice {
  public:
   /// @param condition the condition. Streams wait for what is set from now on.
@@ -140,7 +142,8 @@ class ConditionOnDevice {
   /// CUDA
   static Result<ConditionOnDevice> make(const Condition& condition, std::chrono::milliseconds timeout) {
     ConditionOnDevice made(condition);
-    const auto limit = std::chrono::duration_cast<std::chrono::nanoseconds>(timeout);
+    constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+    const std::chrono::nanoseconds limit = std::clamp(timeout, std::chrono::milliseconds::zero(), kLongest);
     Status status = made.allocate(static_cast<uint64_t>(limit.count()));
     using Made = Result<ConditionOnDevice>;
     return status.ok() ? Made(std::move(made)) : Made(std::move(status));
@@ -158,7 +161,7 @@ class ConditionOnDevice {
   ~ConditionOnDevice() {
     if (device_.num_set != nullptr) cudaFree(device_.num_set);
     if (!is_registered_) return;
-    cudaHostUnregister(device_.words);
+    cudaHostUnregister(device_.counts);
     condition_.detach_device();
   }
 
@@ -168,9 +171,12 @@ class ConditionOnDevice {
   const DeviceCondition& device() const noexcept { return device_; }
 
   /// Sets the condition when the stream gets here.
-  /// @param expects whether to call expect() as well. The body of a conditional node cannot hold that call.
-  Status set(cudaStream_t stream, bool expects = true) const {
-    if (expects) AXON_TRY(expect(stream));
+  Status set(cudaStream_t stream) const {
+    AXON_TRY(expect(stream));
+    return set_unexpectedly(stream);
+  }
+  /// The same without expect(), whose call the body of a conditional node cannot hold.
+  Status set_unexpectedly(cudaStream_t stream) const {
     detail::set_condition<><<<1, 1, 0, stream>>>(device_);
     return detail::status_of("the launch of a kernel", cudaGetLastError());
   }
@@ -215,8 +221,8 @@ class ConditionOnDevice {
 
   // The page is registered with CUDA once, so a second device finds that it is.
   Status allocate(uint64_t timeout_ns) {
-    ConditionWords* const words = condition_.words();
-    const cudaError_t error = cudaHostRegister(words, ConditionWords::kPageBytes, cudaHostRegisterMapped);
+    ConditionCounts* const counts = condition_.counts();
+    const cudaError_t error = cudaHostRegister(counts, sizeof *counts, cudaHostRegisterMapped);
     if (error == cudaErrorHostMemoryAlreadyRegistered) {
       cudaGetLastError();
       return {ErrorCode::kInvalidArgument, "the condition is used by a device already"};
@@ -224,16 +230,16 @@ class ConditionOnDevice {
     if (error != cudaSuccess) return detail::status_of("cudaHostRegister", error);
     is_registered_ = true;
     condition_.attach_device();
-    device_ = {.words = words, .num_set = nullptr, .num_waited = nullptr, .timeout_ns = timeout_ns};
-    const uint32_t counts[2] = {words->num_set_by_device, condition_.num_set()};
+    device_ = {.counts = counts, .num_set = nullptr, .num_waited = nullptr, .timeout_ns = timeout_ns};
+    const uint32_t begin[2] = {counts->num_set_by_device, condition_.num_set()};
     uint32_t* there = nullptr;
-    AXON_TRY(detail::status_of("cudaMalloc", cudaMalloc(&there, sizeof counts)));
+    AXON_TRY(detail::status_of("cudaMalloc", cudaMalloc(&there, sizeof begin)));
     device_.num_set = there;
     device_.num_waited = there + 1;
-    return detail::status_of("cudaMemcpy", cudaMemcpy(there, counts, sizeof counts, cudaMemcpyHostToDevice));
+    return detail::status_of("cudaMemcpy", cudaMemcpy(there, begin, sizeof begin, cudaMemcpyHostToDevice));
   }
 
-  // Not in the way of any other node.
+  // A root without dependants, which delays no other node.
   Status add_expect(cudaGraph_t graph) const {
     const cudaHostNodeParams call{.fn = &Condition::expect, .userData = condition_.engine()};
     cudaGraphNode_t node = nullptr;

@@ -21,7 +21,7 @@
 #include <string>
 #include <utility>
 
-#include "base/condition_words.hpp"
+#include "base/condition_counts.hpp"
 #include "base/status.hpp"
 #include "memory/owner.hpp"
 
@@ -54,12 +54,13 @@ class Condition {
   bool wait(std::chrono::milliseconds timeout) noexcept;
   /// @return how often it has been set; the count wraps around after 4,294,967,295
   uint32_t num_set() const noexcept;
-  /// @return why it is not set any more: the status of the transfer that failed; or kTimeout, if a kernel has waited in
-  ///   vain
+  /// @return why it is not set any more: the status of the transfer that failed; or kTimeout, if a kernel has waited
+  /// for
+  ///   as long as it may
   Status status() const;
 
   /// For axon/condition.cuh.
-  ConditionWords* words() const noexcept;
+  ConditionCounts* counts() const noexcept;
   /// For axon/condition.cuh: kernels may set the condition from now on.
   void attach_device() const noexcept;
   /// For axon/condition.cuh: no kernel sets the condition any more.
@@ -76,9 +77,9 @@ class Condition {
 /// How triggered transfers are made.
 struct TriggerOptions {
   std::optional<Condition> then{};            ///< set after each transfer that has succeeded
-  std::optional<std::string> notification{};  ///< as of TransferOptions, for each transfer
+  std::optional<std::string> notification{};  ///< sent after each transfer, as TransferOptions says
   std::chrono::milliseconds timeout{30'000};  ///< of each transfer, from its start
-  Owner owner{};                              ///< of local memory; kept until this is released
+  Owner owner{};                              ///< of local memory; kept until the series is destroyed and released
 };
 
 /// A series of transfers, as Plan::post_when returns it. One thread at a time may use it. Its destruction closes it.

@@ -238,10 +238,13 @@ Result<Plan> Peer::plan_write(std::span<const std::span<const std::byte>> source
   return plan_tables<const std::byte>(Plan::Kind::kWrite, connection_, {sources, local}, {remotes, remote_blocks});
 }
 
+static rpc::Transfer::Kind kind_of(Plan::Kind kind) noexcept {
+  return kind == Plan::Kind::kRead ? rpc::Transfer::Kind::kRead : rpc::Transfer::Kind::kWrite;
+}
+
 Result<Transfer> Plan::post(std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids,
                             TransferOptions options) const {
-  auto transfer =
-      transfer_of(kind_ == Kind::kRead ? rpc::Transfer::Kind::kRead : rpc::Transfer::Kind::kWrite, connection_);
+  auto transfer = transfer_of(kind_of(kind_), connection_);
   AXON_TRY(plan_->add_to(*transfer, local_ids, remote_ids));
   return start(std::move(transfer), std::move(options));
 }
@@ -257,7 +260,7 @@ Result<TriggeredTransfer> Plan::post_when(const Condition& begin, std::span<cons
     return Status(ErrorCode::kInvalidArgument, "the condition is of a runtime that ended before this one was opened");
   }
   auto series = std::make_shared<rpc::TriggeredTransfer>(
-      kind_ == Kind::kRead ? rpc::Transfer::Kind::kRead : rpc::Transfer::Kind::kWrite, connection_, plan_,
+      kind_of(kind_), connection_, plan_,
       rpc::TriggeredTransfer::Options{.begin = begin.state(),
                                       .then = options.then ? options.then->state() : nullptr,
                                       .local_ids = {local_ids.begin(), local_ids.end()},

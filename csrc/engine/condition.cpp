@@ -1,5 +1,7 @@
 #include "engine/condition.hpp"
 
+#include <unistd.h>
+
 #include <new>
 #include <utility>
 
@@ -7,20 +9,21 @@
 
 namespace axon::engine {
 
-static ConditionWords* make_words() {
-  void* const page = std::aligned_alloc(ConditionWords::kPageBytes, ConditionWords::kPageBytes);
+static ConditionCounts* make_counts() {
+  const auto page_size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const page = std::aligned_alloc(page_size, page_size);
   if (page == nullptr) throw std::bad_alloc();
-  return new (page) ConditionWords{};
+  return new (page) ConditionCounts{};
 }
 
-static uint32_t load(uint32_t& word) noexcept {
-  return std::atomic_ref(word).load(std::memory_order_acquire);
+static uint32_t load(uint32_t& count) noexcept {
+  return std::atomic_ref(count).load();
 }
 
-Condition::Condition(Engine& engine) : engine_(engine), words_(make_words()) {}
+Condition::Condition(Engine& engine) : engine_(engine), counts_(make_counts()) {}
 
 void Condition::set() noexcept {
-  std::atomic_ref(words_->num_set_by_host).fetch_add(1);
+  std::atomic_ref(counts_->num_set_by_host).fetch_add(1);
   announce();
 }
 
@@ -30,38 +33,47 @@ void Condition::end(Status why) noexcept {
     if (!reason_.ok()) return;
     reason_ = std::move(why);
   }
-  std::atomic_ref(words_->has_ended).store(1);
+  std::atomic_ref(counts_->has_ended).store(1);
   announce();
 }
 
 uint32_t Condition::num_set() const noexcept {
-  return load(words_->num_set_by_host) + load(words_->num_set_by_device);
+  return load(counts_->num_set_by_host) + load(counts_->num_set_by_device);
 }
 
 bool Condition::has_ended() const noexcept {
-  return load(words_->has_ended) != 0;
+  return load(counts_->has_ended) != 0;
 }
 
 Status Condition::status() const {
   const std::lock_guard lock(mutex_);
   if (!reason_.ok()) return reason_.clone();
-  if (load(words_->has_timed_out) == 0) return Status();
+  if (load(counts_->has_timed_out) == 0) return Status();
   return {ErrorCode::kTimeout, "a kernel has waited for a condition for as long as it may"};
 }
 
-// The flag is cleared before the count is read, and set after the count has changed.
+uint32_t Condition::num_set_beyond(uint32_t count) const noexcept {
+  const auto difference = static_cast<int32_t>(num_set() - count);
+  return difference > 0 ? static_cast<uint32_t>(difference) : 0;
+}
+
+// The flag is cleared before the count is read, and set after the count has changed. What was set before the end
+// counts.
 bool Condition::wait(sync::Clock::time_point deadline) noexcept {
   if (engine_.is_forked()) return false;
-  for (;;) {
-    is_to_look_.store(false);
-    if (num_set() != num_waited_) break;
-    if (has_ended() || !engine_.wait(is_to_look_, deadline)) return false;
+  for (bool is_over = false;;) {
+    has_changed_.store(false);
+    is_over |= has_ended();
+    if (num_set_beyond(num_waited_) != 0) break;
+    if (is_over) return false;
+    is_over = !engine_.wait(has_changed_, deadline);
   }
   ++num_waited_;
   return true;
 }
 
 void Condition::attach_device() noexcept {
+  if (engine_.is_forked()) return;
   engine_.exclusively([this] {
     take();
     engine_.replays().watch(*this);
@@ -70,7 +82,10 @@ void Condition::attach_device() noexcept {
 
 void Condition::detach_device() noexcept {
   if (engine_.is_forked()) return;
-  engine_.exclusively([this] { engine_.replays().unwatch(*this); });
+  engine_.exclusively([this] {
+    take();
+    engine_.replays().unwatch(*this);
+  });
 }
 
 void Condition::announce() noexcept {
@@ -81,7 +96,7 @@ void Condition::announce() noexcept {
 }
 
 void Condition::begin() noexcept {
-  num_told_.store(num_set());
+  num_announced_.store(num_set());
   for (ConditionListener* each = listeners_.front(); each != nullptr;) {
     ConditionListener* const next = listeners_.next(*each);
     each->on_set();
@@ -94,12 +109,16 @@ void Condition::begin() noexcept {
 void Condition::complete() noexcept {
   const std::shared_ptr<Condition> self = std::move(announced_);
   is_announced_.store(false);
-  is_to_look_.store(true);
-  if (num_set() != num_told_.load()) announce();
+  has_changed_.store(true);
+  if (num_set() != num_announced_.load()) announce();
+}
+
+void Condition::on_shut_down() noexcept {
+  end({ErrorCode::kAborted, "torch_axon has been shut down in this process"});
 }
 
 bool Condition::take() noexcept {
-  const uint32_t num_set_by_device = load(words_->num_set_by_device);
+  const uint32_t num_set_by_device = load(counts_->num_set_by_device);
   if (std::exchange(num_taken_, num_set_by_device) == num_set_by_device) return false;
   if (!is_announced_.exchange(true)) {
     announced_ = shared_from_this();
@@ -108,9 +127,10 @@ bool Condition::take() noexcept {
   return true;
 }
 
+// An atomic of four bytes is laid out like them.
 void Condition::wait_for_next(Engine& engine) noexcept {
   unlink();
-  engine.wait_for_flag(*this, *reinterpret_cast<std::atomic<uint32_t>*>(&words_->num_set_by_device), num_taken_ + 1);
+  engine.wait_for_flag(*this, *reinterpret_cast<std::atomic<uint32_t>*>(&counts_->num_set_by_device), num_taken_ + 1);
 }
 
 }  // namespace axon::engine

@@ -2,7 +2,7 @@
 // something has happened once more: data are ready, or a transfer has finished.
 //
 //   auto condition = std::make_shared<Condition>(engine);
-//   condition->set();                         // a kernel adds to words().num_set_by_device instead
+//   condition->set();                         // a kernel adds to counts().num_set_by_device instead
 //   condition->wait(deadline);                // for the next time that no wait has returned yet
 //   condition->add(listener);                 // called whenever it has been set
 //
@@ -19,7 +19,7 @@
 #include <memory>
 #include <mutex>
 
-#include "base/condition_words.hpp"
+#include "base/condition_counts.hpp"
 #include "base/intrusive_list.hpp"
 #include "base/status.hpp"
 #include "base/sync.hpp"
@@ -47,7 +47,7 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   Condition& operator=(const Condition&) = delete;
 
   Engine& engine() const noexcept { return engine_; }
-  ConditionWords& words() const noexcept { return *words_; }
+  ConditionCounts& counts() const noexcept { return *counts_; }
 
   // Whatever the caller has written before is visible to all that wait.
   void set() noexcept;
@@ -55,6 +55,8 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   void end(Status why) noexcept;
   // Returns how often it has been set; the count wraps around.
   uint32_t num_set() const noexcept;
+  // Returns how much more often than `count` that is. A device may store its counts out of order for a moment.
+  uint32_t num_set_beyond(uint32_t count) const noexcept;
   // Fails after the end, and after a kernel has waited for too long.
   Status status() const;
   bool has_ended() const noexcept;
@@ -71,7 +73,7 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
 
  private:
   struct Free {
-    void operator()(ConditionWords* words) const noexcept { std::free(words); }
+    void operator()(ConditionCounts* counts) const noexcept { std::free(counts); }
   };
 
   // Tells the listeners, and the thread that waits, once the progress owner comes to it.
@@ -83,17 +85,18 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   // Replays::Source
   bool take() noexcept override;
   void wait_for_next(Engine& engine) noexcept override;
+  void on_shut_down() noexcept override;
 
   Engine& engine_;
-  const std::unique_ptr<ConditionWords, Free> words_;
+  const std::unique_ptr<ConditionCounts, Free> counts_;
   IntrusiveList<ConditionListener> listeners_;
   uint32_t num_taken_ = 0;  // of the device's; progress owner only
   uint32_t num_waited_ = 0;
-  // The thread that sets it may use the submission, which holds a share of this until complete().
+  // The thread that sets it to true may submit this, which holds a share of itself until complete().
   std::atomic<bool> is_announced_{false};
   std::shared_ptr<Condition> announced_;
-  std::atomic<uint32_t> num_told_{0};  // what the listeners know
-  sync::atomic<bool> is_to_look_{false};
+  std::atomic<uint32_t> num_announced_{0};  // the count that the listeners have seen
+  sync::atomic<bool> has_changed_{false};   // since the waiting thread has looked
   mutable std::mutex mutex_;
   Status reason_;  // guarded by mutex_
 };

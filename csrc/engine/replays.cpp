@@ -75,6 +75,7 @@ void Replays::tick(sync::Clock::time_point now) noexcept {
 // Launches that are already in a ring start no call any more.
 void Replays::shut_down() noexcept {
   has_ended_ = true;
+  for (Source* source : sources_) source->on_shut_down();
   for (const auto& [id, call] : std::exchange(calls_, {})) call->fail();
 }
 

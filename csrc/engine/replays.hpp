@@ -39,6 +39,8 @@ class Replays final : private Submission {
     virtual bool take() noexcept = 0;
     // Makes this wait for the flag that kernels set next.
     virtual void wait_for_next(Engine& engine) noexcept = 0;
+    // It is not read any more.
+    virtual void on_shut_down() noexcept {}
 
    protected:
     ~Source() = default;

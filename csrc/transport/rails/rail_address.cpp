@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <utility>
 
 #include "base/file_descriptor.hpp"
 
@@ -161,7 +160,8 @@ static bool has_prefix(const IpAddress& address, const IpAddress& own, const IpA
 
 void OwnSubnets::read() {
   ifaddrs* first = nullptr;
-  if (std::exchange(are_read_, true) || getifaddrs(&first) != 0) return;
+  if (are_read_ || getifaddrs(&first) != 0) return;
+  are_read_ = true;
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
   for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;

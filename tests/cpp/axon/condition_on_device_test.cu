@@ -155,10 +155,8 @@ TEST_F(ConditionsOnDevice, are_set_by_kernels_in_replayed_graphs_after_a_long_pa
   for (int i = 0; i < 1000; ++i) require(cudaGraphLaunch(launchable, stream_));
   EXPECT_EQ(progress().num_wrong, 0u);
   std::this_thread::sleep_for(11s);  // nothing is polled any more
-  const auto began = std::chrono::steady_clock::now();
   for (int i = 0; i < 10; ++i) require(cudaGraphLaunch(launchable, stream_));
   EXPECT_EQ(progress().num_wrong, 0u);
-  EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
   EXPECT_EQ(progress().round, 1010u);
   EXPECT_EQ(sending.num_finished(), 1010u);
   require(cudaGraphExecDestroy(launchable));

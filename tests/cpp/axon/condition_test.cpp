@@ -145,7 +145,7 @@ TEST_F(Conditions, end_when_the_runtime_is_closed_and_used) {
 
 TEST_F(Conditions, are_noticed_when_a_device_sets_them) {
   Condition filled = condition();
-  const std::atomic_ref num_set(filled.words()->num_set_by_device);
+  const std::atomic_ref num_set(filled.counts()->num_set_by_device);
   num_set.store(UINT32_MAX - 10);  // the count wraps around
   filled.attach_device();
   const TriggeredTransfer sending = write_plan().post_when(filled, kAll, kAll).value();
@@ -159,9 +159,71 @@ TEST_F(Conditions, are_noticed_when_a_device_sets_them) {
   filled.detach_device();
 }
 
+// Blocks of a kernel that set it at once may store their counts out of order.
+TEST_F(Conditions, are_set_no_more_often_if_a_device_stores_its_counts_out_of_order) {
+  Condition filled = condition(), sent = condition();
+  const TriggeredTransfer sending = write_plan().post_when(filled, kAll, kAll, {.then = sent}).value();
+  const std::atomic_ref num_set(filled.counts()->num_set_by_device);
+  filled.attach_device();
+  Condition::expect(filled.engine());
+  num_set.store(2);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(sent.wait(30s));
+  num_set.store(1);
+  EXPECT_FALSE(sent.wait(20ms));
+  num_set.store(2);
+  EXPECT_FALSE(sent.wait(20ms));
+  EXPECT_EQ(sending.num_finished(), 2u);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(filled.wait(30s));
+  num_set.store(1);
+  EXPECT_FALSE(filled.wait(20ms));
+  filled.detach_device();
+}
+
+TEST_F(Conditions, are_read_when_a_device_leaves_them) {
+  Condition filled = condition(), sent = condition();
+  const TriggeredTransfer sending = write_plan().post_when(filled, kAll, kAll, {.then = sent}).value();
+  filled.attach_device();
+  std::atomic_ref(filled.counts()->num_set_by_device).store(1);
+  filled.detach_device();
+  EXPECT_TRUE(sent.wait(30s));
+}
+
+TEST_F(Conditions, that_were_set_before_they_ended_count) {
+  Condition first = condition(), second = condition(), then = condition();
+  const TriggeredTransfer sending = write_plan().post_when(first, kAll, kAll, {.then = then}).value();
+  const TriggeredTransfer denied = write_plan().post_when(second, kAll, kAll, {.then = then}).value();
+  first.set();
+  ASSERT_TRUE(comes_true([&] { return then.num_set() == 1; }));
+  EXPECT_TRUE(region_.close(30s));
+  second.set();
+  ASSERT_TRUE(comes_true([&] { return !then.status().ok(); }));
+  EXPECT_TRUE(then.wait(30s));
+  EXPECT_FALSE(then.wait(30s));
+}
+
+TEST_F(Conditions, may_be_dropped_with_their_transfers_at_any_moment) {
+  for (int i = 0; i < 300; ++i) {
+    auto held = std::make_shared<int>(0);
+    const std::weak_ptr<int> gone = held;
+    Condition begin = condition(), then = condition();
+    {
+      TriggeredTransfer sending =
+          write_plan().post_when(begin, kAll, kAll, {.then = then, .owner = Owner::of(std::move(held))}).value();
+      for (int k = 0; k < 3; ++k) begin.set();
+      if (i % 3 == 0) {
+        ASSERT_TRUE(then.wait(30s));
+      } else if (i % 3 == 1) {
+        sending.close();
+        ASSERT_TRUE(comes_true([&] { return sending.released(); }));
+      }
+    }
+    ASSERT_TRUE(comes_true([&] { return gone.expired(); }));
+  }
+}
+
 TEST_F(Conditions, tell_threads_what_a_device_has_set) {
   Condition done = condition();
-  const std::atomic_ref num_set(done.words()->num_set_by_device);
+  const std::atomic_ref num_set(done.counts()->num_set_by_device);
   done.attach_device();
   std::thread kernel([&] {
     for (int i = 0; i < 20; ++i) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "comes_true.hpp"
 #include "engine/test_device.hpp"
 
 namespace axon::engine {
@@ -347,6 +348,38 @@ TEST_F(ReplaysTest, another_engine_goes_on_with_the_ring) {
   group_[1]->abort("enough");
   graphs[0].device->run();
   EXPECT_TRUE(graphs[0].device->has_failed()) << "the trigger was not read";
+}
+
+// Takes the part of a condition that a device sets.
+class TestSource final : public Replays::Source {
+ public:
+  bool take() noexcept override { return false; }
+  void wait_for_next(Engine& engine) noexcept override {
+    unlink();
+    engine.wait_for_flag(*this, never_set_);
+    ++num_waits;
+  }
+  void on_shut_down() noexcept override { has_ended = true; }
+
+  std::atomic<int> num_waits{0};
+  std::atomic<bool> has_ended{false};
+
+ private:
+  std::atomic<uint32_t> never_set_{0};
+};
+
+TEST_F(ReplaysTest, sources_are_polled_from_a_launch_on_and_told_of_the_end) {
+  Engine& engine = engines_[0];
+  TestSource source;
+  engine.exclusively([&] { engine.replays().watch(source); });
+  engine.exclusively([&] { engine.replays().read(); });
+  EXPECT_EQ(source.num_waits.load(), 0);
+  engine.replays().wake();
+  EXPECT_TRUE(comes_true([&] { return source.num_waits.load() == 1; }));
+  EXPECT_FALSE(source.has_ended.load());
+  engine.shut_down();
+  EXPECT_TRUE(source.has_ended.load());
+  engine.exclusively([&] { engine.replays().unwatch(source); });
 }
 
 }  // namespace

@@ -14,15 +14,27 @@ class TriggeredTransfer::Run final : public Transfer {
       : Transfer(series->kind_, series->connection_), series_(std::move(series)) {
     notification = series_->options_.notification;
     timeout = series_->options_.timeout;
+    series_->num_runs_.fetch_add(1, std::memory_order_relaxed);
     [[maybe_unused]] const Status added =
         series_->plan_->add_to(*this, series_->options_.local_ids, series_->options_.remote_ids);
   }
 
  private:
-  ~Run() override { series_->is_at_rest_.store(true, std::memory_order_release); }
+  ~Run() override { series_->num_runs_.fetch_sub(1, std::memory_order_release); }
   void on_finished(const Status& status) noexcept override { series_->on_finished(status); }
 
   const std::shared_ptr<TriggeredTransfer> series_;
+};
+
+// Drops a share of the series without the token: the last one releases the local memory, by a function of the user.
+class TriggeredTransfer::DroppedShare final : public engine::Submission {
+ public:
+  explicit DroppedShare(std::shared_ptr<TriggeredTransfer> series) noexcept : series_(std::move(series)) {}
+  void begin() noexcept override {}
+  void complete() noexcept override { delete this; }
+
+ private:
+  std::shared_ptr<TriggeredTransfer> series_;
 };
 
 TriggeredTransfer::TriggeredTransfer(Transfer::Kind kind, std::shared_ptr<Connection> connection,
@@ -54,13 +66,13 @@ Status TriggeredTransfer::status() const {
 
 void TriggeredTransfer::start_next() noexcept {
   if (!is_open_ || run_.get() != nullptr) return;
-  if (options_.begin->num_set() == num_started_) {
-    if (!options_.begin->has_ended()) return;
+  const bool has_ended = options_.begin->has_ended();  // first: what was set before the end counts
+  if (options_.begin->num_set_beyond(num_started_) == 0) {
+    if (!has_ended) return;
     is_open_ = false;
     return fail(options_.begin->status());
   }
   ++num_started_;
-  is_at_rest_.store(false, std::memory_order_relaxed);
   self_ = shared_from_this();
   run_ = Counted<Transfer>::adopt(*new Run(self_));
   run_->start_now();
@@ -71,6 +83,7 @@ void TriggeredTransfer::fail(const Status& why) noexcept {
     const std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = why.clone();
   }
+  has_failed_.store(true);
   if (options_.then != nullptr) options_.then->end(why.clone());
 }
 
@@ -85,10 +98,11 @@ void TriggeredTransfer::on_finished(const Status& status) noexcept {
 }
 
 void TriggeredTransfer::begin() noexcept {
-  const std::shared_ptr<TriggeredTransfer> self = std::move(self_);
-  is_open_ = is_open_ && status().ok();
+  std::shared_ptr<TriggeredTransfer> self = std::move(self_);
+  is_open_ = is_open_ && !has_failed_.load();
   run_ = {};
   start_next();
+  engine().post(*new DroppedShare(std::move(self)));
 }
 
 }  // namespace axon::rpc

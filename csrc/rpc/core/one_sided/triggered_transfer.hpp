@@ -45,7 +45,7 @@ class TriggeredTransfer final : public std::enable_shared_from_this<TriggeredTra
   // Cancels the transfer that is under way, which ends the other condition.
   void close() noexcept;
   // Returns whether nothing moves to or from local memory any more. Final after close().
-  bool released() const noexcept { return is_at_rest_.load(std::memory_order_acquire); }
+  bool released() const noexcept { return num_runs_.load(std::memory_order_acquire) == 0; }
   uint64_t num_finished() const noexcept { return num_finished_.load(std::memory_order_acquire); }
   // Returns the status of the transfer that has failed.
   Status status() const;
@@ -54,6 +54,7 @@ class TriggeredTransfer final : public std::enable_shared_from_this<TriggeredTra
 
  private:
   class Run;
+  class DroppedShare;
 
   void start_next() noexcept;             // progress owner
   void fail(const Status& why) noexcept;  // any thread
@@ -76,7 +77,8 @@ class TriggeredTransfer final : public std::enable_shared_from_this<TriggeredTra
   Counted<Transfer> run_;                    // the transfer that is under way
   std::shared_ptr<TriggeredTransfer> self_;  // held until begin(), as long as one is under way
 
-  sync::atomic<bool> is_at_rest_{true};
+  sync::atomic<bool> has_failed_{false};
+  sync::atomic<uint32_t> num_runs_{0};  // that have not been destroyed
   sync::atomic<uint64_t> num_finished_{0};
   mutable std::mutex mutex_;
   Status status_;  // guarded by mutex_

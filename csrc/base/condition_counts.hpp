@@ -1,15 +1,12 @@
-// The memory by which threads and kernels share a condition (axon/condition.hpp). It lies alone in a page, which a
+// The memory by which threads and kernels share a condition (axon/condition.hpp). It begins a page of its own, which a
 // device maps.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace axon {
 
-struct ConditionWords {
-  static constexpr size_t kPageBytes = 4096;
-
+struct ConditionCounts {
   alignas(64) uint32_t num_set_by_host;    // written by this process
   alignas(64) uint32_t num_set_by_device;  // written by kernels of one device
   alignas(64) uint32_t has_ended;          // written by this process: 1 if it is not set any more, which ends all waits
