@@ -95,8 +95,12 @@ void Condition::announce() noexcept {
   engine_.wake();
 }
 
+uint64_t Condition::news() const noexcept {
+  return uint64_t{num_set()} << 1 | (has_ended() ? 1 : 0);
+}
+
 void Condition::begin() noexcept {
-  num_announced_.store(num_set());
+  announced_news_.store(news());
   for (ConditionListener* each = listeners_.front(); each != nullptr;) {
     ConditionListener* const next = listeners_.next(*each);
     each->on_set();
@@ -105,12 +109,12 @@ void Condition::begin() noexcept {
   engine_.post(*this);
 }
 
-// What was set after begin() was not announced.
+// What has happened since begin() was not announced.
 void Condition::complete() noexcept {
   const std::shared_ptr<Condition> self = std::move(announced_);
   is_announced_.store(false);
   has_changed_.store(true);
-  if (num_set() != num_announced_.load()) announce();
+  if (news() != announced_news_.load()) announce();
 }
 
 void Condition::on_shut_down() noexcept {

@@ -76,6 +76,8 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
     void operator()(ConditionCounts* counts) const noexcept { std::free(counts); }
   };
 
+  // Returns the count and whether it has ended, in one number.
+  uint64_t news() const noexcept;
   // Tells the listeners, and the thread that waits, once the progress owner comes to it.
   void announce() noexcept;
 
@@ -95,8 +97,8 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   // The thread that sets it to true may submit this, which holds a share of itself until complete().
   std::atomic<bool> is_announced_{false};
   std::shared_ptr<Condition> announced_;
-  std::atomic<uint32_t> num_announced_{0};  // the count that the listeners have seen
-  sync::atomic<bool> has_changed_{false};   // since the waiting thread has looked
+  std::atomic<uint64_t> announced_news_{0};  // what the listeners know
+  sync::atomic<bool> has_changed_{false};    // since the waiting thread has looked
   mutable std::mutex mutex_;
   Status reason_;  // guarded by mutex_
 };

@@ -15,6 +15,8 @@
 
 #include "axon/connected_pair.hpp"
 #include "comes_true.hpp"
+#include "engine/condition.hpp"
+#include "engine/engine.hpp"
 
 namespace axon::library {
 namespace {
@@ -199,6 +201,31 @@ TEST_F(Conditions, that_were_set_before_they_ended_count) {
   ASSERT_TRUE(comes_true([&] { return !then.status().ok(); }));
   EXPECT_TRUE(then.wait(30s));
   EXPECT_FALSE(then.wait(30s));
+}
+
+// Ends a condition while it tells its listeners that it was set.
+class Ending final : public engine::ConditionListener {
+ public:
+  explicit Ending(engine::Condition& condition) noexcept : condition_(condition) {}
+  void on_set() noexcept override {
+    has_seen_end = condition_.has_ended();
+    condition_.end({ErrorCode::kCancelled, "by its listener"});
+  }
+
+  std::atomic<bool> has_seen_end{false};
+
+ private:
+  engine::Condition& condition_;
+};
+
+TEST_F(Conditions, that_end_while_they_are_announced_are_announced_again) {
+  Condition ending = condition();
+  engine::Condition& state = *ending.state();
+  Ending listener(state);
+  state.engine().exclusively([&] { state.add(listener); });
+  ending.set();
+  EXPECT_TRUE(comes_true([&] { return listener.has_seen_end.load(); }));
+  state.engine().exclusively([&] { listener.unlink(); });
 }
 
 TEST_F(Conditions, may_be_dropped_with_their_transfers_at_any_moment) {

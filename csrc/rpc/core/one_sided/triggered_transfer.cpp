@@ -102,7 +102,7 @@ void TriggeredTransfer::begin() noexcept {
   is_open_ = is_open_ && !has_failed_.load();
   run_ = {};
   start_next();
-  engine().post(*new DroppedShare(std::move(self)));
+  if (run_.get() == nullptr) engine().post(*new DroppedShare(std::move(self)));
 }
 
 }  // namespace axon::rpc
