@@ -120,7 +120,8 @@ transport::RailOptions rails_for_all_messages() {
   transport::RailOptions options = configured_rails();
   if (!options.devices.empty()) return options;
   options.devices = devices_of_ucx();
-  if (transport::addresses_of_devices(options.devices).empty()) options.devices.clear();
+  const bool are_named = !options.devices.empty();
+  if (are_named && transport::addresses_of_devices(options.devices).empty()) options.devices.clear();
   return options;
 }
 

@@ -131,11 +131,17 @@ static bool is_global(const ifaddrs& device) noexcept {
   return !IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(device.ifa_addr)->sin6_addr);
 }
 
+using Interfaces = std::unique_ptr<ifaddrs, void (*)(ifaddrs*)>;
+
+// Returns the addresses of this host's devices, as a list; null if they cannot be read.
+static Interfaces read_interfaces() noexcept {
+  ifaddrs* first = nullptr;
+  return Interfaces(getifaddrs(&first) == 0 ? first : nullptr, &freeifaddrs);
+}
+
 std::vector<IpAddress> addresses_of_devices(std::span<const std::string> devices) {
   std::vector<IpAddress> found;
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return found;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  const Interfaces interfaces = read_interfaces();
   const auto add_of = [&](const std::string* device) {
     for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
       const bool is_up = (each->ifa_flags & IFF_UP) != 0 && each->ifa_addr != nullptr;
@@ -159,10 +165,9 @@ static bool has_prefix(const IpAddress& address, const IpAddress& own, const IpA
 }
 
 void OwnSubnets::read() {
-  ifaddrs* first = nullptr;
-  if (are_read_ || getifaddrs(&first) != 0) return;
-  are_read_ = true;
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  if (are_read_) return;
+  const Interfaces interfaces = read_interfaces();
+  are_read_ = interfaces != nullptr;
   for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr || each->ifa_netmask == nullptr) continue;
     const IpAddress own = ip_address(*each->ifa_addr);
@@ -186,9 +191,7 @@ void OwnSubnets::order_by_nearness(std::vector<IpAddress>& addresses) {
 }
 
 std::string device_with(const IpAddress& address) {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return "";
-  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> interfaces(first, &freeifaddrs);
+  const Interfaces interfaces = read_interfaces();
   for (const ifaddrs* each = interfaces.get(); each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr != nullptr && ip_address(*each->ifa_addr) == address) return each->ifa_name;
   }

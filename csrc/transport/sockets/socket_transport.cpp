@@ -59,9 +59,8 @@ Result<SocketNetwork> open_sockets(std::span<const std::string> devices) {
 
 Result<std::unique_ptr<SocketTransport>> SocketTransport::open(std::span<const std::string> devices) {
   static const std::string kLoopback = "lo";
-  const bool has_no_other = devices.empty() && addresses_of_devices({}).empty();
-  Result<RailAddress> address =
-      RailAddress::of_devices(has_no_other ? std::span(&kLoopback, 1) : devices, random_number());
+  Result<RailAddress> address = RailAddress::of_devices(devices, random_number());
+  if (!address.ok() && devices.empty()) address = RailAddress::of_devices(std::span(&kLoopback, 1), random_number());
   if (!address.ok()) return std::move(address.status());
   auto port = RailHandshakes::open(std::move(address).value());
   if (!port.ok()) return std::move(port.status());

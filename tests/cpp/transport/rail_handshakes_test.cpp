@@ -48,6 +48,11 @@ class Counter final : public RailHandshakes::Handler {
   std::atomic<int> num_strangers{0};
 };
 
+std::unique_ptr<RailHandshakes> open_handshakes() {
+  const std::string devices[] = {"lo"};
+  return std::move(RailHandshakes::open(RailAddress::of_devices(devices, /*name=*/1).value())).value();
+}
+
 FileDescriptor connection_to(const RailHandshakes& handshakes) {
   const SystemAddress to = system_address(handshakes.address().addresses.front(), handshakes.address().port);
   FileDescriptor connection(::socket(to.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -65,10 +70,8 @@ FileDescriptor stranger_to(const RailHandshakes& handshakes) {
 
 // If two peers connect to each other at once, one of them gives its connection up.
 TEST(RailHandshakes, that_are_given_up_are_not_reported_as_strangers) {
-  const std::string devices[] = {"lo"};
-  auto opened = RailHandshakes::open(RailAddress::of_devices(devices, /*name=*/1).value());
-  ASSERT_TRUE(opened.ok());
-  RailHandshakes& handshakes = *opened.value();
+  const std::unique_ptr<RailHandshakes> opened = open_handshakes();
+  RailHandshakes& handshakes = *opened;
   Counter counter;
   handshakes.serve(RailUse::kMessages, &counter);
   ASSERT_TRUE(handshakes.start().ok());
@@ -88,10 +91,8 @@ TEST(RailHandshakes, that_are_given_up_are_not_reported_as_strangers) {
 }
 
 TEST(RailHandshakes, do_not_block_a_forked_child) {
-  const std::string devices[] = {"lo"};
-  auto opened = RailHandshakes::open(RailAddress::of_devices(devices, /*name=*/1).value());
-  ASSERT_TRUE(opened.ok());
-  RailHandshakes& handshakes = *opened.value();
+  const std::unique_ptr<RailHandshakes> opened = open_handshakes();
+  RailHandshakes& handshakes = *opened;
   BusyHandler handler;
   handshakes.serve(RailUse::kMessages, &handler);
   ASSERT_TRUE(handshakes.start().ok());
