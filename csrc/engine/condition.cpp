@@ -109,7 +109,7 @@ void Condition::begin() noexcept {
   engine_.post(*this);
 }
 
-// What has happened since begin() was not announced.
+// Changes that came after begin() have not been announced.
 void Condition::complete() noexcept {
   const std::shared_ptr<Condition> self = std::move(announced_);
   is_announced_.store(false);
@@ -132,9 +132,8 @@ bool Condition::take() noexcept {
 }
 
 // An atomic of four bytes is laid out like them.
-void Condition::wait_for_next(Engine& engine) noexcept {
-  unlink();
-  engine.wait_for_flag(*this, *reinterpret_cast<std::atomic<uint32_t>*>(&counts_->num_set_by_device), num_taken_ + 1);
+Condition::Next Condition::next() const noexcept {
+  return {.flag = *reinterpret_cast<std::atomic<uint32_t>*>(&counts_->num_set_by_device), .awaited = num_taken_ + 1};
 }
 
 }  // namespace axon::engine

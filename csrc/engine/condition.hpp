@@ -86,7 +86,7 @@ class Condition final : public std::enable_shared_from_this<Condition>, private 
   void complete() noexcept override;
   // Replays::Source
   bool take() noexcept override;
-  void wait_for_next(Engine& engine) noexcept override;
+  Next next() const noexcept override;
   void on_shut_down() noexcept override;
 
   Engine& engine_;

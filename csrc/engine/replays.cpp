@@ -10,13 +10,13 @@ namespace axon::engine {
 static constexpr std::chrono::seconds kLongestQuiet{10};
 
 void Replays::watch(const TriggerRing& ring) {
-  watch(readers_.emplace_back(*this, ring));
+  watch(readers_.emplace_back(ring));
 }
 
 void Replays::watch(Source& source) noexcept {
   source.replays_ = this;
   sources_.push_back(&source);
-  if (polls_) source.wait_for_next(engine_);
+  if (polls_) wait_for_next(source);
 }
 
 void Replays::unwatch(Source& source) noexcept {
@@ -38,7 +38,13 @@ void Replays::read(Source& source) noexcept {
   if (has_ended_) return;
   const bool has_taken = source.take();
   if (has_taken) poll_from_now_on();
-  if (polls_ && (has_taken || !source.linked())) source.wait_for_next(engine_);
+  if (polls_ && (has_taken || !source.linked())) wait_for_next(source);
+}
+
+void Replays::wait_for_next(Source& source) noexcept {
+  source.unlink();  // from a former flag
+  const auto [flag, awaited] = source.next();
+  engine_.wait_for_flag(source, flag, awaited);
 }
 
 void Replays::wake() noexcept {
@@ -59,7 +65,7 @@ void Replays::poll_from_now_on() noexcept {
   busy_at_ = sync::Clock::now();
   if (has_ended_ || std::exchange(polls_, true)) return;
   engine_.begin_device_operation();
-  for (Source* source : sources_) source->wait_for_next(engine_);
+  for (Source* source : sources_) wait_for_next(*source);
 }
 
 void Replays::tick(sync::Clock::time_point now) noexcept {
@@ -86,13 +92,8 @@ void Replays::trigger(uint32_t id) noexcept {
 
 bool Replays::Reader::take() noexcept {
   bool has_taken = false;
-  for (; const uint32_t id = ring_.take(); has_taken = true) replays_.trigger(id);
+  for (; const uint32_t id = ring_.take(); has_taken = true) replays_->trigger(id);
   return has_taken;
-}
-
-void Replays::Reader::wait_for_next(Engine& engine) noexcept {
-  unlink();
-  engine.wait_for_flag(*this, ring_.next());
 }
 
 }  // namespace axon::engine

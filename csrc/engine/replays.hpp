@@ -37,8 +37,12 @@ class Replays final : private Submission {
    public:
     // Takes what kernels have written. Returns whether there was anything.
     virtual bool take() noexcept = 0;
-    // Makes this wait for the flag that kernels set next.
-    virtual void wait_for_next(Engine& engine) noexcept = 0;
+    // The flag that kernels set next, and the value from which on it is set.
+    struct Next {
+      const std::atomic<uint32_t>& flag;
+      uint32_t awaited = 1;
+    };
+    virtual Next next() const noexcept = 0;
     // It is not read any more.
     virtual void on_shut_down() noexcept {}
 
@@ -49,7 +53,7 @@ class Replays final : private Submission {
     friend class Replays;
     void on_flag_set() noexcept final { replays_->read(*this); }
 
-    Replays* replays_ = nullptr;
+    Replays* replays_ = nullptr;  // set by watch()
   };
 
   // No other engine reads the ring any more.
@@ -74,17 +78,17 @@ class Replays final : private Submission {
  private:
   class Reader final : public Source {
    public:
-    Reader(Replays& replays, const TriggerRing& ring) noexcept : replays_(replays), ring_(ring) {}
+    explicit Reader(const TriggerRing& ring) noexcept : ring_(ring) {}
 
    private:
     bool take() noexcept override;
-    void wait_for_next(Engine& engine) noexcept override;
+    Next next() const noexcept override { return {.flag = ring_.next()}; }
 
-    Replays& replays_;
     TriggerReader ring_;
   };
 
   void read(Source& source) noexcept;
+  void wait_for_next(Source& source) noexcept;
   void trigger(uint32_t id) noexcept;
   void poll_from_now_on() noexcept;
 

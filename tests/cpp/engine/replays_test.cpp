@@ -354,14 +354,13 @@ TEST_F(ReplaysTest, another_engine_goes_on_with_the_ring) {
 class TestSource final : public Replays::Source {
  public:
   bool take() noexcept override { return false; }
-  void wait_for_next(Engine& engine) noexcept override {
-    unlink();
-    engine.wait_for_flag(*this, never_set_);
+  Next next() const noexcept override {
     ++num_waits;
+    return {.flag = never_set_};
   }
   void on_shut_down() noexcept override { has_ended = true; }
 
-  std::atomic<int> num_waits{0};
+  mutable std::atomic<int> num_waits{0};
   std::atomic<bool> has_ended{false};
 
  private:
