@@ -180,7 +180,7 @@ class ConditionOnDevice {
     detail::set_condition<><<<1, 1, 0, stream>>>(device_);
     return detail::status_of("the launch of a kernel", cudaGetLastError());
   }
-  /// What follows in the stream waits until the condition has been set once more.
+  /// Makes later work of the stream wait until the condition has been set once more.
   Status wait(cudaStream_t stream) const {
     detail::wait_for_condition<><<<1, 1, 0, stream>>>(device_);
     return detail::status_of("the launch of a kernel", cudaGetLastError());

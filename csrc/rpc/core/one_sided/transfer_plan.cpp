@@ -57,12 +57,17 @@ std::vector<std::shared_ptr<RemoteMemory>> TransferPlan::memories_of(std::span<c
 Status TransferPlan::add_to(Transfer& transfer, std::span<const int32_t> local_ids,
                             std::span<const int32_t> remote_ids) const {
   AXON_TRY(check(local_ids, remote_ids));
+  add_checked_to(transfer, local_ids, remote_ids);
+  return {};
+}
+
+void TransferPlan::add_checked_to(Transfer& transfer, std::span<const int32_t> local_ids,
+                                  std::span<const int32_t> remote_ids) const {
   transfer.reserve(local_ids.size());
   for_each(local_ids, remote_ids,
            [&](const std::shared_ptr<RemoteMemory>& remote, uint64_t offset, const LocalBlocks::Block& local) {
              transfer.add(remote, offset, {.data = local.data, .num_bytes = local.num_bytes});
            });
-  return {};
 }
 
 }  // namespace axon::rpc

@@ -35,6 +35,9 @@ class TransferPlan {
   std::vector<std::shared_ptr<RemoteMemory>> memories_of(std::span<const int32_t> remote_ids) const;
   // Adds the blocks, in pairs, to a transfer that is not started yet. Fails as check() does, and adds nothing then.
   Status add_to(Transfer& transfer, std::span<const int32_t> local_ids, std::span<const int32_t> remote_ids) const;
+  // The same after check().
+  void add_checked_to(Transfer& transfer, std::span<const int32_t> local_ids,
+                      std::span<const int32_t> remote_ids) const;
   // The same for another use, after check(): calls add(remote memory, offset in it, local block) for each run of
   // neighbours.
   template <typename Add>

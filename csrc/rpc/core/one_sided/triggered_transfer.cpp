@@ -15,8 +15,7 @@ class TriggeredTransfer::Run final : public Transfer {
     notification = series_->options_.notification;
     timeout = series_->options_.timeout;
     series_->num_runs_.fetch_add(1, std::memory_order_relaxed);
-    [[maybe_unused]] const Status added =
-        series_->plan_->add_to(*this, series_->options_.local_ids, series_->options_.remote_ids);
+    series_->plan_->add_checked_to(*this, series_->options_.local_ids, series_->options_.remote_ids);
   }
 
  private:
