@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 from torch.torch_version import TorchVersion
 
-from torch_axon import _native
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -33,7 +31,6 @@ def apply() -> None:
     _patch_coalescing_manager()
     _patch_groups_by_device()
     _patch_nan_check()
-    _patch_split_group()
 
 
 def is_before(version: str, release: str) -> bool:
@@ -131,46 +128,22 @@ def _patch_groups_by_device() -> None:
 
 
 def _patch_nan_check() -> None:
-    """With TORCH_DIST_NAN_CHECK=1, since torch 2.14: its error names neither the call nor the rank, and its check reads
-    tensors with gaps as if they had none."""
-    c10d = dist.distributed_c10d
-    original: Any = getattr(c10d, "NanCheckHook", None)
-    if original is None:
+    """With TORCH_DIST_NAN_CHECK=1, since torch 2.14: its error names neither the call nor the rank. The backend's own
+    checks do."""
+    hook: Any = getattr(dist.distributed_c10d, "NanCheckHook", None)
+    if hook is None:
         return
 
     class NanCheckHook:
-        """Takes the place of torch's for groups of axon."""
+        """Takes the place of torch's."""
 
         @staticmethod
         def attach(group: dist.ProcessGroup) -> Any:
-            if not _backends_of(group):
-                return original.attach(group)
-            return _native.load().check_for_nans(group)
+            own = _backends_of(group)
+            is_checked = own and len(own) == len({group._get_backend(device) for device in group._device_types})
+            return None if is_checked else hook.attach(group)
 
-    c10d.NanCheckHook = NanCheckHook  # type: ignore[attr-defined]
-
-
-def _patch_split_group() -> None:
-    """It makes groups whose inputs are not checked for NaNs."""
-    original = getattr(dist, "split_group", None)
-    if original is None:
-        return
-
-    @functools.wraps(original)
-    def split_group(*arguments: Any, **keywords: Any) -> Any:
-        group = original(*arguments, **keywords)
-        if _backends_of(group):
-            _check_for_nans_if_asked(group)
-        return group
-
-    _replace("split_group", split_group)
-
-
-def _check_for_nans_if_asked(group: dist.ProcessGroup) -> None:
-    """Does what torch does only for groups that are not made from another group."""
-    hook: Any = getattr(dist.distributed_c10d, "NanCheckHook", None)
-    if hook is not None and os.environ.get("TORCH_DIST_NAN_CHECK", "0") == "1":
-        hook.attach(group)
+    dist.distributed_c10d.NanCheckHook = NanCheckHook  # type: ignore[attr-defined]
 
 
 def _patch_shrink_group() -> None:
@@ -178,8 +151,8 @@ def _patch_shrink_group() -> None:
 
     It registers the result of a backend's shrink() as Gloo's or NCCL's, for one type of device. DDP then treats ours as
     an object of Gloo's class. And it interprets the ranks that leave, which are ranks of the group, as ranks of the
-    job. The ranks of a smaller default group are the job's from then on. And neither NaNs nor failures of the new group
-    are looked for.
+    job. The ranks of a smaller default group are the job's from then on. And failures of the new group are not looked
+    for.
     """
     c10d = dist.distributed_c10d
     create = getattr(c10d, "_create_shrunk_process_group", None)
@@ -196,7 +169,6 @@ def _patch_shrink_group() -> None:
         for device in ("cpu", "cuda"):
             group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
         group._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-        _check_for_nans_if_asked(group)
         if hasattr(c10d, "HealthCheckHook"):  # since torch 2.15
             c10d.HealthCheckHook.attach(group)
         return group

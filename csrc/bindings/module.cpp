@@ -10,7 +10,6 @@
 #include "bindings/status.hpp"
 #include "c10d/backend.hpp"
 #include "c10d/hook_in_progress.hpp"
-#include "c10d/nan_checks.hpp"
 #include "c10d/prepared_transfer.hpp"
 #include "collectives/choices.hpp"
 #include "collectives/selector.hpp"
@@ -255,7 +254,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::call_guard<axon::python::GilReleased>());
   module.def("follow_reconfiguration", &axon::c10d_backend::follow_reconfiguration, py::arg("group"),
              py::arg("backend"));
-  module.def("check_for_nans", &axon::c10d_backend::check_for_nans, py::arg("group"));
   module.def("shut_down", &axon::shut_down, py::call_guard<axon::python::GilReleased>());
   module.def("end_unused_engine", &axon::engine::end_unused_instance, py::call_guard<axon::python::GilReleased>());
   module.def("settings", &axon::settings);

@@ -21,7 +21,8 @@ AxonBackend::AxonBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       options_(std::move(options)),
       store_(store),
       is_default_group_(options_->global_ranks_in_group.empty()),
-      timeout_(options_->timeout) {
+      timeout_(options_->timeout),
+      refuses_nans_(are_nan_checks_on()) {
   check_timeout(options_->timeout);
   const std::vector<uint64_t>& ranks = options_->global_ranks_in_group;  // empty for the default group
   const Membership membership{.group = options_->group_name,
@@ -53,8 +54,10 @@ AxonBackend::~AxonBackend() {
 c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const TensorList& tensors) const {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return coalesced_;
   const AxonWork::Call named{.type = call.type, .title = call.title, .rank = rank_};
-  if (C10_LIKELY(!at::hasCallbacks())) return c10::make_intrusive<AxonWork>(communicator_, named);
-  return c10::make_intrusive<AxonWork>(communicator_, named, tensors);
+  auto work = C10_LIKELY(!at::hasCallbacks()) ? c10::make_intrusive<AxonWork>(communicator_, named)
+                                              : c10::make_intrusive<AxonWork>(communicator_, named, tensors);
+  if (C10_UNLIKELY(refuses_nans_)) work->list_sent();
+  return work;
 }
 
 WorkOperation& AxonBackend::add_operation(AxonWork& work, transport::OperationKind kind,
@@ -74,6 +77,7 @@ static bool wants_call_sites() noexcept {
 AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   if (C10_UNLIKELY(estimate_.has_value())) return estimate(std::move(work), mode);
+  if (C10_UNLIKELY(work->sent() != nullptr)) refuse_nans(*work->sent(), rank_);
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   if (mode.asynchronous) work->keep_memory();
   std::chrono::milliseconds timeout = unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout;

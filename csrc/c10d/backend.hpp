@@ -282,8 +282,9 @@ class AxonBackend final : public c10d::Backend {
   // Shared with running calls of Work::wait(), which may outlive the backend.
   std::shared_ptr<engine::Communicator> communicator_;
   std::atomic<std::chrono::milliseconds> timeout_;  // relaxed: a setting
-  c10::intrusive_ptr<AxonWork> coalesced_;          // between start and end of coalescing
-  std::atomic<bool> is_timed_{false};               // relaxed: a setting
+  const bool refuses_nans_;
+  c10::intrusive_ptr<AxonWork> coalesced_;  // between start and end of coalescing
+  std::atomic<bool> is_timed_{false};       // relaxed: a setting
   Estimator estimator_;
   std::optional<double> estimate_;  // µs, while estimating; NaN: unknown
   std::unique_ptr<CompletionHook> owned_completion_hook_;

@@ -52,6 +52,7 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
   if (coalesced_) throw_value_error("all_reduce: sparse tensors cannot be coalesced");
   if (estimate_)
     throw_value_error("all_reduce: the time of sparse tensors cannot be estimated; allowed: dense tensors");
+  if (refuses_nans_) refuse_nans({{.operation = kTensors.operation, .tensor = tensor._values()}}, rank_);
   auto work = make_work(kCall, tensors);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));

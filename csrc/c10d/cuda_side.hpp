@@ -57,6 +57,8 @@ struct GpuPath {
 // Returns whether the event has completed. Also works during capture.
 bool has_passed(const c10::Event& event);
 
+bool is_capturing(c10::Stream stream);
+
 // Frees the arenas of this process that no group uses any more.
 void give_back_arenas() noexcept;
 

@@ -1,13 +1,24 @@
-// Checks what a group's calls send for NaNs, as torch's NanCheckHook does since 2.14 if TORCH_DIST_NAN_CHECK is 1. On
-// the CPU our error names the call, the rank and the tensor; torch's names none of them. Tensors with gaps and complex
-// ones are checked, too. On a GPU torch's kernel checks, which ends the process's use of CUDA at a NaN.
+// Refuses what a call would send if it contains NaN and TORCH_DIST_NAN_CHECK is 1. torch checks so by hooks since 2.14.
+// These checks serve all versions, and their errors name the call, the rank and the tensor, which torch's do not.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <ATen/core/Tensor.h>
+
+#include <vector>
 
 namespace axon::c10d_backend {
 
-// All later calls of the group are checked, before they start. Throws up to torch 2.13, which has no hook for it.
-void check_for_nans(c10d::ProcessGroup& group);
+bool are_nan_checks_on();
+
+// What an operation of a call would send.
+struct Sent {
+  const char* operation;
+  at::Tensor tensor;
+};
+
+// Throws a RuntimeError that names the first tensor with NaN. Waits until the current stream has reached this point if
+// the tensors are on a GPU. If that stream is captured into a graph, each launch checks instead, and a NaN ends the
+// process's use of CUDA.
+void refuse_nans(const std::vector<Sent>& all, int rank);
 
 }  // namespace axon::c10d_backend

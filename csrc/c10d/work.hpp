@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "c10d/abort_hooks.hpp"
+#include "c10d/nan_checks.hpp"
 #include "c10d/success_hooks.hpp"
 #include "c10d/times.hpp"
 #include "engine/communicator.hpp"
@@ -131,6 +132,11 @@ class AxonWork final : public c10d::Work {
   // While a profiler runs: records the call from here to its completion.
   AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
+  // Called before the operations are added, in a group that refuses NaNs.
+  void list_sent() { sent_ = std::make_unique<std::vector<Sent>>(); }
+  // Null unless they are listed.
+  const std::vector<Sent>* sent() const noexcept { return sent_.get(); }
+
   WorkOperation& add_operation();
   OperationList operations();
   // The device of all its tensors; the CPU if it has none.
@@ -216,6 +222,7 @@ class AxonWork final : public c10d::Work {
   size_t num_operations_ = 0;
   c10::SmallVector<at::Tensor, 2> inputs_;
   c10::SmallVector<at::Tensor, 2> outputs_;
+  std::unique_ptr<std::vector<Sent>> sent_;
   c10::SmallVector<c10::Storage, 4> memory_;
   at::Device device_ = at::kCPU;
 

@@ -74,6 +74,10 @@ bool has_passed(const c10::Event& event) {
   return event.query();
 }
 
+bool is_capturing(c10::Stream stream) {
+  return value_of(cuda::is_capturing(view_of(stream)));
+}
+
 CudaSide::CudaSide(std::shared_ptr<engine::Communicator> communicator, at::Device device,
                    std::chrono::milliseconds timeout, uint32_t round)
     : communicator_(std::move(communicator)),

@@ -1,7 +1,9 @@
-"""TORCH_DIST_NAN_CHECK=1, which torch has for every backend since 2.14: a call refuses inputs that contain NaN."""
+"""TORCH_DIST_NAN_CHECK=1: a call refuses inputs that contain NaN, whatever the version of torch."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -11,13 +13,11 @@ import torch
 import torch.distributed as dist
 
 import torch_axon
+from support.devices import on_every_path
 from support.pool import RankPool
+from support.processes import environment
 from support.reference import failure, failure_or_nothing
 from torch_axon import _compat
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(dist.distributed_c10d, "NanCheckHook"), reason="needs torch 2.14 or newer, which calls hooks of groups"
-)
 
 Group = dist.ProcessGroup
 Tensor = torch.Tensor
@@ -70,13 +70,13 @@ def _refused_calls() -> dict[str, str]:
     return texts
 
 
-def test_an_error_names_the_call_the_rank_and_the_tensor(fresh_ranks: Callable[..., RankPool]) -> None:
-    _, texts = fresh_ranks(2).run(_refused_calls)
+@on_every_path
+def test_an_error_names_the_call_the_rank_and_the_tensor(two_ranks: RankPool) -> None:
+    _, texts = two_ranks.run(_refused_calls)
     for name, text in texts.items():
-        kind, colon, rest = text.removeprefix("RuntimeError: ").partition(":")
-        assert colon, text
-        assert name.startswith(kind), text  # torch 2.14 tells families of calls, but no more
-        assert rest.startswith(" input 0 of rank 1 (float32[2]) contains NaN"), text
+        operation = text.removeprefix("RuntimeError: ").partition(":")[0]
+        assert name.startswith(operation), text  # all_gather_into_tensor is an all_gather
+        assert text.startswith(f"RuntimeError: {operation}: input 0 of rank 1 (float32[2]) contains NaN"), text
 
 
 def _accepted() -> None:
@@ -97,13 +97,23 @@ def _accepted() -> None:
     dist.barrier(group=group)
 
 
-def test_only_what_is_sent_is_checked(fresh_ranks: Callable[..., RankPool]) -> None:
-    fresh_ranks(2).run(_accepted)
+@on_every_path
+def test_only_what_is_sent_is_checked(two_ranks: RankPool) -> None:
+    two_ranks.run(_accepted)
+
+
+_FLOAT8 = (
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu,
+)
 
 
 def _forms() -> dict[str, str]:
     group = _checked_group()
-    dtypes = (torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2)
+    dtypes = (torch.float16, torch.bfloat16, torch.float64, *_FLOAT8)
     forms = {str(dtype): _bad().to(dtype) for dtype in dtypes}
     forms["complex"] = torch.tensor([1.0, complex(0, torch.nan)])
     forms["with gaps"] = torch.tensor([1.0, 1.0, 1.0, 1.0, torch.nan])[::2]
@@ -116,8 +126,9 @@ def _forms() -> dict[str, str]:
     return texts | {"sparse": failure(lambda: dist.all_reduce(forms["sparse"], group=group))}
 
 
-def test_all_forms_of_tensors_are_checked(fresh_ranks: Callable[..., RankPool]) -> None:
-    for texts in fresh_ranks(2).run(_forms):
+@on_every_path
+def test_all_forms_of_tensors_are_checked(two_ranks: RankPool) -> None:
+    for texts in two_ranks.run(_forms):
         assert {name for name, text in texts.items() if "contains NaN" not in text} == set()
 
 
@@ -134,8 +145,9 @@ def _coalesce() -> str:
     return text
 
 
-def test_coalesced_calls_are_checked(fresh_ranks: Callable[..., RankPool]) -> None:
-    for rank, text in enumerate(fresh_ranks(2).run(_coalesce)):
+@on_every_path
+def test_coalesced_calls_are_checked(two_ranks: RankPool) -> None:
+    for rank, text in enumerate(two_ranks.run(_coalesce)):
         assert f"input 1 of rank {rank}" in text
 
 
@@ -182,6 +194,9 @@ def _same_as_over_gloo() -> dict[str, list[bool]]:
     return refused
 
 
+@pytest.mark.skipif(
+    not hasattr(dist.distributed_c10d, "NanCheckHook"), reason="needs torch 2.14 or newer, which checks Gloo's calls"
+)
 def test_gloo_refuses_the_same_calls(fresh_ranks: Callable[..., RankPool]) -> None:
     _, refused = fresh_ranks(2).run(_same_as_over_gloo)
     assert refused == {name: [True, True] for name in _CALLS}
@@ -241,3 +256,39 @@ def _split() -> str:
 def test_split_groups_are_checked(fresh_ranks: Callable[..., RankPool]) -> None:
     for rank, text in enumerate(fresh_ranks(2).run(_split)):
         assert f"input 0 of rank {rank}" in text
+
+
+_LAUNCHES_WITH_NAN = """
+import torch
+import torch.distributed as dist
+import torch_axon
+
+dist.init_process_group("axon", store=dist.HashStore(), rank=0, world_size=1)
+data = torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    dist.all_reduce(data)
+graph.replay()
+torch.cuda.synchronize()
+print("passed without NaN", flush=True)
+data[2] = torch.nan
+graph.replay()
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a GPU")
+def test_each_launch_of_a_graph_checks() -> None:
+    """An assertion on the device is all that a launch can do, and it ends the process's use of CUDA."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _LAUNCHES_WITH_NAN],
+        env=environment() | {"TORCH_DIST_NAN_CHECK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout == "passed without NaN\n", ended.stderr
+    assert ended.returncode != 0
+    assert "device-side assert" in ended.stderr
