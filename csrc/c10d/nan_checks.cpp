@@ -57,7 +57,7 @@ void refuse_nans(const std::vector<Sent>& all, int rank) {
     if (!elements.defined()) continue;
     const at::Tensor has_nan = at::amax(elements).isnan();
     const std::string call = std::string(all[i].operation) + ": input " + std::to_string(i) + " of rank " +
-                             std::to_string(rank) + " (" + c10::getDtypeNames(tensor.scalar_type()).first +
+                             std::to_string(rank) + " (" + std::string(c10::getDtypeNames(tensor.scalar_type()).first) +
                              python::text_of(tensor.sizes()) + ") contains NaN";
     if (is_captured(tensor)) {
       at::_assert_async(has_nan.logical_not(), call);
