@@ -274,7 +274,7 @@ Status DeviceGroup::launch_in_order(cuda::StreamView stream, Launch launch) {
 
 // Call this with the lock held. The ranks of this host must be those of the call.
 Result<Kernel> DeviceGroup::launch_in_team(const engine::Operation& call, PeerAccess access, cuda::StreamView stream,
-                                           kernels::zero_copy::Beside beside) {
+                                           kernels::Beside beside) {
   if (access == PeerAccess::kNone) return refused(call);
   const cuda::DeviceTeam team = team_for(access, call.timeout);
   const Kernel kernel = select(query_of(call, team.num_ranks), access);
@@ -285,8 +285,7 @@ Result<Kernel> DeviceGroup::launch_in_team(const engine::Operation& call, PeerAc
   return kernel;
 }
 
-Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView stream,
-                           kernels::zero_copy::Beside beside) {
+Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView stream, kernels::Beside beside) {
   if (operation.direction != engine::Direction::kCollective) {
     const engine::Operation* const messages[] = {&operation};
     return launch_batch(messages, stream);
@@ -301,8 +300,7 @@ Status DeviceGroup::launch(const engine::Operation& operation, cuda::StreamView 
   return Status();
 }
 
-Status DeviceGroup::launch_local(const engine::Operation& call, cuda::StreamView stream,
-                                 kernels::zero_copy::Beside beside) {
+Status DeviceGroup::launch_local(const engine::Operation& call, cuda::StreamView stream, kernels::Beside beside) {
   if (team_.size() == 1) {
     const cuda::DeviceGuard guard(device_);
     return copy_own_shard(call.arguments, stream);

@@ -123,12 +123,12 @@ class DeviceGroup final : public engine::DeviceHook {
   // Enqueues an operation that is served, with buffers in device memory, and returns. The caller may destroy the
   // arguments at once. `beside` is this rank's own and may differ between ranks.
   Status launch(const engine::Operation& operation, cuda::StreamView stream,
-                kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing);
+                kernels::Beside beside = kernels::Beside::kNothing);
   // The same for a collective among the ranks of this host. Its arguments have one shard per local index, and its root
   // is a local index. A rank that is alone on its host copies its input. Traces and errors do not count this as a call
   // of the user: the caller notes that one (Communicator::note_launch).
   Status launch_local(const engine::Operation& call, cuda::StreamView stream,
-                      kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing);
+                      kernels::Beside beside = kernels::Beside::kNothing);
   // Enqueues sends and receives that run at the same time in one kernel, so no order among them can deadlock. Of
   // several to (or from) one peer, each later one runs in a later kernel.
   Status launch_batch(std::span<const engine::Operation* const> point_to_points, cuda::StreamView stream);
@@ -223,7 +223,7 @@ class DeviceGroup final : public engine::DeviceHook {
   template <typename Launch>
   Status launch_in_order(cuda::StreamView stream, Launch launch);
   Result<Kernel> launch_in_team(const engine::Operation& call, PeerAccess access, cuda::StreamView stream,
-                                kernels::zero_copy::Beside beside);
+                                kernels::Beside beside);
 
   engine::Communicator& communicator_;
   const LocalTeam team_;

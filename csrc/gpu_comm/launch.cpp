@@ -99,10 +99,14 @@ kernels::ExchangeCall messages_of(const cuda::DeviceTeam& team, const collective
   return call;
 }
 
+// Returns the blocks of a zero-copy kernel.
+int blocks_of(const LaunchContext& context, cuda::DeviceOperation operation) {
+  return kernels::zero_copy::preferred_blocks(operation, context.beside, context.team.num_ranks);
+}
+
 // Says where this rank's peers write. A rank that only sends has no such tensor.
 kernels::zero_copy::ExchangeLocations locate_receives(const LaunchContext& context, const kernels::ExchangeCall& call) {
-  kernels::zero_copy::ExchangeLocations locations{
-      .num_blocks = preferred_blocks(call.operation, context.beside, context.team.num_ranks)};
+  kernels::zero_copy::ExchangeLocations locations{.num_blocks = blocks_of(context, call.operation)};
   const kernels::SendBuffer* sent = nullptr;
   bool receives = false;
   for (int rank = 0; rank < context.team.num_ranks; ++rank) {
@@ -121,6 +125,7 @@ kernels::zero_copy::ExchangeLocations locate_receives(const LaunchContext& conte
 // Moves messages zero-copy, then falls back to LL128 for what could not be moved.
 Status launch_exchange(const LaunchContext& context, Kernel kernel, kernels::ExchangeCall call) {
   const cuda::DeviceTeam& team = context.team;
+  call.beside = context.beside;
   if (kernel == Kernel::kZeroCopy) {
     AXON_TRY(kernels::zero_copy::exchange(team, call, locate_receives(context, call), context.stream));
     call.when = kernels::When::kIfFallback;
@@ -132,10 +137,11 @@ Status launch_exchange(const LaunchContext& context, Kernel kernel, kernels::Exc
 Status launch_broadcast(const LaunchContext& context, Kernel kernel,
                         const collectives::CollectiveArguments& arguments) {
   const Buffer& tensor = arguments.outputs[0];
-  kernels::BroadcastCall call{.data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root};
+  kernels::BroadcastCall call{
+      .data = tensor.data, .num_bytes = tensor.num_bytes, .root = arguments.root, .beside = context.beside};
   if (kernel == Kernel::kZeroCopy) {
-    kernels::zero_copy::BroadcastLocations locations{
-        .num_blocks = preferred_blocks(cuda::DeviceOperation::kBroadcast, context.beside, context.team.num_ranks)};
+    kernels::zero_copy::BroadcastLocations locations{.num_blocks =
+                                                         blocks_of(context, cuda::DeviceOperation::kBroadcast)};
     if (context.team.rank == call.root) {
       context.registrations.expect_peers(tensor.data, tensor.num_bytes);
     } else {
@@ -153,7 +159,8 @@ Status launch_ll_all_reduce(const LaunchContext& context, Kernel kernel, const k
                                           .num_elements = call.num_elements,
                                           .dtype = call.dtype,
                                           .reduction = call.reduction,
-                                          .premul_factor = call.premul_factor};
+                                          .premul_factor = call.premul_factor,
+                                          .beside = context.beside};
   return kernel == Kernel::kLlOneShot ? kernels::ll::all_reduce_one_shot(context.team, packets, context.stream)
                                       : kernels::ll::all_reduce_two_shot(context.team, packets, context.stream);
 }
@@ -167,7 +174,8 @@ Status launch_reduction(const LaunchContext& context, Kernel kernel, const engin
                            .dtype = arguments.dtype,
                            .reduction = arguments.reduction,
                            .premul_factor = arguments.premul_factor,
-                           .root = arguments.root >= 0 ? arguments.root : cuda::kNoRoot};
+                           .root = arguments.root >= 0 ? arguments.root : cuda::kNoRoot,
+                           .beside = context.beside};
   if (kernel == Kernel::kLlOneShot || kernel == Kernel::kLlTwoShot) {
     return launch_ll_all_reduce(context, kernel, call);
   }
@@ -175,9 +183,8 @@ Status launch_reduction(const LaunchContext& context, Kernel kernel, const engin
     const size_t num_bytes = call.num_elements * size_of(call.dtype);
     const bool has_root = call.root != cuda::kNoRoot;
     const auto operation_there = has_root ? cuda::DeviceOperation::kReduce : cuda::DeviceOperation::kAllReduce;
-    kernels::zero_copy::ReduceLocations locations{
-        .input = context.registrations.locate(call.input, num_bytes),
-        .num_blocks = preferred_blocks(operation_there, context.beside, context.team.num_ranks)};
+    kernels::zero_copy::ReduceLocations locations{.input = context.registrations.locate(call.input, num_bytes),
+                                                  .num_blocks = blocks_of(context, operation_there)};
     if (!has_root || call.root == context.team.rank) {
       locations.output =
           call.output == call.input ? locations.input : context.registrations.locate(call.output, num_bytes);
@@ -193,11 +200,12 @@ Status launch_reduce_scatter(const LaunchContext& context, Kernel kernel,
   kernels::ReduceScatterCall call{.output = arguments.outputs[0].data,
                                   .dtype = arguments.dtype,
                                   .reduction = arguments.reduction,
-                                  .premul_factor = arguments.premul_factor};
+                                  .premul_factor = arguments.premul_factor,
+                                  .beside = context.beside};
   for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) call.inputs[rank] = to_send(arguments.inputs[rank]);
   if (kernel == Kernel::kZeroCopy) {
-    kernels::zero_copy::ReduceScatterLocations locations{
-        .num_blocks = preferred_blocks(cuda::DeviceOperation::kReduceScatter, context.beside, context.team.num_ranks)};
+    kernels::zero_copy::ReduceScatterLocations locations{.num_blocks =
+                                                             blocks_of(context, cuda::DeviceOperation::kReduceScatter)};
     for (size_t rank = 0; rank < arguments.inputs.size(); ++rank) {
       const ConstBuffer& input = arguments.inputs[rank];
       if (input.num_bytes != 0) locations.inputs[rank] = context.registrations.locate(input.data, input.num_bytes);
@@ -227,7 +235,8 @@ Status launch_ll_all_gather(const LaunchContext& context, const collectives::Col
                                    {.input = arguments.inputs[0].data,
                                     .output = gathered,
                                     .num_elements = num_bytes / size_of(arguments.dtype),
-                                    .dtype = arguments.dtype},
+                                    .dtype = arguments.dtype,
+                                    .beside = context.beside},
                                    context.stream));
   for (size_t rank = 0; !is_array && rank < outputs.size(); ++rank) {
     AXON_TRY(copy_async(outputs[rank].data, gathered + rank * num_bytes, num_bytes, context.stream));

@@ -22,7 +22,7 @@ struct LaunchContext {
   const cuda::DeviceTeam& team;
   ipc::Registrations& registrations;
   cuda::StreamView stream;
-  kernels::zero_copy::Beside beside = kernels::zero_copy::Beside::kNothing;
+  kernels::Beside beside = kernels::Beside::kNothing;
   Kernel wanted = Kernel::kNone;  // for messages; see select_kernel()
 };
 

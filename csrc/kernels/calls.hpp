@@ -10,6 +10,9 @@
 
 namespace axon::kernels {
 
+// What runs on the GPU at the same time and needs its multiprocessors. Ranks may differ in it.
+enum class Beside : uint8_t { kNothing, kComputation };
+
 // For tuning; zeros mean a choice by size. Channels are counted per link and must be equal on all ranks. An all_reduce
 // uses as many again for its totals.
 struct Ll128Shape {
@@ -48,6 +51,7 @@ struct ExchangeCall {
   uint64_t barrier_bits = 0;
   Ll128Shape shape{};
   When when = When::kAlways;
+  Beside beside = Beside::kNothing;
 };
 
 struct ReduceCall {
@@ -60,6 +64,7 @@ struct ReduceCall {
   int root = cuda::kNoRoot;  // the only rank that gets the result; kNoRoot means all ranks
   Ll128Shape shape{};
   When when = When::kAlways;
+  Beside beside = Beside::kNothing;
 };
 
 struct ReduceScatterCall {
@@ -70,6 +75,7 @@ struct ReduceScatterCall {
   double premul_factor = 1;
   Ll128Shape shape{};
   When when = When::kAlways;
+  Beside beside = Beside::kNothing;
 };
 
 struct BroadcastCall {
@@ -78,6 +84,7 @@ struct BroadcastCall {
   int root = 0;
   Ll128Shape shape{};
   When when = When::kAlways;
+  Beside beside = Beside::kNothing;
 };
 
 }  // namespace axon::kernels

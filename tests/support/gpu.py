@@ -39,11 +39,12 @@ def exercise(name: str, num_bytes: int, dtype: torch.dtype = torch.int64, shift:
 
 
 def exercise_all(*sizes: int) -> None:
-    """Runs every operation of NAMES in the default group with each size in bytes, synchronously and asynchronously."""
+    """Runs every operation of NAMES in the default group with each size in bytes: synchronously, asynchronously, and
+    asynchronously on some ranks only."""
     group = dist.distributed_c10d._get_default_group()
     for name in NAMES:
         for num_bytes in sizes:
-            for asynchronous in (False, True):
+            for asynchronous in (False, True, dist.get_rank() % 2 == 0):
                 with case(name=name, bytes=num_bytes, asynchronous=asynchronous):
                     work = exercise(name, num_bytes)
                     work.fill()

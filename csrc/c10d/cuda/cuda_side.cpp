@@ -321,8 +321,7 @@ void CudaSide::enqueue_in_turn(std::vector<Relaying> unfinished) {
 
 void CudaSide::launch(const OperationList& operations, const AxonWork::StreamPosition& position) {
   const c10::Stream stream = position.stream;
-  const kernels::zero_copy::Beside beside =
-      stream == streams_.own() ? kernels::zero_copy::Beside::kComputation : kernels::zero_copy::Beside::kNothing;
+  const kernels::Beside beside = stream == streams_.own() ? kernels::Beside::kComputation : kernels::Beside::kNothing;
   c10::SmallVector<const engine::Operation*, 4> messages;
   c10::SmallVector<c10::Stream, 4> others;  // of the other links, whose earlier messages come first
   for (const WorkOperation* operation : operations) {

@@ -25,7 +25,7 @@ class LocalCall final : public engine::Operation {
     arguments.inputs = inputs;
     arguments.outputs = outputs;
     num_elements = num_bytes / size_of(arguments.dtype);
-    return group.launch_local(*this, stream, kernels::zero_copy::Beside::kComputation);
+    return group.launch_local(*this, stream, kernels::Beside::kComputation);
   }
 
  private:

@@ -14,6 +14,7 @@
 #include "base/status.hpp"
 #include "cuda/device_types.hpp"
 #include "cuda/launch.hpp"
+#include "kernels/calls.hpp"
 
 namespace axon::kernels::ll {
 
@@ -25,6 +26,7 @@ struct LlCollective {
   Reduction reduction = Reduction::kNone;
   double premul_factor = 1;   // of kPremulSum
   cuda::LaunchShape shape{};  // grid without the control warps; zeros mean a choice by size
+  Beside beside = Beside::kNothing;
 };
 
 // Every rank sends its whole input to every other rank and reduces all inputs itself. One step; each rank sends (n−1)·S

@@ -12,13 +12,17 @@ namespace {
 
 // One packet per worker as long as possible. At first there are few workers per block, since one multiprocessor stores
 // only ~44 GB/s. Then blocks become larger. More than 32 blocks are used only when those are full
-// (benchmarks/results/kernels_ll_4xh200.jsonl).
-cuda::LaunchShape choose_shape(size_t num_packets) {
-  constexpr size_t kFewWorkers = 128, kFewBlocks = 32;
+// (benchmarks/results/kernels_ll_4xh200.jsonl). Beside computation, every block counts (ll128/launch.cpp).
+cuda::LaunchShape choose_shape(size_t num_packets, Beside beside) {
+  constexpr size_t kFewWorkers = 128, kFewBlocks = 32, kBlocksBesideComputation = 8;
   const auto divide_up = [](size_t a, size_t b) { return (a + b - 1) / b; };
-  const size_t num_blocks = num_packets <= kFewBlocks * kMaxWorkers
-                                ? std::clamp<size_t>(divide_up(num_packets, kFewWorkers), 1, kFewBlocks)
-                                : std::min<size_t>(divide_up(num_packets, kMaxWorkers), cuda::kMaxBlocks);
+  const size_t num_full_blocks = std::max<size_t>(divide_up(num_packets, kMaxWorkers), 1);
+  size_t num_blocks = std::min<size_t>(num_full_blocks, cuda::kMaxBlocks);
+  if (beside == Beside::kComputation) {
+    num_blocks = std::min(num_full_blocks, kBlocksBesideComputation);
+  } else if (num_full_blocks <= kFewBlocks) {
+    num_blocks = std::clamp<size_t>(divide_up(num_packets, kFewWorkers), 1, kFewBlocks);
+  }
   const size_t num_warps = divide_up(divide_up(num_packets, num_blocks), 32);
   return {.num_blocks = static_cast<int>(num_blocks),
           .num_threads = static_cast<int>(std::clamp<size_t>(num_warps * 32, 32, kMaxWorkers))};
@@ -66,7 +70,7 @@ Status launch(const cuda::DeviceTeam& team, const LlCollective& call, const LlPl
       .output = static_cast<std::byte*>(call.output),
       .num_bytes = num_bytes,
   };
-  cuda::LaunchShape shape = call.shape.num_blocks > 0 ? call.shape : choose_shape(plan.num_packets);
+  cuda::LaunchShape shape = call.shape.num_blocks > 0 ? call.shape : choose_shape(plan.num_packets, call.beside);
   shape.num_threads += kControlThreads;
   void* parameters[] = {const_cast<cuda::DeviceTeam*>(&team), &arguments};
   return launch(plan.kernel, shape, parameters, stream);

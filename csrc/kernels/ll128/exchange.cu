@@ -70,15 +70,9 @@ __device__ __forceinline__ bool run_zero_copy(const WaitContext& wait_context, c
   return false;
 }
 
-// kMayBeZeroCopy: some of its point-to-point messages are zero-copy if possible.
 template <bool kMayBeZeroCopy>
-__global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
-    ll128_exchange_kernel(const __grid_constant__ cuda::DeviceTeam team,
-                          const __grid_constant__ ExchangeArguments call) {
-  await_stream();
-  const uint32_t fault = load_relaxed(&team.state->fault);
-  Job job;
-  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
+__device__ __forceinline__ void do_job(const cuda::DeviceTeam& team, const ExchangeArguments& call, const Job& job,
+                                       uint32_t fault) {
   if (job.group == kOwnGroup) return copy_own(call.messages[team.rank], job);
   if (job.group == kControlGroup) return control(team, call, fault);
   const bool sends = job.group < kInGroups;
@@ -95,9 +89,23 @@ __global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
                  : receive_header(wait_context, peer, messages.receive_tag));
     return;
   }
-  const Job part{job.group, job.channel - header_channels, job.num_channels - header_channels};
+  const Job part{job.group, job.channel - header_channels, job.num_channels - header_channels, job.num_warps};
   sends ? send_part(wait_context, messages, peer, job.channel, part)
         : receive_part(wait_context, messages, peer, job.channel, part);
+}
+
+// kMayBeZeroCopy: some of its point-to-point messages are zero-copy if possible.
+template <bool kMayBeZeroCopy>
+__global__ void __launch_bounds__(32 * kMostWarpsPerBlock)
+    ll128_exchange_kernel(const __grid_constant__ cuda::DeviceTeam team,
+                          const __grid_constant__ ExchangeArguments call) {
+  await_stream();
+  const uint32_t fault = load_relaxed(&team.state->fault);
+  Job job;
+  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
+  do {
+    do_job<kMayBeZeroCopy>(team, call, job, fault);
+  } while (job.advance());
 }
 
 ExchangeArguments arguments_of(const cuda::DeviceTeam& team, const ExchangeCall& call,
@@ -124,7 +132,7 @@ ExchangeArguments arguments_of(const cuda::DeviceTeam& team, const ExchangeCall&
 }
 
 JobPlan plan_jobs(const cuda::DeviceTeam& team, const ExchangeCall& call, ChannelLimits limits) {
-  JobPlan plan(team.rank, limits);
+  JobPlan plan(team.rank, limits, call.beside);
   const bool is_collective = call.traffic == cuda::TrafficClass::kCollective;
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (is_collective) plan.add_control();

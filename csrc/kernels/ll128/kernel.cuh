@@ -15,6 +15,13 @@ struct Job {
   uint32_t group;
   uint32_t channel;       // in the group
   uint32_t num_channels;  // of the group
+  uint32_t num_warps;     // of the group
+
+  // Goes on to this warp's next job. Returns false if there is none.
+  __device__ __forceinline__ bool advance() {
+    channel += num_warps;
+    return channel < num_channels;
+  }
 };
 
 // Returns whether this warp has a job. Consecutive jobs go to different blocks, so that each multiprocessor gets some
@@ -27,7 +34,8 @@ __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
   for (uint32_t step = kNumGroups / 2; step > 0; step /= 2) {
     if (jobs.begins[group + step] <= number) group += step;
   }
-  job = {group, number - jobs.begins[group], static_cast<uint32_t>(jobs.begins[group + 1] - jobs.begins[group])};
+  const uint32_t begin = jobs.begins[group];
+  job = {group, number - begin, jobs.sizes[group], jobs.begins[group + 1] - begin};
   return true;
 }
 

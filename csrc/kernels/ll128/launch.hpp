@@ -1,7 +1,10 @@
 // Host code shared by all LL128 kernels: channels, jobs, grid.
 //
-// A launch is a set of jobs with one warp each. The jobs form groups: one for control, one to send to and one to
-// receive from each peer, and one for a rank's local work. A group has as many jobs as its message has channels.
+// A launch is a set of jobs. The jobs form groups: one for control, one to send to and one to receive from each peer,
+// and one for a rank's local work. A group has as many jobs as its message has channels. Each job has a warp of its
+// own, or a warp does several jobs of one group in turn, in the order of their channels. So the jobs of the first
+// channel that is not done always run on all ranks, whatever the number of their warps, and ranks do not wait in a
+// circle.
 #pragma once
 
 #include <array>
@@ -22,7 +25,8 @@ inline constexpr uint32_t kPreferredBlocks = 32;
 inline constexpr uint32_t kMostBlocks = 66;
 
 struct JobTable {
-  uint16_t begins[kNumGroups + 1];  // the jobs of group g are begins[g] … begins[g+1] − 1
+  uint16_t begins[kNumGroups + 1];  // the warps of group g are begins[g] … begins[g+1] − 1
+  uint16_t sizes[kNumGroups];       // the number of jobs of each group
 };
 
 // Limits of a message's channels on a link. Short messages use more channels, since each channel pays its latency only
@@ -34,10 +38,11 @@ struct ChannelLimits {
 
 class JobPlan {
  public:
-  JobPlan(int rank, ChannelLimits limits) noexcept : rank_(rank), limits_(limits) {}
+  JobPlan(int rank, ChannelLimits limits, Beside beside = Beside::kNothing) noexcept;
 
   // Returns the channels of a message, the same at both ends: one per chunk up to the limit. An empty message has none.
-  uint32_t channels_for(size_t num_bytes) const noexcept;
+  // Called for all messages before table() and grid().
+  uint32_t channels_for(size_t num_bytes) noexcept;
 
   void add_control() noexcept { sizes_[kControlGroup] = 1; }
   void add_send(int peer, uint32_t num_channels) noexcept { sizes_[kOutGroups + slot_of(peer)] = num_channels; }
@@ -49,11 +54,14 @@ class JobPlan {
   Result<cuda::LaunchShape> grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
 
  private:
+  uint32_t count_jobs_per_warp() const noexcept;
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
 
   int rank_;
   ChannelLimits limits_;
-  std::array<uint32_t, kNumGroups> sizes_{};
+  Beside beside_;
+  size_t largest_message_ = 0;
+  std::array<uint32_t, kNumGroups> sizes_{};  // in jobs
 };
 
 // For messages on `num_peers` links at a time, with `available` channels per link; or as the caller requested.

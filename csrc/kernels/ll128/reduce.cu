@@ -58,7 +58,7 @@ bool is_long(const ReduceArguments& call, uint32_t num_channels, Ll128Shape shap
 }
 
 Status launch_reduce(const cuda::DeviceTeam& team, ReduceKernels kernels, ReduceArguments& call, Ll128Shape shape,
-                     cuda::StreamView stream) {
+                     Beside beside, cuda::StreamView stream) {
   const uint32_t all_channels = team.layout.traffic[static_cast<int>(cuda::TrafficClass::kCollective)].num_channels;
   const uint32_t available = call.receivers == 0 ? all_channels : all_channels / 2;
   const auto num_peers = static_cast<uint32_t>(team.num_ranks - 1);
@@ -67,7 +67,7 @@ Status launch_reduce(const cuda::DeviceTeam& team, ReduceKernels kernels, Reduce
   if (!limits.ok()) return std::move(limits.status());
   call.first_total_channel = available;
 
-  JobPlan plan(team.rank, limits.value());
+  JobPlan plan(team.rank, limits.value(), beside);
   plan.add_control();
   const bool contributes = (call.contributors >> team.rank & 1) != 0;
   const bool receives = (call.receivers >> team.rank & 1) != 0;
@@ -112,7 +112,7 @@ Status all_reduce(const cuda::DeviceTeam& team, const ReduceCall& call, cuda::St
     if (receives) arguments.outputs[rank] = static_cast<std::byte*>(call.output) + shards.begins[rank];
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return launch_reduce(team, kernels, arguments, call.shape, stream);
+  return launch_reduce(team, kernels, arguments, call.shape, call.beside, stream);
 }
 
 Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& call, cuda::StreamView stream) {
@@ -129,7 +129,7 @@ Status reduce_scatter(const cuda::DeviceTeam& team, const ReduceScatterCall& cal
     arguments.descriptor.num_bytes = arguments.descriptor.num_bytes + call.inputs[rank].num_bytes;
   }
   arguments.outputs[team.rank] = static_cast<std::byte*>(call.output);
-  return launch_reduce(team, kernels, arguments, call.shape, stream);
+  return launch_reduce(team, kernels, arguments, call.shape, call.beside, stream);
 }
 
 Status broadcast(const cuda::DeviceTeam& team, const BroadcastCall& call, cuda::StreamView stream) {
@@ -149,7 +149,7 @@ Status broadcast(const cuda::DeviceTeam& team, const BroadcastCall& call, cuda::
     }
     arguments.shard_bytes[rank] = shards.sizes[rank];
   }
-  return launch_reduce(team, relay_kernels(), arguments, call.shape, stream);
+  return launch_reduce(team, relay_kernels(), arguments, call.shape, call.beside, stream);
 }
 
 }  // namespace axon::kernels::ll128

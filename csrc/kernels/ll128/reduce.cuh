@@ -151,12 +151,8 @@ class Reducer {
 };
 
 template <typename Arithmetic, typename Span>
-__global__ void __launch_bounds__(32 * Span::kWarps)
-    ll128_reduce_kernel(const __grid_constant__ cuda::DeviceTeam team, const __grid_constant__ ReduceArguments call) {
-  await_stream();
-  const uint32_t fault = load_relaxed(&team.state->fault);
-  Job job;
-  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
+__device__ __forceinline__ void do_job(const cuda::DeviceTeam& team, const ReduceArguments& call, const Job& job,
+                                       uint32_t fault) {
   if (job.group == kControlGroup) {
     meet(team, fault, call.when, call.descriptor, call.descriptor);
     return;
@@ -179,6 +175,18 @@ __global__ void __launch_bounds__(32 * Span::kWarps)
     Receiver receiver(in, OutputMessage(call.outputs[owner], call.shard_bytes[owner]), owner, job);
     if (wait_context.is_sound()) receiver.run();
   }
+}
+
+template <typename Arithmetic, typename Span>
+__global__ void __launch_bounds__(32 * Span::kWarps)
+    ll128_reduce_kernel(const __grid_constant__ cuda::DeviceTeam team, const __grid_constant__ ReduceArguments call) {
+  await_stream();
+  const uint32_t fault = load_relaxed(&team.state->fault);
+  Job job;
+  if (!find_job(call.jobs, job) || !has_work(team, call.when)) return;
+  do {
+    do_job<Arithmetic, Span>(team, call, job, fault);
+  } while (job.advance());
 }
 
 }  // namespace axon::kernels::ll128

@@ -21,9 +21,6 @@
 
 namespace axon::kernels::zero_copy {
 
-// What runs on the GPU at the same time and needs its multiprocessors.
-enum class Beside : uint8_t { kNothing, kComputation };
-
 // Returns the blocks of a zero-copy kernel: as many as make it fastest, or so few that computation is hardly slowed
 // down.
 int preferred_blocks(cuda::DeviceOperation operation, Beside beside, int num_ranks) noexcept;

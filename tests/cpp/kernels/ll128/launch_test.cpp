@@ -69,6 +69,32 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
   }
 }
 
+// Beside computation, a launch has the same jobs as alone. Warps of one group do jobs of that group only.
+TEST(Ll128Launch, fewer_warps_do_all_jobs_beside_computation) {
+  for (const size_t message_bytes : {size_t{100}, size_t{1} << 20, size_t{64} << 20}) {
+    SCOPED_TRACE(message_bytes);
+    JobPlan alone(0, {.of_short = 192, .of_long = 160});
+    JobPlan beside(0, {.of_short = 192, .of_long = 160}, Beside::kComputation);
+    for (JobPlan* plan : {&alone, &beside}) {
+      plan->add_control();
+      plan->add_send(1, plan->channels_for(message_bytes));
+      plan->add_receive(1, plan->channels_for(message_bytes));
+    }
+    const JobTable of_one_job = alone.table(), of_several = beside.table();
+    for (uint32_t group = 0; group < kNumGroups; ++group) {
+      const uint32_t num_warps = of_several.begins[group + 1] - of_several.begins[group];
+      EXPECT_EQ(of_several.sizes[group], of_one_job.sizes[group]);
+      EXPECT_EQ(of_one_job.begins[group + 1] - of_one_job.begins[group], of_one_job.sizes[group]);
+      EXPECT_EQ(num_warps == 0, of_several.sizes[group] == 0);
+      EXPECT_LE(num_warps, of_several.sizes[group]);
+    }
+    const Result<cuda::LaunchShape> grid_alone = alone.grid({}, kMostWarpsPerBlock);
+    const Result<cuda::LaunchShape> grid_beside = beside.grid({}, kMostWarpsPerBlock);
+    ASSERT_TRUE(grid_alone.ok() && grid_beside.ok());
+    EXPECT_LE(3 * grid_beside.value().num_blocks, std::max(grid_alone.value().num_blocks, 3));
+  }
+}
+
 TEST(Ll128Launch, more_than_can_run_at_once_is_refused) {
   const JobPlan plan = everything(2, {.of_short = 256, .of_long = 256});
   Result<cuda::LaunchShape> grid = plan.grid({}, kMostWarpsPerLongReduceBlock);
