@@ -67,6 +67,7 @@ _FORMATS = {
     "llama_step": Format(
         ("layers", "sides"), ("layers", "features", "sequence", "batch", "ranks", "compiled"), "step_us"
     ),
+    "fsdp_step": Format(("tokens", "sides"), ("layers", "features", "tokens", "ranks"), "step_us"),
     "groups": Format(("cost",), ("ranks", "device")),
     "transport": Format(("ucx_latency_us",), ("path", "num_bytes")),
     "active_message_beside_ucx": Format(("axon_cpp_us",), ("num_bytes",)),

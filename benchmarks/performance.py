@@ -228,6 +228,12 @@ def _products() -> Iterator[str]:
         lines = read(f"llama_step_{machine}")
         note = "Forward and backward pass of four Llama blocks, ms; `none` does not communicate."
         yield section(f"A training step, {tables.spoken(machine)}", lines, tables.llama(lines), note)
+    lines = read("fsdp_step_2xh200")
+    note = (
+        "Forward and backward pass under FSDP2 of six Llama blocks with 1.31 B parameters, ms. `none` has whole blocks "
+        "in bfloat16, without FSDP2."
+    )
+    yield section("A training step under FSDP2, Two H200", lines, tables.fsdp(lines), note)
 
 
 def _active_messages() -> Iterator[str]:

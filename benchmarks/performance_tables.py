@@ -172,6 +172,14 @@ def llama(lines: Sequence[Record]) -> Table:
     return [["", *names], *rows]
 
 
+def fsdp(lines: Sequence[Record]) -> Table:
+    names = [side["name"] for side in lines[0]["sides"]]
+    return [
+        ["tokens of a rank", *names],
+        *([f"{line['tokens']:,}", *(figure(side["step_us"] / 1e3) for side in line["sides"])] for line in lines),
+    ]
+
+
 def arithmetic(lines: Sequence[Record]) -> Table:
     table = [["dtype", "bytes of an operand", "copy", "SUM", "slowest", ""]]
     for line in lines:

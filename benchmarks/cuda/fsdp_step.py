@@ -45,7 +45,7 @@ HEAT = 8192  # rows and columns of the products that heat the GPU
 class StepSide:
     name: str
     step_us: float
-    distance: float
+    distance: float | None  # none for the side without communication
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def train(
     distances = {name: _distance(trainers[name], trainers["nccl"], control) for name in groups}
     calls = {name: trainer.step for name, trainer in trainers.items()}
     times = interleave(calls, lambda: torch.mm(factor, factor, out=product), schedule(arguments), control)
-    sides = tuple(StepSide(name, time, distances.get(name, float("nan"))) for name, time in times.items())
+    sides = tuple(StepSide(name, time, distances.get(name)) for name, time in times.items())
     return trainers["none"].num_parameters, sides
 
 
@@ -138,12 +138,11 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def report(line: StepLine) -> str:
-    rows = [
-        f"{line.parameters / 1e9:.2f} B parameters, {line.tokens} tokens per rank",
-        "",
-        "| side | step µs | distance |",
-    ]
-    rows += ["|-|-|-|", *(f"| {side.name} | {side.step_us:.0f} | {side.distance:.1e} |" for side in line.sides)]
+    rows = [f"{line.parameters / 1e9:.2f} B parameters, {line.tokens} tokens per rank", ""]
+    rows += ["| side | step µs | distance |", "|-|-|-|"]
+    for side in line.sides:
+        distance = "–" if side.distance is None else f"{side.distance:.1e}"
+        rows.append(f"| {side.name} | {side.step_us:.0f} | {distance} |")
     return "\n".join(rows)
 
 
