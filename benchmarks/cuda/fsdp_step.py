@@ -1,4 +1,4 @@
-"""Training steps of a Llama's blocks under FSDP2, whose collectives run beside the products.
+"""Training steps of a Llama's blocks under FSDP2, whose collectives run beside the products, on streams of FSDP2's own.
 
     torchrun --nproc-per-node=2 benchmarks/cuda/fsdp_step.py --json fsdp.jsonl
     torchrun --nproc-per-node=2 benchmarks/cuda/fsdp_step.py --tokens 2048

@@ -132,7 +132,11 @@ ExchangeArguments arguments_of(const cuda::DeviceTeam& team, const ExchangeCall&
 }
 
 JobPlan plan_jobs(const cuda::DeviceTeam& team, const ExchangeCall& call, ChannelLimits limits) {
-  JobPlan plan(team.rank, limits, call.beside);
+  size_t largest = 0;
+  for (int rank = 0; rank < team.num_ranks; ++rank) {
+    largest = std::max({largest, call.sends[rank].num_bytes, call.receives[rank].num_bytes});
+  }
+  JobPlan plan(team.rank, limits, choose_jobs_per_warp(call.beside, largest));
   const bool is_collective = call.traffic == cuda::TrafficClass::kCollective;
   const uint32_t header_channels = num_header_channels(call.traffic);
   if (is_collective) plan.add_control();
@@ -156,6 +160,9 @@ JobPlan plan_jobs(const cuda::DeviceTeam& team, const ExchangeCall& call, Channe
 Status launch_exchange(const cuda::DeviceTeam& team, const ExchangeCall& call,
                        const zero_copy::MessageLocations& zero_copy, cuda::StreamView stream) {
   const bool may_be_zero_copy = (zero_copy.sends_to | zero_copy.receives_from) != 0;
+  if (call.beside == Beside::kComputation && call.traffic == cuda::TrafficClass::kPointToPoint) {
+    return Status(ErrorCode::kInvalidArgument, "point-to-point messages have a warp for each channel");
+  }
   if (may_be_zero_copy && (call.traffic != cuda::TrafficClass::kPointToPoint || call.when != When::kAlways)) {
     return Status(ErrorCode::kInvalidArgument, "messages that may be zero-copy must be point-to-point traffic");
   }

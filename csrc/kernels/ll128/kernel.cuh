@@ -1,7 +1,9 @@
-// Code shared by LL128 kernels: a warp finds its job (ll128/launch.hpp) and runs it.
+// Code shared by LL128 kernels: a warp finds its jobs (ll128/launch.hpp) and does them.
 //
-// Warps wait for warps of other ranks, never for one of their own rank, and all warps are resident at once. So all make
-// progress, in whatever order they run.
+// A job waits for jobs of other ranks, never for one of its own rank. It waits only for those of its own channel, and
+// for these not in a circle. All warps are resident at once. A warp that has several jobs does them in the order of
+// their channels, and ranks may differ in how many it has. So all jobs of the first channel that is not done are
+// running, on all ranks, and all make progress.
 #pragma once
 
 #include "kernels/barrier.cuh"
@@ -24,8 +26,8 @@ struct Job {
   }
 };
 
-// Returns whether this warp has a job. Consecutive jobs go to different blocks, so that each multiprocessor gets some
-// of every group.
+// Returns whether this warp has a job. Consecutive warps of a group are in different blocks, so that each
+// multiprocessor gets some of every group.
 __device__ __forceinline__ bool find_job(const JobTable& jobs, Job& job) {
   const uint32_t number = threadIdx.x / 32 * gridDim.x + blockIdx.x;
   if (number >= jobs.begins[kNumGroups]) return false;

@@ -23,30 +23,25 @@ uint32_t divide_up(uint32_t a, uint32_t b) {
 
 }  // namespace
 
-uint32_t JobPlan::channels_for(size_t num_bytes) noexcept {
-  largest_message_ = std::max(largest_message_, num_bytes);
+uint32_t JobPlan::channels_for(size_t num_bytes) const noexcept {
   const uint32_t most = num_bytes < kLongBytes ? limits_.of_short : limits_.of_long;
   return static_cast<uint32_t>(
       std::min<size_t>(most, (num_bytes + cuda::kWarpChunkPayloadBytes - 1) / cuda::kWarpChunkPayloadBytes));
 }
 
-JobPlan::JobPlan(int rank, ChannelLimits limits, Beside beside) noexcept
-    : rank_(rank), limits_(limits), beside_(beside) {}
-
 // The more blocks a call has, the more time a product beside it loses. Two H200, an all_reduce of 1 MiB and a product
 // of 8192³: 147 µs with 46 blocks, 60 with 12 (NCCL 62 with 24). But an all_reduce of 4 MiB alone takes 62 µs with four
 // jobs per warp, 35 with two, and 25 with one.
-uint32_t JobPlan::count_jobs_per_warp() const noexcept {
+uint32_t choose_jobs_per_warp(Beside beside, size_t largest_message) noexcept {
   constexpr size_t kMostBytesForFewestBlocks = size_t{1} << 20;
-  if (beside_ == Beside::kNothing) return 1;
-  return largest_message_ <= kMostBytesForFewestBlocks ? 4 : 3;
+  if (beside == Beside::kNothing) return 1;
+  return largest_message <= kMostBytesForFewestBlocks ? 4 : 3;
 }
 
 JobTable JobPlan::table() const noexcept {
-  const uint32_t jobs_per_warp = count_jobs_per_warp();
   JobTable table{};
   for (uint32_t group = 0; group < kNumGroups; ++group) {
-    table.begins[group + 1] = static_cast<uint16_t>(table.begins[group] + divide_up(sizes_[group], jobs_per_warp));
+    table.begins[group + 1] = static_cast<uint16_t>(table.begins[group] + divide_up(sizes_[group], jobs_per_warp_));
     table.sizes[group] = static_cast<uint16_t>(sizes_[group]);
   }
   return table;
@@ -54,14 +49,14 @@ JobTable JobPlan::table() const noexcept {
 
 Result<cuda::LaunchShape> JobPlan::grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks) const {
   const auto most = static_cast<uint32_t>(most_warps);
-  const uint32_t num_warps_of_all = std::max<uint32_t>(table().begins[kNumGroups], 1);
+  const uint32_t total_warps = std::max<uint32_t>(table().begins[kNumGroups], 1);
   const auto wished = static_cast<uint32_t>(wish.warps_per_block);
-  if (beside_ == Beside::kComputation) preferred_blocks = 1;
+  if (jobs_per_warp_ > 1) preferred_blocks = 1;
   const uint32_t num_warps =
-      wished != 0 ? wished : std::clamp(divide_up(num_warps_of_all, preferred_blocks), kFewestWarpsPerBlock, most);
-  const uint32_t num_blocks = divide_up(num_warps_of_all, num_warps);
+      wished != 0 ? wished : std::clamp(divide_up(total_warps, preferred_blocks), kFewestWarpsPerBlock, most);
+  const uint32_t num_blocks = divide_up(total_warps, num_warps);
   if (num_warps > most || num_blocks > kMostBlocks) {
-    return Status(ErrorCode::kInvalidArgument, std::to_string(num_warps_of_all) + " warps with " +
+    return Status(ErrorCode::kInvalidArgument, std::to_string(total_warps) + " warps with " +
                                                    std::to_string(num_warps) + " per block need more than " +
                                                    std::to_string(kMostBlocks) + " blocks, or exceed " +
                                                    std::to_string(most_warps) + " per block");

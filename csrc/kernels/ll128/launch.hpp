@@ -2,9 +2,7 @@
 //
 // A launch is a set of jobs. The jobs form groups: one for control, one to send to and one to receive from each peer,
 // and one for a rank's local work. A group has as many jobs as its message has channels. Each job has a warp of its
-// own, or a warp does several jobs of one group in turn, in the order of their channels. So the jobs of the first
-// channel that is not done always run on all ranks, whatever the number of their warps, and ranks do not wait in a
-// circle.
+// own, or a warp does several jobs of one group in turn (kernel.cuh).
 #pragma once
 
 #include <array>
@@ -38,11 +36,11 @@ struct ChannelLimits {
 
 class JobPlan {
  public:
-  JobPlan(int rank, ChannelLimits limits, Beside beside = Beside::kNothing) noexcept;
+  JobPlan(int rank, ChannelLimits limits, uint32_t jobs_per_warp = 1) noexcept
+      : rank_(rank), limits_(limits), jobs_per_warp_(jobs_per_warp) {}
 
   // Returns the channels of a message, the same at both ends: one per chunk up to the limit. An empty message has none.
-  // Called for all messages before table() and grid().
-  uint32_t channels_for(size_t num_bytes) noexcept;
+  uint32_t channels_for(size_t num_bytes) const noexcept;
 
   void add_control() noexcept { sizes_[kControlGroup] = 1; }
   void add_send(int peer, uint32_t num_channels) noexcept { sizes_[kOutGroups + slot_of(peer)] = num_channels; }
@@ -54,15 +52,16 @@ class JobPlan {
   Result<cuda::LaunchShape> grid(Ll128Shape wish, int most_warps, uint32_t preferred_blocks = kPreferredBlocks) const;
 
  private:
-  uint32_t count_jobs_per_warp() const noexcept;
   uint32_t slot_of(int peer) const noexcept { return static_cast<uint32_t>(peer < rank_ ? peer : peer - 1); }
 
   int rank_;
   ChannelLimits limits_;
-  Beside beside_;
-  size_t largest_message_ = 0;
+  uint32_t jobs_per_warp_;
   std::array<uint32_t, kNumGroups> sizes_{};  // in jobs
 };
+
+// Returns how many jobs a warp does in a launch whose messages have at most this size: several beside computation.
+uint32_t choose_jobs_per_warp(Beside beside, size_t largest_message) noexcept;
 
 // For messages on `num_peers` links at a time, with `available` channels per link; or as the caller requested.
 Result<ChannelLimits> choose_channels(uint32_t available, uint32_t num_peers, Ll128Shape wish);

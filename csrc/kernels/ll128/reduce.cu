@@ -67,7 +67,8 @@ Status launch_reduce(const cuda::DeviceTeam& team, ReduceKernels kernels, Reduce
   if (!limits.ok()) return std::move(limits.status());
   call.first_total_channel = available;
 
-  JobPlan plan(team.rank, limits.value(), beside);
+  const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
+  JobPlan plan(team.rank, limits.value(), choose_jobs_per_warp(beside, largest));
   plan.add_control();
   const bool contributes = (call.contributors >> team.rank & 1) != 0;
   const bool receives = (call.receivers >> team.rank & 1) != 0;

@@ -5,9 +5,9 @@
 // Steps: 2 (reduce_scatter: 1). Bytes sent by a rank: all_reduce 2(n−1)/n·S, 16/15 of that on the wire. Source:
 // reduce_scatter + all_gather (Rabenseifner, 2004) over direct links.
 //
-// Totals have channels of their own, numbered after those of the contributions. Senders wait for reducing warps, and
-// reducing warps wait for senders and for the receivers of totals. The receivers wait for no other warp, so there is no
-// circular wait.
+// Totals have channels of their own, numbered after those of the contributions. Within a channel, senders wait for
+// reducing jobs, and reducing jobs wait for senders and for the receivers of totals. The receivers wait for nothing but
+// the totals, so there is no circular wait.
 #pragma once
 
 #include "kernels/ll128/kernel.cuh"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "cuda/device_types.hpp"
 #include "kernels/team_layout.hpp"
@@ -69,30 +70,44 @@ TEST(Ll128Launch, a_kernel_leaves_room_for_another_groups) {
   }
 }
 
-// Beside computation, a launch has the same jobs as alone. Warps of one group do jobs of that group only.
-TEST(Ll128Launch, fewer_warps_do_all_jobs_beside_computation) {
-  for (const size_t message_bytes : {size_t{100}, size_t{1} << 20, size_t{64} << 20}) {
-    SCOPED_TRACE(message_bytes);
-    JobPlan alone(0, {.of_short = 192, .of_long = 160});
-    JobPlan beside(0, {.of_short = 192, .of_long = 160}, Beside::kComputation);
-    for (JobPlan* plan : {&alone, &beside}) {
-      plan->add_control();
-      plan->add_send(1, plan->channels_for(message_bytes));
-      plan->add_receive(1, plan->channels_for(message_bytes));
-    }
-    const JobTable of_one_job = alone.table(), of_several = beside.table();
-    for (uint32_t group = 0; group < kNumGroups; ++group) {
-      const uint32_t num_warps = of_several.begins[group + 1] - of_several.begins[group];
-      EXPECT_EQ(of_several.sizes[group], of_one_job.sizes[group]);
-      EXPECT_EQ(of_one_job.begins[group + 1] - of_one_job.begins[group], of_one_job.sizes[group]);
-      EXPECT_EQ(num_warps == 0, of_several.sizes[group] == 0);
-      EXPECT_LE(num_warps, of_several.sizes[group]);
-    }
-    const Result<cuda::LaunchShape> grid_alone = alone.grid({}, kMostWarpsPerBlock);
-    const Result<cuda::LaunchShape> grid_beside = beside.grid({}, kMostWarpsPerBlock);
-    ASSERT_TRUE(grid_alone.ok() && grid_beside.ok());
-    EXPECT_LE(3 * grid_beside.value().num_blocks, std::max(grid_alone.value().num_blocks, 3));
+// Counts how often the warps of a launch do each job of a group, in the order of the kernels.
+std::vector<int> times_done(const JobTable& table, uint32_t group) {
+  const uint32_t num_warps = table.begins[group + 1] - table.begins[group];
+  std::vector<int> times(table.sizes[group]);
+  for (uint32_t warp = 0; warp < num_warps; ++warp) {
+    for (uint32_t channel = warp; channel < table.sizes[group]; channel += num_warps) ++times[channel];
   }
+  return times;
+}
+
+TEST(Ll128Launch, fewer_warps_do_each_job_once) {
+  constexpr uint32_t kJobsPerWarp = 4;
+  for (const uint32_t num_channels : {1, 5, 192}) {
+    SCOPED_TRACE(num_channels);
+    JobPlan plan(0, {num_channels, num_channels}, kJobsPerWarp);
+    plan.add_control();
+    plan.add_send(1, num_channels);
+    plan.add_receive(1, num_channels);
+    const JobTable table = plan.table();
+    EXPECT_EQ(times_done(table, kControlGroup), std::vector<int>{1});
+    for (const uint32_t group : {kOutGroups, kInGroups}) {
+      EXPECT_EQ(times_done(table, group), std::vector<int>(num_channels, 1));
+      EXPECT_EQ(table.begins[group + 1] - table.begins[group], (num_channels + kJobsPerWarp - 1) / kJobsPerWarp);
+    }
+    const Result<cuda::LaunchShape> grid = plan.grid({}, kMostWarpsPerBlock);
+    ASSERT_TRUE(grid.ok());
+    const int num_warps = grid.value().num_blocks * grid.value().num_threads / 32;
+    EXPECT_GE(num_warps, table.begins[kNumGroups]);
+    EXPECT_LT(num_warps, table.begins[kNumGroups] + kMostWarpsPerBlock);
+  }
+}
+
+TEST(Ll128Launch, only_computation_beside_it_makes_a_launch_smaller) {
+  EXPECT_EQ(choose_jobs_per_warp(Beside::kNothing, 1), 1u);
+  const uint32_t of_short = choose_jobs_per_warp(Beside::kComputation, size_t{1} << 20);
+  const uint32_t of_long = choose_jobs_per_warp(Beside::kComputation, size_t{4} << 20);
+  EXPECT_GT(of_short, of_long);
+  EXPECT_GT(of_long, 1u);
 }
 
 TEST(Ll128Launch, more_than_can_run_at_once_is_refused) {
