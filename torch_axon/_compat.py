@@ -139,9 +139,8 @@ def _patch_nan_check() -> None:
 
         @staticmethod
         def attach(group: dist.ProcessGroup) -> Any:
-            own = _backends_of(group)
-            is_checked = own and len(own) == len({group._get_backend(device) for device in group._device_types})
-            return None if is_checked else hook.attach(group)
+            backends = [group._get_backend(device) for device in group._device_types]
+            return None if all(backend.name() == "axon" for backend in backends) else hook.attach(group)
 
     dist.distributed_c10d.NanCheckHook = NanCheckHook  # type: ignore[attr-defined]
 

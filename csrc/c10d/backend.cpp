@@ -56,7 +56,7 @@ c10::intrusive_ptr<AxonWork> AxonBackend::make_work(const Call& call, const Tens
   const AxonWork::Call named{.type = call.type, .title = call.title, .rank = rank_};
   auto work = C10_LIKELY(!at::hasCallbacks()) ? c10::make_intrusive<AxonWork>(communicator_, named)
                                               : c10::make_intrusive<AxonWork>(communicator_, named, tensors);
-  if (C10_UNLIKELY(refuses_nans_)) work->list_sent();
+  if (C10_UNLIKELY(refuses_nans_)) work->list_inputs_to_check();
   return work;
 }
 
@@ -77,7 +77,7 @@ static bool wants_call_sites() noexcept {
 AxonBackend::WorkPtr AxonBackend::run(c10::intrusive_ptr<AxonWork> work, const Call& call, const Mode& mode) {
   if (C10_UNLIKELY(coalesced_ != nullptr)) return nullptr;
   if (C10_UNLIKELY(estimate_.has_value())) return estimate(std::move(work), mode);
-  if (C10_UNLIKELY(work->sent() != nullptr)) refuse_nans(*work->sent(), rank_);
+  if (C10_UNLIKELY(work->inputs_to_check() != nullptr)) refuse_nans(*work->inputs_to_check(), rank_);
   const bool unset = mode.timeout == c10d::kUnsetTimeout;
   if (mode.asynchronous) work->keep_memory();
   std::chrono::milliseconds timeout = unset ? timeout_.load(std::memory_order_relaxed) : mode.timeout;

@@ -52,10 +52,12 @@ AxonBackend::WorkPtr AxonBackend::allreduce_sparse(TensorList& tensors, const c1
   if (coalesced_) throw_value_error("all_reduce: sparse tensors cannot be coalesced");
   if (estimate_)
     throw_value_error("all_reduce: the time of sparse tensors cannot be estimated; allowed: dense tensors");
-  if (refuses_nans_) refuse_nans({{.operation = kTensors.operation, .tensor = tensor._values()}}, rank_);
   auto work = make_work(kCall, tensors);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  tensor.copy_(sum_sparse(tensor.coalesce(), options.timeout));
+  const at::Tensor own = tensor.coalesce();
+  // Now, because all ranks must gather all parts or none.
+  if (refuses_nans_) refuse_nans({{.operation = kTensors.operation, .tensor = own.values()}}, rank_);
+  tensor.copy_(sum_sparse(own, options.timeout));
   work->add_result(tensor);
   // On the CPU the work is complete here. On a GPU it is complete once the current stream has reached this point.
   return run(std::move(work), kCall, {.asynchronous = true, .timeout = options.timeout});

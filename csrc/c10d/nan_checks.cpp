@@ -42,30 +42,42 @@ bool is_captured(const at::Tensor& tensor) {
   return is_capturing(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
 }
 
+std::string describe(const CheckedInput& input, size_t index, int rank) {
+  return std::string(input.operation) + ": input " + std::to_string(index) + " of rank " + std::to_string(rank) + " (" +
+         std::string(c10::getDtypeNames(input.tensor.scalar_type()).first) + python::text_of(input.tensor.sizes()) +
+         ") contains NaN";
+}
+
 }  // namespace
 
 bool are_nan_checks_on() {
-  return c10d::getCvarBool({"TORCH_DIST_NAN_CHECK"}, false);
+  return c10d::getCvarString({"TORCH_DIST_NAN_CHECK"}, "0") == "1";
 }
 
-void refuse_nans(const std::vector<Sent>& all, int rank) {
+void refuse_nans(const std::vector<CheckedInput>& inputs, int rank) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const python::BelowPython no_subclass;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const at::Tensor& tensor = all[i].tensor;
-    const at::Tensor elements = real_elements(tensor);
+  std::vector<at::Tensor> results;
+  std::vector<size_t> indices;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor elements = real_elements(inputs[i].tensor);
     if (!elements.defined()) continue;
-    const at::Tensor has_nan = at::amax(elements).isnan();
-    const std::string call = std::string(all[i].operation) + ": input " + std::to_string(i) + " of rank " +
-                             std::to_string(rank) + " (" + std::string(c10::getDtypeNames(tensor.scalar_type()).first) +
-                             python::text_of(tensor.sizes()) + ") contains NaN";
-    if (is_captured(tensor)) {
-      at::_assert_async(has_nan.logical_not(), call);
-    } else if (has_nan.item<bool>()) {
-      C10_THROW_ERROR(Error, call +
-                                 ", so this rank has not started the call; allowed while TORCH_DIST_NAN_CHECK is 1: "
-                                 "inputs without NaN");
+    results.push_back(at::amax(elements).isnan());
+    indices.push_back(i);
+  }
+  if (results.empty()) return;
+  if (is_captured(results.front())) {
+    for (size_t k = 0; k < results.size(); ++k) {
+      at::_assert_async(results[k].logical_not(), describe(inputs[indices[k]], indices[k], rank));
     }
+    return;
+  }
+  const at::Tensor has_nan = at::stack(results).cpu();
+  for (size_t k = 0; k < results.size(); ++k) {
+    if (!has_nan.const_data_ptr<bool>()[k]) continue;
+    C10_THROW_ERROR(Error, describe(inputs[indices[k]], indices[k], rank) +
+                               ", so this rank has not started the call; allowed while TORCH_DIST_NAN_CHECK is 1: "
+                               "inputs without NaN");
   }
 }
 

@@ -11,14 +11,14 @@ namespace axon::c10d_backend {
 bool are_nan_checks_on();
 
 // What an operation of a call would send.
-struct Sent {
+struct CheckedInput {
   const char* operation;
   at::Tensor tensor;
 };
 
 // Throws a RuntimeError that names the first tensor with NaN. Waits until the current stream has reached this point if
-// the tensors are on a GPU. If that stream is captured into a graph, each launch checks instead, and a NaN ends the
-// process's use of CUDA.
-void refuse_nans(const std::vector<Sent>& all, int rank);
+// the tensors, all on one device, are on a GPU. If that stream is captured into a graph, each launch checks instead,
+// and a NaN ends the process's use of CUDA.
+void refuse_nans(const std::vector<CheckedInput>& inputs, int rank);
 
 }  // namespace axon::c10d_backend

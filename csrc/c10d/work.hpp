@@ -133,9 +133,9 @@ class AxonWork final : public c10d::Work {
   AxonWork(const std::shared_ptr<engine::Communicator>& communicator, const Call& call, std::vector<at::Tensor> inputs);
 
   // Called before the operations are added, in a group that refuses NaNs.
-  void list_sent() { sent_ = std::make_unique<std::vector<Sent>>(); }
+  void list_inputs_to_check() { inputs_to_check_ = std::make_unique<std::vector<CheckedInput>>(); }
   // Null unless they are listed.
-  const std::vector<Sent>* sent() const noexcept { return sent_.get(); }
+  const std::vector<CheckedInput>* inputs_to_check() const noexcept { return inputs_to_check_.get(); }
 
   WorkOperation& add_operation();
   OperationList operations();
@@ -222,7 +222,7 @@ class AxonWork final : public c10d::Work {
   size_t num_operations_ = 0;
   c10::SmallVector<at::Tensor, 2> inputs_;
   c10::SmallVector<at::Tensor, 2> outputs_;
-  std::unique_ptr<std::vector<Sent>> sent_;
+  std::unique_ptr<std::vector<CheckedInput>> inputs_to_check_;  // null unless they are listed
   c10::SmallVector<c10::Storage, 4> memory_;
   at::Device device_ = at::kCPU;
 

@@ -30,9 +30,9 @@ static void check_apart(const char* operation, const at::Tensor& tensor) {
 // Returns the memory that holds the tensor's elements in order, possibly in a staging tensor.
 Buffer WorkOperation::claim(const at::Tensor& tensor, Access access) {
   work_.claim_device(tensor.device(), name_of(arguments.kind));
-  if (C10_UNLIKELY(work_.sent_ != nullptr) && access != Access::kWrite) {
+  if (C10_UNLIKELY(work_.inputs_to_check_ != nullptr) && access != Access::kWrite) {
     const bool is_message = arguments.kind == transport::OperationKind::kPointToPoint;
-    work_.sent_->push_back({.operation = is_message ? "send" : name_of(arguments.kind), .tensor = tensor});
+    work_.inputs_to_check_->push_back({.operation = is_message ? "send" : name_of(arguments.kind), .tensor = tensor});
   }
   if (C10_LIKELY(!needs_staging(tensor))) return to_buffer(tensor);
   if (access != Access::kRead) check_apart(name_of(arguments.kind), tensor);

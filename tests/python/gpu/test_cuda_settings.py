@@ -90,7 +90,7 @@ def _with_kernels(folder: str, kernels: dict[int, str]) -> str:
     except RuntimeError as error:
         message = str(error)
     else:
-        exercise_all(8, 4 << 10, 4 << 20, 48 << 20)
+        exercise_all(8, 4 << 10, 64 << 10, 4 << 20, 48 << 20)
         used = {row["operation"]: row["kernel"] for row in backend_of().selected(4 << 10)}
         named = dict(choice.split("=") for choice in kernels[own_rank()].split(";"))
         assert {name: used[name] for name in named} == named
