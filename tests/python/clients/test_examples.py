@@ -94,6 +94,9 @@ def test_a_training_goes_on_while_its_workers_are_replaced() -> None:
     assert sizes.count("2") >= 3, output
     assert sizes[-1] == "3", output
     assert "read 9" in output
+    assert re.search(
+        r"^losses differ from an undisturbed training's by at most \S+ in \d+ steps$", output, re.MULTILINE
+    )
 
 
 def test_rollout_workers_teach_a_learner_though_one_is_killed() -> None:
