@@ -65,7 +65,7 @@ _FORMATS = {
     "active_message": Format(("in_flight", "sides"), ("num_bytes", "in_flight", "path", "memory")),
     "ddp_step": Format(("model", "sides"), ("model", "ranks"), "step_ms"),
     "llama_step": Format(
-        ("layers", "sides"), ("layers", "features", "sequence", "batch", "ranks", "compiled"), "step_us"
+        ("sequence", "sides"), ("layers", "features", "sequence", "batch", "ranks", "compiled"), "step_us"
     ),
     "fsdp_step": Format(("tokens", "sides"), ("layers", "features", "tokens", "ranks"), "step_us"),
     "groups": Format(("cost",), ("ranks", "device")),
