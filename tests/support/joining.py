@@ -32,6 +32,7 @@ class MortalStore(dist.Store):
     def __init__(self, store: dist.Store, num_calls: int = _ENDLESS, extended: bool = False, damaged: str = "") -> None:
         super().__init__()
         self.store, self.num_left, self.num_made, self.num_bytes = store, num_calls, 0, 0
+        self.num_outcomes_read = 0
         self.extended, self.damaged = extended, damaged
         self.dead = threading.Event()
 
@@ -64,6 +65,7 @@ class MortalStore(dist.Store):
 
     def get(self, key: str) -> bytes:
         self._live()
+        self.num_outcomes_read += key.endswith("/outcome")
         self._await([key], self.timeout)
         return self._read(key)
 
