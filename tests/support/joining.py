@@ -27,13 +27,21 @@ class MortalStore(dist.Store):
 
     `check` does not count: ranks call it only after they have waited, after a failure, and where a name is used again.
     `extended`: whether the store has calls for several keys. The values of keys that end with `damaged` are garbled.
+    `pause_s`: how long the rank pauses once it has announced how a round ended.
     """
 
-    def __init__(self, store: dist.Store, num_calls: int = _ENDLESS, extended: bool = False, damaged: str = "") -> None:
+    def __init__(
+        self,
+        store: dist.Store,
+        num_calls: int = _ENDLESS,
+        extended: bool = False,
+        damaged: str = "",
+        pause_s: float = 0,
+    ) -> None:
         super().__init__()
         self.store, self.num_left, self.num_made, self.num_bytes = store, num_calls, 0, 0
         self.num_outcomes_read = 0
-        self.extended, self.damaged = extended, damaged
+        self.extended, self.damaged, self.pause_s = extended, damaged, pause_s
         self.dead = threading.Event()
 
     def _live(self) -> None:
@@ -80,6 +88,8 @@ class MortalStore(dist.Store):
         self._live()
         for key, value in zip(keys, values, strict=True):
             self.store.set(key, value)
+        if any(key.endswith("/outcome") for key in keys):
+            time.sleep(self.pause_s)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         assert self.extended
@@ -112,9 +122,10 @@ class JoiningRank:
         timeout_s: float = _TIMEOUT_S,
         extended: bool = False,
         damaged: str = "",
+        pause_s: float = 0,
     ) -> None:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self.store = MortalStore(store, num_calls, extended, damaged)
+        self.store = MortalStore(store, num_calls, extended, damaged, pause_s)
         self.backend: Any = None
         self.error = ""
         self.thread = threading.Thread(target=self._join, daemon=True)

@@ -70,6 +70,14 @@ def _count_for_160_ranks() -> None:
     _count_calls_and_bytes(160)
 
 
+def _read_the_outcome_where_rank_0_is_late() -> None:
+    store = dist.HashStore()
+    ranks = [_join(store, 0, pause_s=2.5), *_start(store, range(1, _SIZE))]
+    check_group(ranks)
+    assert {rank.store.num_outcomes_read for rank in ranks[1:]} <= {0, 1}
+    assert any(rank.store.num_outcomes_read for rank in ranks[1:])
+
+
 def _join_without_the_extended_calls() -> None:
     store = dist.HashStore()
     for _ in range(2):
@@ -201,6 +209,7 @@ def _end_where_a_rank_stops_within_the_exchange() -> None:
 _SCENARIOS: list[Callable[[], None]] = [
     _count_for_72_ranks,
     _count_for_160_ranks,
+    _read_the_outcome_where_rank_0_is_late,
     _join_without_the_extended_calls,
     _arrive_in_any_order,
     _arrive_ten_seconds_late,
