@@ -16,29 +16,22 @@ hot.py describes the timing. Distances are relative, between a side's gradients 
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from hot import add_schedule, interleave, schedule
+from llama_blocks import HEAT, Sizes, add_sizes, make_blocks, sizes_of
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from torch_axon.bench.contenders import Control, choose_gpu, open_contenders
-from torch_axon.bench.record import Machine, append_lines, describe_machine
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-from llama_block import Block
-
-HEAT = 8192  # rows and columns of the products that heat the GPU
+from torch_axon.bench.record import Machine, append_lines, describe_machine_of_script
 
 
 @dataclass(frozen=True)
@@ -49,12 +42,7 @@ class StepSide:
 
 
 @dataclass(frozen=True)
-class StepLine:
-    layers: int
-    features: int
-    heads: int
-    kv_heads: int
-    hidden: int
+class StepLine(Sizes):
     tokens: int
     parameters: int
     ranks: int
@@ -66,9 +54,7 @@ class Trainer:
     """The blocks of one side; without a group they are whole."""
 
     def __init__(self, group: dist.ProcessGroup | None, arguments: argparse.Namespace) -> None:
-        torch.manual_seed(0)
-        shape = (arguments.features, arguments.heads, arguments.kv_heads, arguments.hidden)
-        self.model: nn.Module = nn.Sequential(*(Block(*shape) for _ in range(arguments.layers)))
+        self.model: nn.Module = nn.Sequential(*make_blocks(arguments))
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         if group is None:
             self.model.to(torch.bfloat16)
@@ -125,11 +111,7 @@ def _distance(trainer: Trainer, reference: Trainer, control: Control) -> float:
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--features", type=int, default=4096, help="defaults as in Llama 3 8B, with fewer layers")
-    parser.add_argument("--heads", type=int, default=32)
-    parser.add_argument("--kv-heads", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=14336)
+    add_sizes(parser, layers=6)
     parser.add_argument("--tokens", type=int, default=8192, help="of each rank")
     add_schedule(parser)
     parser.add_argument("--json", type=Path, help="the line is appended")
@@ -153,15 +135,13 @@ def main() -> None:
     groups = {each.backend: each.group for each in contenders}
     num_parameters, sides = train(gpu, groups, control, arguments)
     if dist.get_rank() == 0:
-        sizes = {name: getattr(arguments, name) for name in ("layers", "features", "heads", "kv_heads", "hidden")}
-        command = f"torchrun --nproc-per-node={os.environ['LOCAL_WORLD_SIZE']} {shlex.join(sys.argv)}"
         line = StepLine(
-            **sizes,
+            **sizes_of(arguments),
             tokens=arguments.tokens,
             parameters=num_parameters,
             ranks=dist.get_world_size(),
             sides=sides,
-            machine=replace(describe_machine("cuda", arguments.commit), command=command),
+            machine=describe_machine_of_script(arguments.commit),
         )
         print(report(line))
         if arguments.json:

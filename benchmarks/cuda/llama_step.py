@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from unittest import mock
@@ -33,6 +31,7 @@ import torch
 import torch.distributed as dist
 import unconnected
 from hot import NUM_WARM_CALLS, add_schedule, interleave, schedule
+from llama_blocks import HEAT, Sizes, add_sizes, make_blocks, sizes_of
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
@@ -40,13 +39,11 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from torch_axon import tensor_parallel
 from torch_axon.bench.clock import capture
 from torch_axon.bench.contenders import Control, choose_gpu, open_contenders
-from torch_axon.bench.record import Machine, append_lines, describe_machine
+from torch_axon.bench.record import Machine, append_lines, describe_machine_of_script
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-from llama_block import Block, fused_plan, torch_plan
-
-HEAT = 8192  # rows and columns of the products that heat the GPU
+from llama_block import fused_plan, torch_plan
 
 
 @dataclass(frozen=True)
@@ -78,12 +75,7 @@ class StepSide:
 
 
 @dataclass(frozen=True)
-class StepLine:
-    layers: int
-    features: int
-    heads: int
-    kv_heads: int
-    hidden: int
+class StepLine(Sizes):
     batch: int
     sequence: int
     ranks: int
@@ -98,9 +90,7 @@ class Trainer:
     def __init__(self, way: Way, group: dist.ProcessGroup, arguments: argparse.Namespace) -> None:
         # DTensor distinguishes it from the other meshes of these ranks by its name only.
         mesh = DeviceMesh.from_group(group, "cuda", mesh_dim_names=(way.backend,))
-        torch.manual_seed(0)
-        shape = (arguments.features, arguments.heads, arguments.kv_heads, arguments.hidden)
-        blocks = [Block(*shape).to(torch.bfloat16) for _ in range(arguments.layers)]
+        blocks = [block.to(torch.bfloat16) for block in make_blocks(arguments)]
         for block in blocks:
             parallelize_module(block, mesh, way.plan(), src_data_rank=None)  # all ranks hold the same weights
         self._model: nn.Module = nn.Sequential(*blocks)
@@ -179,11 +169,7 @@ def _distance(trainer: Trainer, reference: Trainer | None, control: Control) -> 
 
 def parse(words: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--features", type=int, default=4096, help="defaults as in Llama 3 8B")
-    parser.add_argument("--heads", type=int, default=32)
-    parser.add_argument("--kv-heads", type=int, default=8)
-    parser.add_argument("--hidden", type=int, default=14336)
+    add_sizes(parser, layers=4)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--sequence", type=int, default=8192, help="tokens of all ranks together")
     parser.add_argument("--sides", type=lambda text: text.split(","), default=list(WAYS), help=",".join(WAYS))
@@ -209,16 +195,14 @@ def main() -> None:
     contenders, control = open_contenders("axon", ["nccl"], timedelta(minutes=5))
     sides = train(gpu, {each.backend: each.group for each in contenders}, control, arguments)
     if dist.get_rank() == 0:
-        sizes = {name: getattr(arguments, name) for name in ("layers", "features", "heads", "kv_heads", "hidden")}
-        command = f"torchrun --nproc-per-node={os.environ['LOCAL_WORLD_SIZE']} {shlex.join(sys.argv)}"
         line = StepLine(
-            **sizes,
+            **sizes_of(arguments),
             batch=arguments.batch,
             sequence=arguments.sequence,
             ranks=dist.get_world_size(),
             compiled=arguments.compile,
             sides=sides,
-            machine=replace(describe_machine("cuda", arguments.commit), command=command),
+            machine=describe_machine_of_script(arguments.commit),
         )
         print(report(line))
         if arguments.json:

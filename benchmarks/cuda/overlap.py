@@ -19,10 +19,7 @@ exact in any order of summation.
 from __future__ import annotations
 
 import argparse
-import os
-import shlex
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -36,7 +33,7 @@ from torch import Tensor
 
 from torch_axon.bench.clock import EnqueueClock
 from torch_axon.bench.contenders import choose_gpu, open_contenders
-from torch_axon.bench.record import append_lines, describe_machine
+from torch_axon.bench.record import append_lines, describe_machine_of_script
 
 QUICK = ((32768, 16384, 8192), (8192, 16384, 8192), (16384, 8192, 8192))
 ALL = tuple((m, k, n) for m in (4096, 8192, 16384, 32768) for k in (4096, 8192, 16384) for n in (4096, 8192, 16384))
@@ -133,10 +130,7 @@ def measure(shape: tuple[int, int, int], like: Tensor, groups: Groups, arguments
     contest.compare()
     if arguments.trace:
         trace(factors, groups, arguments)
-    machine = replace(
-        describe_machine("cuda", arguments.commit),
-        command=f"torchrun --nproc-per-node={os.environ['LOCAL_WORLD_SIZE']} {shlex.join(sys.argv)}",
-    )
+    machine = describe_machine_of_script(arguments.commit)
     num_ranks = dist.get_world_size()
     return [
         Line(op, m, k, n, arguments.dtype, num_ranks, times[PLAIN], contest.sides(op, times, host_times), machine)

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -96,6 +96,12 @@ def describe_machine(device: str = "cpu", commit: str | None = None) -> Machine:
         + shlex.join(sys.argv[1:]),
         gpu=torch.cuda.get_device_name() if device == "cuda" else None,
     )
+
+
+def describe_machine_of_script(commit: str | None = None) -> Machine:
+    """Describes a GPU host, with the command of the script that torchrun has started there."""
+    command = f"torchrun --nproc-per-node={os.environ['LOCAL_WORLD_SIZE']} {shlex.join(sys.argv)}"
+    return replace(describe_machine("cuda", commit), command=command)
 
 
 def append_lines(path: Path, lines: "Iterable[DataclassInstance]") -> None:
