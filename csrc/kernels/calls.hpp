@@ -10,7 +10,8 @@
 
 namespace axon::kernels {
 
-// What runs on the GPU at the same time and needs its multiprocessors. Ranks may differ in it.
+// Whether other work on the GPU, such as a matrix product, competes with a kernel for multiprocessors. The ranks of a
+// call may pass different values.
 enum class Beside : uint8_t { kNothing, kComputation };
 
 // For tuning; zeros mean a choice by size. Channels are counted per link and must be equal on all ranks. An all_reduce

@@ -12,8 +12,8 @@ namespace {
 
 // One packet per worker as long as possible. At first there are few workers per block, since one multiprocessor stores
 // only ~44 GB/s. Then blocks become larger. More than 32 blocks are used only when those are full
-// (benchmarks/results/kernels_ll_4xh200.jsonl). Beside computation, each block costs that some
-// time (docs/adr/0073-use-fewer-blocks-beside-computation.md).
+// (benchmarks/results/kernels_ll_4xh200.jsonl). Each block slows down computation that runs
+// at the same time (docs/adr/0073-use-fewer-blocks-beside-computation.md).
 cuda::LaunchShape choose_shape(size_t num_packets, Beside beside) {
   constexpr size_t kFewWorkers = 128, kFewBlocks = 32, kBlocksBesideComputation = 8;
   const auto divide_up = [](size_t a, size_t b) { return (a + b - 1) / b; };

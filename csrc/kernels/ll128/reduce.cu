@@ -50,10 +50,9 @@ ReduceArguments arguments_of(cuda::DeviceOperation operation, DataType dtype, Re
 }
 
 // Each rank decides for itself: the other ranks may use the other kernel.
-bool is_long(const ReduceArguments& call, uint32_t num_channels, Ll128Shape shape) {
+bool is_long(uint64_t largest_shard, uint32_t num_channels, Ll128Shape shape) {
   constexpr uint64_t kChunksOfShort = 2;  // per channel
-  const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
-  return largest > kChunksOfShort * num_channels * cuda::kWarpChunkPayloadBytes &&
+  return largest_shard > kChunksOfShort * num_channels * cuda::kWarpChunkPayloadBytes &&
          shape.warps_per_block <= kMostWarpsPerLongReduceBlock;
 }
 
@@ -67,8 +66,8 @@ Status launch_reduce(const cuda::DeviceTeam& team, ReduceKernels kernels, Reduce
   if (!limits.ok()) return std::move(limits.status());
   call.first_total_channel = available;
 
-  const uint64_t largest = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
-  JobPlan plan(team.rank, limits.value(), choose_jobs_per_warp(beside, largest));
+  const uint64_t largest_shard = *std::max_element(std::begin(call.shard_bytes), std::end(call.shard_bytes));
+  JobPlan plan(team.rank, limits.value(), choose_jobs_per_warp(beside, largest_shard));
   plan.add_control();
   const bool contributes = (call.contributors >> team.rank & 1) != 0;
   const bool receives = (call.receivers >> team.rank & 1) != 0;
@@ -81,7 +80,7 @@ Status launch_reduce(const cuda::DeviceTeam& team, ReduceKernels kernels, Reduce
     if (contributes) plan.add_send(owner, shard_channels);
     if (receives) plan.add_receive(owner, shard_channels);
   }
-  const bool takes_long = is_long(call, limits.value().of_long, shape);
+  const bool takes_long = is_long(largest_shard, limits.value().of_long, shape);
   Result<cuda::LaunchShape> grid = plan.grid(shape, takes_long ? kMostWarpsPerLongReduceBlock : kMostWarpsPerBlock);
   if (!grid.ok()) return std::move(grid.status());
   call.jobs = plan.table();
