@@ -1,5 +1,5 @@
-// Refuses what a call would send if it contains NaN and TORCH_DIST_NAN_CHECK is 1. torch checks so by hooks since 2.14.
-// These checks serve all versions, and their errors name the call, the rank and the tensor, which torch's do not.
+// Checks the inputs of calls for NaN if TORCH_DIST_NAN_CHECK is 1. torch does so since 2.14, by hooks. These checks
+// serve all versions, and their errors name the call, the rank and the tensor, which torch's do not.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,9 +8,10 @@
 
 namespace axon::c10d_backend {
 
+// Returns whether TORCH_DIST_NAN_CHECK is 1.
 bool are_nan_checks_on();
 
-// What an operation of a call would send.
+// A tensor that a call is about to send, and the operation that sends it, as errors name it.
 struct CheckedInput {
   const char* operation;
   at::Tensor tensor;

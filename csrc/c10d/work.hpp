@@ -222,7 +222,7 @@ class AxonWork final : public c10d::Work {
   size_t num_operations_ = 0;
   c10::SmallVector<at::Tensor, 2> inputs_;
   c10::SmallVector<at::Tensor, 2> outputs_;
-  std::unique_ptr<std::vector<CheckedInput>> inputs_to_check_;  // null unless they are listed
+  std::unique_ptr<std::vector<CheckedInput>> inputs_to_check_;
   c10::SmallVector<c10::Storage, 4> memory_;
   at::Device device_ = at::kCPU;
 

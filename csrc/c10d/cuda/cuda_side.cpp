@@ -187,7 +187,7 @@ void CudaSide::note_fault() {
 void CudaSide::enqueue(AxonWork& work, Timing timing) {
   const c10::DeviceGuard on_device(device_);
   const c10::Stream current = current_stream();
-  const bool captured = value_of(is_capturing(view_of(current)));
+  const bool captured = is_capturing(current);
   if (captured) {
     work.set_call_site(interned_call_site());  // a launch has no line of its own
   } else {
@@ -464,7 +464,7 @@ void CudaSide::start_after_current_stream(WorkOperation& operation) {
   check_health(&operation);
   const c10::StreamGuard on_stream(current_stream());  // and its device
   const c10::Stream stream = on_stream.current_stream();
-  if (value_of(is_capturing(view_of(stream)))) {
+  if (is_capturing(stream)) {
     throw_value_error("barrier: a CUDA graph cannot capture it: the host waits");
   }
   streams_.note_use(stream);

@@ -20,10 +20,6 @@ namespace axon::c10d_backend {
 
 namespace {
 
-bool is_captured(cuda::StreamView stream) {
-  return value_of(cuda::is_capturing(stream));
-}
-
 // Streams for kernels that wait for a peer's start. Those of torch's pool carry other work, which would wait, too. They
 // are never destroyed, since groups refer to them.
 class OwnStreams {
@@ -237,7 +233,7 @@ void PreparedTransfer::enqueue(Step step, uint32_t first, uint32_t end) {
   cuda::StreamView stream = view_of(current);
   const std::lock_guard lock(mutex_);
   check_open();
-  const bool captured = is_captured(stream);
+  const bool captured = is_capturing(current);
   if (captured) host_takes_all_steps_ = false;
   if (host_takes_all_steps_) note(step, first, end);
   if (captured && step == Step::kStart && cuda_->draining) side.note_captured(current);

@@ -19,6 +19,10 @@ from support.processes import environment
 from support.reference import failure, failure_or_nothing
 from torch_axon import _compat
 
+_needs_torchs_check = pytest.mark.skipif(
+    not hasattr(dist.distributed_c10d, "NanCheckHook"), reason="needs torch 2.14 or newer, which checks Gloo's calls"
+)
+
 Group = dist.ProcessGroup
 Tensor = torch.Tensor
 
@@ -210,9 +214,7 @@ def _same_as_over_gloo() -> dict[str, list[bool]]:
     return refused
 
 
-@pytest.mark.skipif(
-    not hasattr(dist.distributed_c10d, "NanCheckHook"), reason="needs torch 2.14 or newer, which checks Gloo's calls"
-)
+@_needs_torchs_check
 def test_gloo_refuses_the_same_calls(fresh_ranks: Callable[..., RankPool]) -> None:
     _, refused = fresh_ranks(2).run(_same_as_over_gloo)
     assert refused == {name: [True, True] for name in _CALLS}
@@ -225,9 +227,7 @@ def _call_beside_gloo() -> list[str]:
     return texts
 
 
-@pytest.mark.skipif(
-    not hasattr(dist.distributed_c10d, "NanCheckHook"), reason="needs torch 2.14 or newer, which checks Gloo's calls"
-)
+@_needs_torchs_check
 def test_tensors_of_another_backend_in_the_group_are_checked(fresh_ranks: Callable[..., RankPool]) -> None:
     for texts in fresh_ranks(2).run(_call_beside_gloo):
         assert all("NaN" in text for text in texts)
